@@ -42,9 +42,9 @@ std::vector<Buffer> buffers(std::int64_t mebibytes) {
 }
 
 double seconds_of(auto action) {
-  const auto began = std::chrono::steady_clock::now();
+  const auto begin_time = std::chrono::steady_clock::now();
   action();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_time).count();
 }
 
 double save(const Path& folder, const std::vector<Buffer>& state, FileSystem& files) {

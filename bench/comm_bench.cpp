@@ -83,9 +83,10 @@ class Bench {
     const int repeats = bytes > (1 << 20) ? 15 : 60;
     std::vector<double> times;
     for (int i = 0; i < repeats + 5; ++i) {
-      const auto began = Clock::now();
+      const auto begin_time = Clock::now();
       once();
-      if (i >= 5) times.push_back(std::chrono::duration<double, std::micro>(Clock::now() - began).count());
+      if (i >= 5)
+        times.push_back(std::chrono::duration<double, std::micro>(Clock::now() - begin_time).count());
     }
     std::nth_element(times.begin(), times.begin() + repeats / 2, times.end());
     return fmt::format("{:.0f}", times[static_cast<std::size_t>(repeats / 2)]);

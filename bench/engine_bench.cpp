@@ -70,7 +70,7 @@ class Arguments {
 Batch random_batch(const Plan& plan, const ModelSpec& model, std::int64_t step) {
   std::vector<Sample> samples(static_cast<std::size_t>(plan.batch));
   for (std::size_t s = 0; s < samples.size(); ++s) {
-    const RandomKey key = RandomKey(7).with(static_cast<std::uint64_t>(step)).with(s);
+    const RandomKey key = RandomKey(7).derive(static_cast<std::uint64_t>(step)).derive(s);
     for (std::int64_t i = 0; i <= plan.sequence_length; ++i) {
       const auto id = static_cast<TokenId>(
           random_below(key, static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(model.vocab)));
@@ -227,12 +227,12 @@ void run(const Arguments& arguments) {
     const Batch batch = batches[step];
     const double rate =
         is_text && step < kWarmUp ? highest * static_cast<double>(step + 1) / kWarmUp : highest;
-    const auto began = std::chrono::steady_clock::now();
+    const auto begin_time = std::chrono::steady_clock::now();
     report = engine.train_step(batch, {.learning_rate = rate}).value();
     synchronize(device);
     losses.push_back(report.loss), norms.push_back(report.grad_norm);
     if (step >= warm)
-      seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());
+      seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_time).count());
   }
   std::sort(seconds.begin(), seconds.end());
   const double tokens = static_cast<double>(plan.batch * plan.sequence_length);

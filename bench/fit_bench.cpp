@@ -119,7 +119,7 @@ int main(int argc, char** argv) try {
     if (std::strcmp(argv[i], "--show") == 0) shown = argv[i + 1];
     if (std::strcmp(argv[i], "--steps") == 0) steps = std::atoi(argv[i + 1]);
   }
-  const auto began = std::chrono::steady_clock::now();
+  const auto begin_time = std::chrono::steady_clock::now();
   const std::vector<Run> runs = read_runs(parse_csv(value_or_throw(read_file(argv[1])), argv[1]));
   std::vector<Run> more;
   if (!also.empty()) {
@@ -127,7 +127,7 @@ int main(int argc, char** argv) try {
     for (std::size_t i = 0; i * 12 + 5 < table.rows.size(); ++i) more.push_back(read_run(table, i * 12 + 5));
   }
   const auto since = [&] {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_time).count();
   };
   fmt::print("read {} runs in {:.2f} s\n", runs.size(), since());
   const Constants found = fit_without(runs, more, "", fitted_constants(), steps);

@@ -25,12 +25,13 @@ constexpr int kWarmup = 1, kSteps = 3;
 
 // The configured time: half a layer takes one unit forward and one unit for each gradient; the ends take half
 // of that.
-Seconds configured_time(const ModelSpec& model, const Instruction& at, int cp) {
+Seconds configured_time(const ModelSpec& model, const Instruction& instruction, int cp) {
   constexpr double kUnit = 0.012;
-  if (at.lane != Lane::compute || at.op == Op::optimizer) return Seconds(0);
-  if (block_kind(model, at.block) != BlockKind::layer) return Seconds(kUnit / 2);
-  if (at.part == Part::attention_ring_step) return Seconds(kUnit / cp / 2);
-  if (at.part == Part::attention_input || at.part == Part::attention_output) return Seconds(kUnit / 4);
+  if (instruction.lane != Lane::compute || instruction.op == Op::optimizer) return Seconds(0);
+  if (block_kind(model, instruction.block) != BlockKind::layer) return Seconds(kUnit / 2);
+  if (instruction.part == Part::attention_ring_step) return Seconds(kUnit / cp / 2);
+  if (instruction.part == Part::attention_input || instruction.part == Part::attention_output)
+    return Seconds(kUnit / 4);
   return Seconds(kUnit);
 }
 
@@ -60,15 +61,15 @@ Measured run(const ModelSpec& model, const Plan& plan, int cp) {
       parameters.initialize(1);
       EngineOptions options;
       options.rank = rank, options.comm = comm.get();
-      options.pace = [&](const Instruction& at) { return configured_time(model, at, cp); };
+      options.pace = [&](const Instruction& instruction) { return configured_time(model, instruction, cp); };
       Engine engine(plan, model, parameters, options);
       throw_if_failed(comm->connect(0, engine.groups(), Deadline::after(Seconds(60), "connecting")));
       const Batch batch = make_batch(samples_of(plan.batch), plan, 0, 0, rank);
       for (int step = 0; step < kWarmup + kSteps; ++step) {
-        const auto began = std::chrono::steady_clock::now();
+        const auto begin_time = std::chrono::steady_clock::now();
         if (rank == 0 && step == kWarmup) cpu_began = std::clock();
         value_or_throw(engine.train_step(batch, {.learning_rate = 1e-4}));
-        const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+        const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin_time;
         if (rank == 0 && step >= kWarmup) seconds.push_back(took.count());
       }
       if (rank == 0) cpu_ended = std::clock();
@@ -98,9 +99,10 @@ Plan plan_of(const ModelSpec& model, const Case& one) {
 
 // Compute takes its configured time; messages and collectives take no time.
 double predicted(const ModelSpec& model, const Plan& plan, int cp) {
-  const auto timeline = execute(compile_all(plan, model), [&](const Program&, const Instruction& at) {
-    return configured_time(model, at, cp).value;
-  });
+  const auto timeline =
+      execute(compile_all(plan, model), [&](const Program&, const Instruction& instruction) {
+        return configured_time(model, instruction, cp).value;
+      });
   ensure(timeline.has_value(), "{}", timeline ? "" : timeline.error().why);
   return timeline->length;
 }

@@ -59,16 +59,16 @@ struct Contender {
 // [contender][case]
 using Fractions = std::vector<std::vector<double>>;
 
-double fraction_of(const Contender& contender, const TrialCase& one) {
-  const double best = std::max(1e-9, hindsight(one).useful_steps);
-  if (!contender.is_bound) return run_trial(contender.policy, one).useful_steps / best;
-  const TrialValues values(one);
+double fraction_of(const Contender& contender, const TrialCase& trial_case) {
+  const double best = std::max(1e-9, hindsight(trial_case).useful_steps);
+  if (!contender.is_bound) return run_trial(contender.policy, trial_case).useful_steps / best;
+  const TrialValues values(trial_case);
   const Decider oracle_decider = [&](const Situation&, const TrialPoint& point) {
     const std::vector<double> worth = values.of_options(point);
     const auto most = std::max_element(worth.begin(), worth.end());
     return Choice{*most > worth.front() + 1e-9 ? static_cast<std::size_t>(most - worth.begin()) : 0, 0, {}};
   };
-  return run_trial(oracle_decider, one).useful_steps / best;
+  return run_trial(oracle_decider, trial_case).useful_steps / best;
 }
 
 // The trace restricted to evenly chosen nodes, so that at most `nodes` are present at once.
@@ -177,18 +177,19 @@ void add_random_trials(int count, std::vector<Case>& cases) {
 // change at once.
 void add_oscillation(std::vector<Case>& cases) {
   for (std::uint64_t i = 0; i < 20; ++i) {
-    TrialCase one = random_trial(TrialFamily::resize, 8'000'000'000'000ULL + i);
-    const double every = 2 * one.modes.front().pause_seconds + 20;
-    const TrialSegment whole = one.segments.front();
-    one.segments.clear();
+    TrialCase trial_case = random_trial(TrialFamily::resize, 8'000'000'000'000ULL + i);
+    const double every = 2 * trial_case.modes.front().pause_seconds + 20;
+    const TrialSegment whole = trial_case.segments.front();
+    trial_case.segments.clear();
     for (int k = 0; k < 400; ++k) {
       TrialSegment segment = whole;
       segment.begin = k * every, segment.end = (k + 1) * every, segment.is_loss = k % 2 == 1;
       if (k % 2 == 1)
-        for (std::size_t m = one.modes.size() / 2; m < one.modes.size(); ++m) segment.step_seconds[m] = 0;
-      one.segments.push_back(segment);
+        for (std::size_t m = trial_case.modes.size() / 2; m < trial_case.modes.size(); ++m)
+          segment.step_seconds[m] = 0;
+      trial_case.segments.push_back(segment);
     }
-    cases.push_back({"oscillation", 0, one});
+    cases.push_back({"oscillation", 0, trial_case});
   }
 }
 
@@ -210,7 +211,7 @@ Fractions measure(const std::vector<Contender>& contenders, const std::vector<Ca
 }
 
 std::pair<double, double> interval(const std::vector<double>& values) {
-  RandomStream draw(RandomKey(1).with("bootstrap"));
+  RandomStream draw(RandomKey(1).derive("bootstrap"));
   std::vector<double> means;
   for (int i = 0; i < 400; ++i) {
     double sum = 0;

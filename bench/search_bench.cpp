@@ -23,9 +23,9 @@ namespace {
 
 template <typename Work>
 double seconds_for(Work&& work) {
-  const auto began = std::chrono::steady_clock::now();
+  const auto begin_time = std::chrono::steady_clock::now();
   work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_time).count();
 }
 
 void measure(const std::string& model_name, const std::string& cluster_name, std::int64_t batch,

@@ -17,9 +17,10 @@ template <typename Work>
 double best_seconds(int times, Work&& work) {
   double best = 1e9;
   for (int i = 0; i < times; ++i) {
-    const auto began = std::chrono::steady_clock::now();
+    const auto begin_time = std::chrono::steady_clock::now();
     work();
-    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());
+    best =
+        std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_time).count());
   }
   return best;
 }

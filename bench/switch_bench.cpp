@@ -30,7 +30,7 @@ Traffic traffic_of(const PlanChange& change, int rank, int per_host) {
   Traffic traffic;
   for (const RankShare::Wave& wave : share_of(change, rank).waves)
     for (const RankShare::Operation& operation : wave.operations) {
-      const TensorInfo& tensor = change.before.tensors[static_cast<std::size_t>(operation.tensor)];
+      const TensorInfo& tensor = change.old_layout.tensors[static_cast<std::size_t>(operation.tensor)];
       const double bytes = static_cast<double>(operation.box.num_elements()) * tensor.bytes_per_element;
       const bool is_near = operation.peer.value / per_host == rank / per_host;
       (is_near ? traffic.inside : traffic.outside)[operation.is_send ? 0 : 1] += bytes;
@@ -51,10 +51,10 @@ int main(int count, char** words) try {
   const ModelSpec model = open_model(words[1]);
   const Plan from = read_plan(words[2]), to = read_plan(words[3]);
   const int ranks = std::max(num_devices(from), num_devices(to));
-  const auto began = std::chrono::steady_clock::now();
+  const auto begin_time = std::chrono::steady_clock::now();
   const PlanChange change = change_plan(from, to, model, ranks);
   const RankShare first = share_of(change, 0);
-  const double planned = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  const double planned = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_time).count();
   double seconds = 0, most = 0;
   for (int rank = 0; rank < ranks; ++rank) {
     const Traffic traffic = traffic_of(change, rank, per_host);

@@ -1,5 +1,5 @@
-// A subcommand of `optimus`: declares its options, then runs. One file per subcommand; commands.cpp has the
-// table of all.
+// A subcommand of `optimus`: declares its options, then runs. One file per subcommand; The table of all
+// subcommands is in commands.cpp.
 #pragma once
 
 #include <memory>

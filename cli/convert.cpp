@@ -10,8 +10,8 @@ namespace {
 int convert_and_check(const ConvertOptions& options, Console& console) {
   if (!options.skips_check) return run_conversion(options, console);
   RealFileSystem files;
-  const Converted done = convert(options, files, console);
-  console.result(to_json(options, done), text(options, done));
+  const Converted converted = convert(options, files, console);
+  console.result(to_json(options, converted), text(options, converted));
   return 0;
 }
 

@@ -12,16 +12,16 @@ int run_conversion(const ConvertOptions& options, Console& console) {
     throw UsageError("--threads: expected 0 to 4096, got {}", options.threads);
   set_num_threads(static_cast<int>(options.threads));
   RealFileSystem files;
-  const Converted done = convert(options, files, console);
+  const Converted converted = convert(options, files, console);
   const LogitsComparison compared = compare_logits(open_trained_model(options.from, console),
                                                    open_trained_model(options.to.string(), console), console);
   if (compared.is_done && !compared.is_equal)
     throw UserError("{}: its logits differ from those of {}; do not use it", options.to.string(),
                     options.from);
-  OrderedJson json = to_json(options, done);
+  OrderedJson json = to_json(options, converted);
   json["logits"] =
       compared.is_done ? OrderedJson{{"equal", true}, {"rounding", compared.rounding}} : OrderedJson();
-  std::string output = text(options, done);
+  std::string output = text(options, converted);
   if (!compared.is_done)
     console.report(Warning{"logits were not compared: " + compared.why_not});
   else if (compared.rounding == 0)

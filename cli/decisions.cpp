@@ -15,9 +15,9 @@ class Decisions final : public Command {
     check_run(run_);
     OrderedJson list = OrderedJson::array();
     std::string output;
-    for (const Decision& one : read_decisions(run_)) {
+    for (const Decision& decision : read_decisions(run_)) {
       output += text(one) + "\n";
-      list.push_back(to_json(one));
+      list.push_back(to_json(decision));
     }
     console.result(list, output.empty() ? "no decisions\n" : output);
     return 0;

@@ -45,9 +45,9 @@ Check tool(const std::string& name, const std::string& command, const std::strin
   return {name, false, "not found", "apt-get install -y " + package};
 }
 
-Check optional_tool(const std::string& name, const std::string& command, const std::string& without) {
+Check optional_tool(const std::string& name, const std::string& command, const std::string& consequence) {
   const auto version = first_line_of(command);
-  return {name, true, version.value_or("not found: " + without), ""};
+  return {name, true, version.value_or("not found: " + consequence), ""};
 }
 
 Check processor() {

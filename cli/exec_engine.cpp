@@ -21,10 +21,10 @@ namespace {
     throw UserError("{} does not exist: the engine is not built; run ./optimus train --help to build it",
                     engine.string());
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
-  std::string words{std::istreambuf_iterator<char>(file), {}};
+  std::string command_line{std::istreambuf_iterator<char>(file), {}};
   std::vector<char*> arguments;
-  for (std::size_t at = 0; at < words.size(); at += std::strlen(words.data() + at) + 1)
-    arguments.push_back(words.data() + at);
+  for (std::size_t at = 0; at < command_line.size(); at += std::strlen(command_line.data() + at) + 1)
+    arguments.push_back(command_line.data() + at);
   arguments.push_back(nullptr);
   ::execv(engine.c_str(), arguments.data());
   throw RuntimeFailure("could not start {}: {}", engine.string(), std::strerror(errno));

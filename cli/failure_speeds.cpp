@@ -13,9 +13,9 @@ namespace optimus {
 namespace {
 
 int max_nodes_of(const AvailabilityTrace& trace) {
-  int most = 1;
-  for (const NodeCount& count : node_counts(trace)) most = std::max(most, count.nodes);
-  return most;
+  int maximum = 1;
+  for (const NodeCount& count : node_counts(trace)) maximum = std::max(maximum, count.nodes);
+  return maximum;
 }
 
 }  // namespace

@@ -11,13 +11,13 @@ namespace optimus {
 
 constexpr Bytes kMaxTraceBytes{std::int64_t{64} << 20};
 
-// The inputs shared by all policies; only the halts differ.
+// The inputs of a replay that all policies share; only the costs of reconfiguration differ.
 struct ReplaySpeeds {
   Throughput throughput;
   double batch = 1, ready_seconds = 0;
   int min_nodes = 1;
   double parameters = 0, tokens = 1;  // tokens per sample
-  // bytes per second that a node receives from others; empty: unknown
+  // Bytes per second that a node receives from other nodes; empty if unknown.
   std::optional<double> node_bytes_per_second{};
   std::optional<double> dollars_per_second{};  // of the whole cluster
   std::optional<PublishedTables> tables;
@@ -32,11 +32,12 @@ ReplaySpeeds speeds_from_templates(const FailureOptions& options, ModelOptions n
                                    const std::string& cluster_name, const Constants& constants,
                                    const AvailabilityTrace& trace);
 
-// Reads --recovery-costs. Costs that it does not name keep their defaults, and links have the given speed.
+// Reads --recovery-costs. Costs that the file does not contain keep their defaults, and links have the
+// given speed.
 RecoveryCosts recovery_costs(const FailureOptions& options, std::optional<double> link_bytes_per_second);
 
-// The price of all devices of the cluster: --price, else the prices of its device types; nothing if a type
-// has no price.
+// The price of all devices of the cluster, in dollars per second: from --price, else from the prices of its
+// device types; empty if a type has no price.
 std::optional<double> dollars_per_second(const FailureOptions& options, const Cluster& cluster);
 
 }  // namespace optimus

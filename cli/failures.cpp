@@ -116,58 +116,58 @@ void show_rows(Console& console, const AvailabilityTrace& trace, const std::stri
   console.result(json, output);
 }
 
-PolicyRow never_row(const ReplayCase& one, const Ideal& ideal, double restart) {
+PolicyRow never_row(const ReplayCase& replay_case, const Ideal& ideal, double restart) {
   ReplayOptions plan;
-  plan.nodes_needed = one.throughput.max_nodes();
-  plan.step_seconds = one.batch / one.throughput.at(one.throughput.max_nodes());
-  plan.tokens_per_step = one.batch, plan.restart_seconds = restart + one.ready_seconds;
-  const Replay result = replay_one_plan(one.trace, plan);
-  const double samples = result.useful_tokens_per_second * one.trace.length;
+  plan.nodes_needed = replay_case.throughput.max_nodes();
+  plan.step_seconds = replay_case.batch / replay_case.throughput.at(replay_case.throughput.max_nodes());
+  plan.tokens_per_step = replay_case.batch, plan.restart_seconds = restart + replay_case.ready_seconds;
+  const Replay result = replay_one_plan(replay_case.trace, plan);
+  const double samples = result.useful_tokens_per_second * replay_case.trace.length;
   return {"never",
           result.useful_tokens_per_second,
           samples / std::max(1e-12, ideal.samples),
-          std::max(0.0, ideal.seconds - samples / one.batch * plan.step_seconds),
+          std::max(0.0, ideal.seconds - samples / replay_case.batch * plan.step_seconds),
           result.restarts,
           result.steps_lost};
 }
 
 // As many repeats as take a few seconds.
-int default_repeats(const ReplayCase& one) {
+int default_repeats(const ReplayCase& replay_case) {
   double fastest = 0;
-  for (const double speed : one.throughput.samples_per_second) fastest = std::max(fastest, speed);
-  const double steps = one.trace.length * fastest / one.batch;
+  for (const double speed : replay_case.throughput.samples_per_second) fastest = std::max(fastest, speed);
+  const double steps = replay_case.trace.length * fastest / replay_case.batch;
   return static_cast<int>(std::clamp(5e6 / std::max(1.0, steps), 1.0, 64.0));
 }
 
 bool is_adaptive_policy(const std::string& policy) {
-  const std::vector<std::string> words = policy_words();
+  const std::vector<std::string> names = policy_words();
   return policy != "never" && policy != "oracle" &&
-         std::find(words.begin(), words.end(), policy) != words.end();
+         std::find(names.begin(), names.end(), policy) != names.end();
 }
 
 std::vector<std::string> policies_in(const std::string& list) {
-  std::vector<std::string> known = policy_words(), policies;
-  for (const std::string& system : system_words()) known.push_back(system);
+  std::vector<std::string> known_names = policy_words(), policies;
+  for (const std::string& system : system_words()) known_names.push_back(system);
   for (const std::string& word : split(list, ',')) {
     policies.emplace_back(trim(word));
-    if (std::find(known.begin(), known.end(), policies.back()) == known.end())
-      throw UsageError("--policy: {} is not one of {}{}", in_quotes(policies.back()), join(known, ", "),
-                       did_you_mean(policies.back(), known));
+    if (std::find(known_names.begin(), known_names.end(), policies.back()) == known_names.end())
+      throw UsageError("--policy: {} is not one of {}{}", in_quotes(policies.back()), join(known_names, ", "),
+                       did_you_mean(policies.back(), known_names));
   }
   return policies;
 }
 
 // Runs a policy of policy/decide.h; `best` is the number of useful steps of the hindsight optimum.
-PolicyRow trial_row(const std::string& policy, const ReplayCase& one, const FailureOptions& options) {
-  const TrialCase trial = trial_of(one, options.devices_per_node);
+PolicyRow trial_row(const std::string& policy, const ReplayCase& replay_case, const FailureOptions& options) {
+  const TrialCase trial = trial_of(replay_case, options.devices_per_node);
   Policy decides = parse_policy(policy, "--policy");
-  LearnedPolicy own;
+  LearnedPolicy own_policy;
   if (decides.kind == PolicyKind::learned && !options.learned.empty())
-    own = read_learned_policy(options.learned), decides.network = &own;
+    own_policy = read_learned_policy(options.learned), decides.network = &own_policy;
   const TrialOutcome outcome = run_trial(decides, trial);
   const double best = hindsight(trial).useful_steps;
   return {policy,
-          outcome.useful_steps * one.batch / one.trace.length,
+          outcome.useful_steps * replay_case.batch / replay_case.trace.length,
           outcome.useful_steps / std::max(1e-12, best),
           outcome.seconds_lost,
           outcome.switches + 1,
@@ -176,20 +176,22 @@ PolicyRow trial_row(const std::string& policy, const ReplayCase& one, const Fail
 
 PolicyRow row_of(const std::string& policy, const FailureOptions& options, const ReplaySpeeds& speeds,
                  const RecoveryCosts& costs, const AvailabilityTrace& trace, bool is_hindsight) {
-  ReplayCase one{.trace = trace, .throughput = speeds.throughput, .batch = speeds.batch};
-  one.ready_seconds = speeds.ready_seconds, one.costs = costs;
-  if (!speeds.tables) one.ticks_per_second = 1e6;  // a step may take only milliseconds
-  one.reconfiguration = halts_for(speeds, System::ours);
+  ReplayCase replay_case{.trace = trace, .throughput = speeds.throughput, .batch = speeds.batch};
+  replay_case.ready_seconds = speeds.ready_seconds, replay_case.costs = costs;
+  if (!speeds.tables) replay_case.ticks_per_second = 1e6;  // a step may take only milliseconds
+  replay_case.reconfiguration = halts_for(speeds, System::ours);
   if (is_adaptive_policy(policy) || (is_hindsight && policy == "oracle"))
-    return trial_row(policy, one, options);
-  Ideal ideal = ideal_of(one);
+    return trial_row(policy, replay_case, options);
+  Ideal ideal = ideal_of(replay_case);
   if (is_hindsight)
-    ideal.samples = hindsight(trial_of(one, options.devices_per_node)).useful_steps * one.batch;
+    ideal.samples =
+        hindsight(trial_of(replay_case, options.devices_per_node)).useful_steps * replay_case.batch;
   if (policy == "oracle") return {policy, ideal.samples / trace.length, 1, 0, 0, 0};
-  if (policy == "never") return never_row(one, ideal, options.restart.value);
+  if (policy == "never") return never_row(replay_case, ideal, options.restart.value);
   const System system = parse_system(policy, "--policy");
-  one.reconfiguration = halts_for(speeds, system);
-  const ReplayOutcome outcome = mean_replay(system, one, options.repeats.value_or(default_repeats(one)));
+  replay_case.reconfiguration = halts_for(speeds, system);
+  const ReplayOutcome outcome =
+      mean_replay(system, replay_case, options.repeats.value_or(default_repeats(replay_case)));
   const double fraction = is_hindsight ? outcome.goodput * trace.length / std::max(1e-12, ideal.samples)
                                        : outcome.fraction_of_ideal;
   return {policy, outcome.goodput, fraction, outcome.seconds_lost, outcome.starts, outcome.steps_lost};
@@ -233,10 +235,10 @@ int replay_plan(Console& console, const FailureOptions& options, const Plan& pla
         "--batch instead",
         in_quotes(options.policies));
   const AvailabilityTrace trace = open_trace(options);
-  ReplayOptions kept{.step_seconds = step_seconds, .restart_seconds = options.restart.value};
-  kept.nodes_needed = (num_devices(plan) + options.devices_per_node - 1) / options.devices_per_node;
-  kept.tokens_per_step = static_cast<double>(plan.batch);
-  const Replay result = replay_one_plan(trace, kept);
+  ReplayOptions static_options{.step_seconds = step_seconds, .restart_seconds = options.restart.value};
+  static_options.nodes_needed = (num_devices(plan) + options.devices_per_node - 1) / options.devices_per_node;
+  static_options.tokens_per_step = static_cast<double>(plan.batch);
+  const Replay result = replay_one_plan(trace, static_options);
   const PolicyRow row{"never",
                       result.useful_tokens_per_second,
                       result.fraction_of_oracle,

@@ -14,7 +14,7 @@
 namespace optimus {
 
 struct FailureOptions {
-  std::string trace;  // a file, or periodic:NODES,EVERY,AWAY,LENGTH; empty: no replay is requested
+  std::string trace;  // a file, or periodic:NODES,EVERY,AWAY,LENGTH; empty if no replay is requested
   std::string policies = "never";
   int devices_per_node = 1;
   std::optional<int> repeats;
@@ -28,7 +28,7 @@ struct FailureOptions {
 };
 void declare(OptionTable& table, FailureOptions& options);
 
-// Replays one plan that never changes: only --policy never. Throws UserError.
+// Replays one plan that never changes; only valid with --policy never. Throws UserError.
 int replay_plan(Console& console, const FailureOptions& options, const Plan& plan, double step_seconds);
 // Replays any policies, with plan templates of the model on the cluster's nodes, or with the speeds of a
 // table. Throws UserError and UsageError.

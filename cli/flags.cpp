@@ -39,10 +39,10 @@ void add_to(CLI::App& app, ParsedFlag& parsed) {
 
 [[noreturn]] void refuse_extra(const std::string& word, const OptionTable& table) {
   if (!word.starts_with("-")) throw UsageError("unexpected argument {}; see --help", in_quotes(word));
-  std::vector<std::string> known;
-  for (const std::string& name : table.names()) known.push_back("--" + name);
+  std::vector<std::string> known_names;
+  for (const std::string& name : table.names()) known_names.push_back("--" + name);
   const std::string flag = word.substr(0, word.find('='));
-  const std::string hint = did_you_mean(flag, known);
+  const std::string hint = did_you_mean(flag, known_names);
   throw UsageError("unknown option {}{}", in_quotes(flag), hint.empty() ? "; see --help" : hint);
 }
 
@@ -104,7 +104,7 @@ void read_flags(OptionTable& table, const std::vector<std::string>& all_argument
   app.allow_extras();
   std::vector<ParsedFlag> all;
   for (Option* option : table.options()) all.push_back({option, nullptr});
-  for (ParsedFlag& given : all) add_to(app, given);
+  for (ParsedFlag& parsed_flag : all) add_to(app, parsed_flag);
   try {
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
   } catch (const CLI::ParseError&) {
@@ -112,12 +112,12 @@ void read_flags(OptionTable& table, const std::vector<std::string>& all_argument
   }
   if (const auto extra = app.remaining(); !extra.empty()) refuse_extra(extra.front(), table);
   if (end != all_arguments.end()) set_rest(table, {end + 1, all_arguments.end()});
-  for (ParsedFlag& given : all) {
-    if (given.flag->count() == 0) continue;
+  for (ParsedFlag& parsed_flag : all) {
+    if (parsed_flag.flag->count() == 0) continue;
     try {
-      const std::vector<std::string> values = given.flag->results();
-      const bool takes_last = !given.option->is_list;
-      table.set(*given.option, takes_last ? std::vector{values.back()} : values, Origin::flag);
+      const std::vector<std::string> values = parsed_flag.flag->results();
+      const bool takes_last = !parsed_flag.option->is_list;
+      table.set(*parsed_flag.option, takes_last ? std::vector{values.back()} : values, Origin::flag);
     } catch (const UserError& error) {
       throw UsageError("{}", error.what());
     }

@@ -1,4 +1,4 @@
-// Reads the words of a command line into an OptionTable, and prints the help text of one.
+// Parses command-line arguments into an OptionTable, and formats the help text of a table.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace optimus {
 
-// Throws UsageError, which names an unknown flag together with the nearest known one.
+// Throws UsageError; for an unknown flag, the message suggests the most similar known one.
 void read_flags(OptionTable& table, const std::vector<std::string>& all_arguments);
 
 // The name as users write it: RUN, --device.

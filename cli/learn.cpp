@@ -38,7 +38,7 @@ class Learn final : public Command {
     table.add("seed", seed_, "S", "random seed; other seeds give different policies of similar quality");
     table.add("minutes", options_.minutes, "M", "training time on two idle cores");
     table.add("threads", options_.threads, "N", "number of threads (does not change the result)");
-    table.add_word(kWithout, without_, {"nothing", "imitation", "reinforcement", kResidual},
+    table.add_word(kWithout, ablation_, {"nothing", "imitation", "reinforcement", kResidual},
                    "leave out a part of the training; residual: the prediction errors seen so far");
     table.add("curve", curve_, "FILE",
               "file for the learning curve (default: the policy's name with .curve.csv)");
@@ -52,8 +52,8 @@ class Learn final : public Command {
     LearnedPolicy start;
     if (!start_.empty()) start = start_ == "shipped" ? shipped_policy() : read_learned_policy(start_);
     if (!start_.empty()) options_.start = &start;
-    options_.imitates = without_ != "imitation", options_.reinforces = without_ != "reinforcement";
-    options_.sees_misses = without_ != kResidual;
+    options_.imitates = ablation_ != "imitation", options_.reinforces = ablation_ != "reinforcement";
+    options_.sees_misses = ablation_ != kResidual;
     std::vector<LearningPoint> points;
     LearnedPolicy learned = learn(options_, [&](const LearningPoint& point) {
       points.push_back(point);
@@ -92,22 +92,23 @@ class Learn final : public Command {
 
   void read_traces() {
     for (const std::string& name : split(traces_, ',')) {
-      const AvailabilityTrace whole = parse_trace(read_input_file(name, kMaxTraceBytes), name);
-      if (!(whole.length > 0)) throw UserError("{}: the trace has no events", name);
+      const AvailabilityTrace full_trace = parse_trace(read_input_file(name, kMaxTraceBytes), name);
+      if (!(full_trace.length > 0)) throw UserError("{}: the trace has no events", name);
       if (!cluster_.empty()) {
         const ReplaySpeeds speeds =
-            speeds_from_templates(speeds_, model_, cluster_, builtin_constants().constants, whole);
+            speeds_from_templates(speeds_, model_, cluster_, builtin_constants().constants, full_trace);
         options_.environment.throughputs.push_back(speeds.throughput);
         options_.environment.batch = speeds.batch;
       }
-      options_.environment.traces.push_back(piece_of(whole, 0, kTrainingFraction * whole.length));
+      options_.environment.traces.push_back(piece_of(full_trace, 0, kTrainingFraction * full_trace.length));
     }
   }
 
   static void add_decisions(const std::string& run, std::vector<double>& prediction_errors) {
-    for (const Decision& one : read_decisions(run))
-      if (one.predicted_gain && one.measured_gain && *one.predicted_gain > -1 && *one.measured_gain > -1)
-        prediction_errors.push_back(std::log((1 + *one.predicted_gain) / (1 + *one.measured_gain)));
+    for (const Decision& decision : read_decisions(run))
+      if (decision.predicted_gain && decision.measured_gain && *decision.predicted_gain > -1 &&
+          *decision.measured_gain > -1)
+        prediction_errors.push_back(std::log((1 + *decision.predicted_gain) / (1 + *decision.measured_gain)));
   }
 
   // An error factor that all runs share affects every plan's prediction equally and cancels in gains: only
@@ -116,9 +117,10 @@ class Learn final : public Command {
     const History history = optimus::read_history(file);
     const std::vector<Residual> known = residuals(history);
     for (const PastRun& run : history.runs)
-      for (const Evidence& one : run.evidence)
-        if (one.kind == ResidualKind::layers)
-          prediction_errors.push_back(std::log(factor_of(known, one.kind, one.where)) - one.log_factor);
+      for (const Evidence& evidence : run.evidence)
+        if (evidence.kind == ResidualKind::layers)
+          prediction_errors.push_back(std::log(factor_of(known, evidence.kind, evidence.device_type)) -
+                                      evidence.log_factor);
   }
 
   void read_history_errors() {
@@ -144,7 +146,7 @@ class Learn final : public Command {
   std::map<std::string, std::string> origin() const {
     return {{"seed", std::to_string(seed_)},
             {"minutes", fmt::format("{}", options_.minutes)},
-            {kWithout, without_},
+            {kWithout, ablation_},
             {"start", start_},
             {"failures", traces_},
             {"history", history_},
@@ -174,7 +176,7 @@ class Learn final : public Command {
 
   Path out_, curve_;
   std::int64_t seed_ = 1;
-  std::string start_, traces_, history_, cluster_, without_ = "nothing";
+  std::string start_, traces_, history_, cluster_, ablation_ = "nothing";
   ModelOptions model_;
   FailureOptions speeds_;
   LearningOptions options_;

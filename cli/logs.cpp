@@ -12,7 +12,7 @@ class Logs final : public Command {
  public:
   void declare(OptionTable& table) override {
     table.add_positional("run", run_, "folder of a run").is_required = true;
-    table.add("around", around_, "SECONDS",
+    table.add("around", window_, "SECONDS",
               "show the log lines up to this time before and after the failure, or the last ones if nothing "
               "failed; 0: all lines");
     table.add("rank", rank_, "R", "show only lines of this rank");
@@ -21,7 +21,7 @@ class Logs final : public Command {
     if (rank_ && (*rank_ < 0 || *rank_ > 1'000'000))
       throw UsageError("--rank: expected 0 to 1,000,000, got {}", *rank_);
     LogQuery query;
-    if (around_.value > 0) query.around = around_;
+    if (window_.value > 0) query.window = window_;
     if (rank_) query.rank = static_cast<int>(*rank_);
     OrderedJson list = OrderedJson::array();
     std::string output;
@@ -38,7 +38,7 @@ class Logs final : public Command {
 
  private:
   Path run_;
-  Seconds around_{10};
+  Seconds window_{10};
   std::optional<std::int64_t> rank_;
 };
 

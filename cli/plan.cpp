@@ -139,7 +139,7 @@ class PlanCommand final : public Command {
   int plan(Console& console) {
     check_numbers();
     check(constraints_);
-    const auto began = std::chrono::steady_clock::now();
+    const auto begin_time = std::chrono::steady_clock::now();
     model_.model = model_path_of(model_.model);
     const ModelSpec model = resolve(model_);
     const PredictionInputs inputs = prediction_inputs(cluster_, history_, constants_);
@@ -153,10 +153,10 @@ class PlanCommand final : public Command {
     SearchLimits limits;
     limits.is_uniform = !export_.trainer.empty() && export_.trainer != "optimus";
     const SearchResult result = search(demand, cluster_view, limits);
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+    const std::chrono::duration<double> duration = std::chrono::steady_clock::now() - begin_time;
 
     OrderedJson json = search_json(demand, cluster_view, result);
-    json["search"]["seconds"] = took.count();
+    json["search"]["seconds"] = duration.count();
     std::string output = search_text(demand, cluster_view, result) + inputs.description;
     if (!history_.empty()) json["history"] = to_json(inputs.used);
     if (wants_timeline_) output += "\n" + draw_step(result.step, terminal_columns(130) - 9);

@@ -22,7 +22,7 @@ void declare(OptionTable& table, PlanExportOptions& options) {
 }
 
 std::string export_if_requested(const PlanExportOptions& options, const Plan& plan, const ModelSpec& model,
-                                OrderedJson& result, int usual) {
+                                OrderedJson& result, int default_devices_per_node) {
   if (options.trainer.empty()) {
     if (!options.out.empty()) throw UsageError("--out requires --export");
     return "";
@@ -30,7 +30,7 @@ std::string export_if_requested(const PlanExportOptions& options, const Plan& pl
   const Trainer trainer = parse_trainer(options.trainer, "--export");
   if (options.out.empty()) throw UsageError("--export {} requires --out DIR", options.trainer);
   ExportSettings settings = options.settings;
-  settings.devices_per_node = options.devices_per_node.value_or(usual);
+  settings.devices_per_node = options.devices_per_node.value_or(default_devices_per_node);
   if (settings.devices_per_node < 1)
     throw UsageError("--devices-per-node: expected at least 1, got {}", settings.devices_per_node);
   if (settings.steps < 1) throw UsageError("--steps: expected at least 1, got {}", settings.steps);

@@ -21,9 +21,10 @@ struct PlanExportOptions {
 void declare(OptionTable& table, PlanExportOptions& options);
 
 // Writes the files if an export is requested, adds "export" to the result, and returns the text to show.
-// `usual` is the number of devices per node of the cluster. Throws UserError, also if --out is missing.
+// `default_devices_per_node` is the number of devices per node of the cluster. Throws UserError, also if
+// --out is missing.
 std::string export_if_requested(const PlanExportOptions& options, const Plan& plan, const ModelSpec& model,
-                                OrderedJson& result, int usual = 8);
+                                OrderedJson& result, int default_devices_per_node = 8);
 
 struct PlanImportOptions {
   Path file;  // empty: no import
@@ -36,7 +37,7 @@ void declare(OptionTable& table, PlanImportOptions& options);
 ImportedPlan read_requested_import(const PlanImportOptions& options, const ModelOptions& model,
                                    std::optional<std::int64_t> batch,
                                    std::optional<std::int64_t> sequence_length);
-// The plan, and the arguments that were understood.
+// The imported plan, and the trainer's arguments that were recognized.
 OrderedJson imported_json(const ImportedPlan& imported);
 std::string imported_text(const ImportedPlan& imported);
 

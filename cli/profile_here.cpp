@@ -26,13 +26,14 @@ OrderedJson collectives_json(const MachineProfile& machine) {
   const LinkSpec& spec = machine.idle_link;
   const Link link{LinkClass::domain, spec.bytes_per_second, spec.bytes_per_second, spec.latency,
                   &spec.efficiency};
-  for (const CollectiveTime& one : machine.collectives) {
-    const GroupShape shape{.size = one.members, .domains = 1, .nodes = 1, .inside = link, .between = {}};
-    list.push_back({{"members", one.members},
-                    {"bytes", one.bytes},
-                    {"seconds", one.seconds},
+  for (const CollectiveTime& report : machine.collectives) {
+    const GroupShape shape{
+        .size = report.members, .domains = 1, .nodes = 1, .intra_node = link, .inter_node = {}};
+    list.push_back({{"members", report.members},
+                    {"bytes", report.bytes},
+                    {"seconds", report.seconds},
                     {"predicted_seconds", LinkCost(with_measured_links(fitted_constants()))
-                                              .collective(Collective::all_reduce, shape, one.bytes)}});
+                                              .collective(Collective::all_reduce, shape, report.bytes)}});
   }
   return list;
 }
@@ -83,16 +84,16 @@ LinksReport report_links(const ProbeOptions& options, Console& console) {
   json["devices"] = devices, json["hosts"] = cluster->hosts.size();
   json["pairs"] = OrderedJson::array();
   for (const PairTimes& pair : cluster->pairs) {
-    OrderedJson one = {{"hosts",
-                        {cluster->hosts[static_cast<std::size_t>(pair.first)].name,
-                         cluster->hosts[static_cast<std::size_t>(pair.second)].name}}};
+    OrderedJson report = {{"hosts",
+                           {cluster->hosts[static_cast<std::size_t>(pair.first)].name,
+                            cluster->hosts[static_cast<std::size_t>(pair.second)].name}}};
     if (pair.times.size() < 2) {
-      one["failed"] = pair.why;
+      report["failed"] = pair.why;
     } else {
       const LinkSpec link = link_from_messages(pair.times);
-      one["bytes_per_second"] = link.bytes_per_second, one["latency_seconds"] = link.latency.value;
+      report["bytes_per_second"] = link.bytes_per_second, report["latency_seconds"] = link.latency.value;
     }
-    json["pairs"].push_back(one);
+    json["pairs"].push_back(report);
     output += pair_text(*cluster, pair);
   }
   output +=
@@ -136,10 +137,11 @@ HardwareReport report_hardware(const ProbeOptions& options, Console& console) {
   }
   output += link_text("host", group.host_link, "");
   json["collectives"] = collectives_json(machine);
-  for (const OrderedJson& one : json["collectives"])
-    output += fmt::format("{:<12}{} bytes between {}: {:.2f} ms, {:.2f} ms predicted over idle links\n",
-                          "all-reduce", one["bytes"].get<double>(), one["members"].get<int>(),
-                          one["seconds"].get<double>() * 1e3, one["predicted_seconds"].get<double>() * 1e3);
+  for (const OrderedJson& report : json["collectives"])
+    output +=
+        fmt::format("{:<12}{} bytes between {}: {:.2f} ms, {:.2f} ms predicted over idle links\n",
+                    "all-reduce", report["bytes"].get<double>(), report["members"].get<int>(),
+                    report["seconds"].get<double>() * 1e3, report["predicted_seconds"].get<double>() * 1e3);
   output += fmt::format("written to {}; use it with --cluster {}\n", path.string(),
                         options.out.empty() ? "here" : path.string());
   return {json, output};

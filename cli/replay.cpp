@@ -40,7 +40,7 @@ class ReplayCommand final : public Command {
   }
 
   static void show(Console& console, const RecordedTrial& recorded, const std::vector<Policy>& policies) {
-    const auto done = static_cast<double>(recorded.num_steps);
+    const auto num_steps = static_cast<double>(recorded.num_steps);
     OrderedJson list = OrderedJson::array();
     std::string output = fmt::format(
         "the run: {} steps in {}, {} automatic plan changes; {} segments, known plans: "
@@ -52,7 +52,7 @@ class ReplayCommand final : public Command {
       // In hindsight the oracle is the best sequence of these plans.
       const TrialOutcome outcome =
           policy.kind == PolicyKind::oracle ? hindsight(recorded.trial) : run_trial(policy, recorded.trial);
-      const double gain = outcome.useful_steps / done - 1;
+      const double gain = outcome.useful_steps / num_steps - 1;
       list.push_back({{"policy", text(policy.kind)},
                       {"useful_steps", outcome.useful_steps},
                       {"steps_of_run", recorded.num_steps},

@@ -64,12 +64,12 @@ class Simulate final : public Command {
 
   static void refuse_missing_devices(const Plan& plan, const Path& source, const Cluster& cluster,
                                      const DeviceMap& map) {
-    int most = 0;
+    int maximum = 0;
     for (const Pipeline& pipeline : plan.pipelines)
       for (const Stage& stage : pipeline.stages)
-        for (const int device : stage.devices) most = std::max(most, device + 1);
-    if (most > map.size())
-      throw UserError("{}: names device {}, but {} has only {} devices", source.string(), most - 1,
+        for (const int device : stage.devices) maximum = std::max(maximum, device + 1);
+    if (maximum > map.size())
+      throw UserError("{}: names device {}, but {} has only {} devices", source.string(), maximum - 1,
                       cluster.name(), map.size());
   }
 

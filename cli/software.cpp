@@ -14,19 +14,20 @@ const Software& software_named(const std::string& name) {
   if (name.empty()) return optimus_software();
   if (const Software* found = find_software(name)) return *found;
   std::vector<std::string> names;
-  for (const Software& known : all_software()) names.emplace_back(known.name);
+  for (const Software& known_software : all_software()) names.emplace_back(known_software.name);
   throw UserError("--software: {} is not known{}; known trainers: {}", in_quotes(name),
                   did_you_mean(name, names), join(names, ", "));
 }
 
 PredictionInputs prediction_inputs(const std::string& cluster, const std::string& history,
                                    const Constants& constants) {
-  Cluster known = open_cluster(cluster);
-  const Constants usual = is_measured_cluster_name(cluster) ? with_measured_links(constants) : constants;
-  if (history.empty()) return {std::move(known), usual, "", {}};
-  Corrected by_runs = corrected(known.profile(), usual, residuals(read_history(history)));
-  std::string words = text(by_runs) + "\n";
-  return {Cluster(std::move(by_runs.profile), cluster), by_runs.constants, std::move(words),
+  Cluster known_cluster = open_cluster(cluster);
+  const Constants default_constants =
+      is_measured_cluster_name(cluster) ? with_measured_links(constants) : constants;
+  if (history.empty()) return {std::move(known_cluster), default_constants, "", {}};
+  Corrected by_runs = corrected(known_cluster.profile(), default_constants, residuals(read_history(history)));
+  std::string description = text(by_runs) + "\n";
+  return {Cluster(std::move(by_runs.profile), cluster), by_runs.constants, std::move(description),
           std::move(by_runs.used)};
 }
 

@@ -9,8 +9,8 @@
 
 namespace optimus {
 
-// The software of this trainer if the name is empty. Throws UserError that lists all names if the name is
-// unknown.
+// Returns the software with this name, or that of this trainer if the name is empty. If the name is
+// unknown, throws UserError that lists all names.
 const Software& software_named(const std::string& name);
 
 // The inputs of a prediction; with --history, corrected by the measurements of past runs.
@@ -20,7 +20,7 @@ struct PredictionInputs {
   std::string description;  // one line about the corrections; empty without a history
   std::vector<Residual> used;
 };
-// Takes the name of a cluster and of a history: a file, "here", or empty. Throws UserError.
+// `cluster` is the name of a cluster; `history` is a file, "here", or empty. Throws UserError.
 PredictionInputs prediction_inputs(const std::string& cluster, const std::string& history,
                                    const Constants& constants);
 

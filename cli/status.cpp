@@ -102,8 +102,8 @@ class Switch final : public RunCommand {
     if (!status.is_running) throw UserError("{}: no training is running", run_.string());
     std::optional<Plan> plan;
     if (plan_ != "auto") plan = read_plan(plan_);
-    const ControlAnswer answer =
-        value_or_throw(ask(run_, switch_request_json(plan), Deadline::after(timeout_, text(timeout_))));
+    const ControlAnswer answer = value_or_throw(
+        send_request(run_, switch_request_json(plan), Deadline::after(timeout_, text(timeout_))));
     if (!answer.is_done) throw UserError("{}", answer.text);
     console.result({{"done", true}, {"text", answer.text}}, answer.text + "\n");
     return 0;
@@ -125,8 +125,8 @@ class Drain final : public RunCommand {
   int run(Console& console) override {
     const RunStatus status = status_of(run_);
     if (!status.is_running) throw UserError("{}: no training is running", run_.string());
-    const ControlAnswer answer =
-        value_or_throw(ask(run_, drain_request_json(device_), Deadline::after(timeout_, text(timeout_))));
+    const ControlAnswer answer = value_or_throw(
+        send_request(run_, drain_request_json(device_), Deadline::after(timeout_, text(timeout_))));
     if (!answer.is_done) throw UserError("{}", answer.text);
     console.result({{"done", true}, {"text", answer.text}}, answer.text + "\n");
     return 0;

@@ -21,12 +21,12 @@ double cpu_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC
 
 std::vector<Policy> policies_of(const FailureOptions& options) {
   std::vector<Policy> policies;
-  const std::vector<std::string> words = policy_words();
+  const std::vector<std::string> names = policy_words();
   for (const std::string& part : split(options.policies, ',')) {
     const std::string word(trim(part));
-    if (std::find(words.begin(), words.end(), word) == words.end())
+    if (std::find(names.begin(), names.end(), word) == names.end())
       throw UserError("--policy: {} does not support conditions; with a timeline, use one of {}", word,
-                      join(words, ", "));
+                      join(names, ", "));
     policies.push_back(parse_policy(word, "--policy"));
   }
   return policies;
@@ -54,7 +54,7 @@ int replay_timeline(Console& console, const TimelineTask& task, const std::strin
   for (const Alternative& other : start.alternatives)
     if (other.peak_memory.fits()) limits.known_plans.push_back(other.plan);
   const TrialCase trial = trial_of(line, demand, start.plan, costs, limits, &timed);
-  const double best = hindsight(trial).useful_steps;
+  const double best_useful_steps = hindsight(trial).useful_steps;
   const double tokens = static_cast<double>(demand.batch * demand.sequence_length);
   const std::optional<double> dollars = dollars_per_second(task.options, cluster);
   OrderedJson json = OrderedJson::array();
@@ -64,23 +64,23 @@ int replay_timeline(Console& console, const TimelineTask& task, const std::strin
       line.conditions.size(), line.losses.size(), text(Seconds(line.length)), short_text(start.plan),
       cluster.name(), trial.modes.size(), text(Seconds(timed.longest)), "policy", "useful tokens/s",
       "of oracle", "switches", "paused", "steps lost");
-  LearnedPolicy own;
-  if (!task.options.learned.empty()) own = read_learned_policy(task.options.learned);
+  LearnedPolicy own_policy;
+  if (!task.options.learned.empty()) own_policy = read_learned_policy(task.options.learned);
   for (Policy policy : policies) {
-    if (!task.options.learned.empty()) policy.network = &own;
+    if (!task.options.learned.empty()) policy.network = &own_policy;
     const TrialOutcome outcome = run_trial(policy, trial);
     const double speed = outcome.useful_steps * tokens / line.length;
     json.push_back({{"policy", text(policy.kind)},
                     {"useful_tokens_per_second", speed},
-                    {"fraction_of_oracle", outcome.useful_steps / std::max(1e-12, best)},
+                    {"fraction_of_oracle", outcome.useful_steps / std::max(1e-12, best_useful_steps)},
                     {"switches", outcome.switches},
                     {"seconds_lost", outcome.seconds_lost},
                     {"steps_lost", outcome.steps_lost},
                     {"longest_decision_seconds", timed.longest}});
     if (dollars && speed > 0) json.back()["dollars_per_billion_tokens"] = *dollars / speed * 1e9;
     output += fmt::format("{:<12}{:>16}{:>12}{:>10}{:>14}{:>12}\n", text(policy.kind), short_count(speed),
-                          percent(outcome.useful_steps / std::max(1e-12, best)), outcome.switches,
-                          text(Seconds(outcome.seconds_lost)), outcome.steps_lost);
+                          percent(outcome.useful_steps / std::max(1e-12, best_useful_steps)),
+                          outcome.switches, text(Seconds(outcome.seconds_lost)), outcome.steps_lost);
   }
   console.result(json, output);
   return 0;

@@ -1,7 +1,7 @@
-// The commands that need libtorch. This folder builds two programs: `optimus`, which starts in milliseconds
-// and has no libtorch, and `optimus-engine` next to it, which has. The first knows all commands and their
-// flags and executes the second for those that compute (exec_engine.cpp); the second implements them
-// (train_here.cpp, eval_here.cpp, …).
+// The commands that need libtorch. This folder builds two programs: `optimus`, which does not link libtorch
+// and so starts in milliseconds, and `optimus-engine` next to it, which does. The first parses all commands
+// and their flags, and executes the second for those that need libtorch (exec_engine.cpp); the second
+// implements them (train_here.cpp, eval_here.cpp, …).
 #pragma once
 
 #include <optional>
@@ -20,19 +20,20 @@ int run_training(TrainOptions& options, OptionTable& table, Console& console);
 int run_joining(const Path& run, const std::string& device, int threads, Console& console);
 int run_evaluation(const EvalOptions& options, Console& console);
 int run_generation(const TextOptions& options, Console& console);
-// The result of `optimus profile --hardware`, after it was measured and written.
+// The output of `optimus profile --hardware`, after the result was measured and written to a file.
 struct HardwareReport {
   OrderedJson json;
   std::string text;
 };
 HardwareReport report_hardware(const ProbeOptions& options, Console& console);
-// The same for hosts that the ranks of a launcher have measured. Only rank 0 has a report.
+// The output of a measurement of the links between hosts by the ranks of a launcher. Only rank 0 has a
+// report.
 struct LinksReport {
   int code = 0;  // exit code of the process
   std::optional<HardwareReport> output;
 };
 LinksReport report_links(const ProbeOptions& options, Console& console);
-// Converts the model, and compares the logits of both sides.
+// Converts the model, and compares the logits of the original and the converted model.
 int run_conversion(const ConvertOptions& options, Console& console);
 
 }  // namespace optimus

@@ -27,8 +27,8 @@ at::Tensor normal_image(optimus::RandomKey key) {
 optimus::ModuleSample sample(std::int64_t number) {
   const optimus::RandomKey key(7);
   const std::int64_t label = number % kClasses;
-  const at::Tensor pattern = normal_image(key.with("pattern").with(static_cast<std::uint64_t>(label)));
-  const at::Tensor noise = normal_image(key.with("noise").with(static_cast<std::uint64_t>(number)));
+  const at::Tensor pattern = normal_image(key.derive("pattern").derive(static_cast<std::uint64_t>(label)));
+  const at::Tensor noise = normal_image(key.derive("noise").derive(static_cast<std::uint64_t>(number)));
   return {pattern + 1.5 * noise, at::scalar_tensor(label, at::kLong)};
 }
 

@@ -1,8 +1,8 @@
 // The one exception type of the library.
 //
-// what() is one line: what is wrong, the value, and what would be right. kind() says who can fix it. The
-// library never ends the process and writes nothing to the console: internal errors are exceptions at this
-// boundary, too.
+// what() is one line that says what is wrong, with which value, and what would be valid. kind() says who
+// can fix it. The library never ends the process and never writes to the console: internal errors are
+// thrown as exceptions too.
 #pragma once
 
 #include <stdexcept>

@@ -14,7 +14,7 @@
 namespace optimus {
 inline namespace v0 {
 
-// A value. Keys are those of the command line and of settings files, without the leading dashes.
+// Plain data. Members are named like the options of the command line and of settings files.
 struct TrainOptions {
   std::string model;  // a preset ("gpt2", "llama3-8b"), a Hugging Face folder, a config.json, or a run
   std::vector<std::string>
@@ -24,22 +24,22 @@ struct TrainOptions {
 
   std::optional<std::int64_t> steps;
   std::optional<std::int64_t> batch;       // sequences per step, over all devices
-  std::optional<std::int64_t> microbatch;  // sequences computed at a time
-  std::optional<std::int64_t> seq;         // tokens of a sequence
+  std::optional<std::int64_t> microbatch;  // sequences in one micro-batch
+  std::optional<std::int64_t> seq;         // tokens per sequence
   std::optional<double> learning_rate;
   std::optional<std::int64_t> seed;
   std::string precision;  // "fp64", "fp32", "bf16", "fp16", "fp8"
 
   std::optional<std::int64_t> devices;  // workers to train with
   std::string device;                   // "cpu", "cuda"
-  std::string plan;                     // a plan file; empty: the planner chooses
-  std::string policy;                   // which policy decides about changes of plan
-  bool is_static = false;               // no changes of plan but those that are requested
+  std::string plan;                     // a plan file; if empty, the planner chooses the plan
+  std::string policy;                   // the policy that decides about plan changes, for example "rule"
+  bool is_static = false;               // changes the plan only on request
 
-  std::string resume;  // a run folder: continue from its newest sound checkpoint
+  std::string resume;  // a run folder; the run continues from its newest valid checkpoint
 
-  // Any other option by its key, for example {"layers", "4"}, {"zero", "1"}, {"save-every", "10m"}. An empty
-  // value sets a switch.
+  // Any other option by its key, for example {"layers", "4"}, {"zero", "1"}, {"save-every", "10m"}. An
+  // empty value turns on an option that takes no value.
   std::map<std::string, std::string> more;
 };
 

@@ -31,7 +31,7 @@ struct PlanOptions {
 struct Prediction {
   double step_seconds = 0, tokens_per_second = 0;
   std::optional<double> mfu{};    // 0 to 1
-  std::int64_t memory_bytes = 0;  // of the fullest device
+  std::int64_t memory_bytes = 0;  // of the device that needs the most
 };
 
 struct PlanAlternative {

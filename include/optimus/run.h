@@ -5,15 +5,15 @@
 //   while (std::optional<optimus::StepEvent> step = run.step()) plot(step->step, step->loss);
 //   optimus::TrainResult result = run.wait();
 //
-// The training runs in processes of the worker program, optimus-engine, which is installed with the library;
-// the host program needs no PyTorch and survives whatever happens to them. Nothing is written to the console
-// of the host.
+// The training runs in processes of the worker program, optimus-engine, which is installed with the
+// library; the host program needs no PyTorch and is not affected if they crash. Nothing is written to the
+// console of the host.
 //
-// The constructor returns when the processes are started; errors in the options arrive from the first call
-// that needs the run (step, wait, switch_plan). Callbacks run on a thread of the library, one at a time; they
-// may call stop() and status(), but not wait() or step(). All member functions may be called from any thread.
-// The destructor stops the run and waits for its checkpoint. If the host dies, the training stops after a
-// checkpoint.
+// The constructor returns when the processes are started; errors in the options are thrown by the first
+// call that needs the run (step, wait, switch_plan). Callbacks run on a thread that belongs to the library,
+// one at a time; they may call stop() and status(), but not wait() or step(). All member functions may be
+// called from any thread. The destructor stops the run and waits for its checkpoint. If the host program
+// dies, the training saves a checkpoint and stops.
 #pragma once
 
 #include <chrono>
@@ -38,19 +38,20 @@ struct StepEvent {
   double loss = 0, grad_norm = 0, learning_rate = 0;
   std::int64_t tokens = 0;  // over all devices
   double seconds = 0, tokens_per_second = 0;
-  std::int64_t plan_epoch = 0;  // how often the plan has changed
+  std::int64_t plan_epoch = 0;  // number of plan changes so far
   bool is_skipped = false;      // the gradients were not finite; no parameter changed
   std::optional<double> validation_loss{};
 };
 
 // The plan has changed, or a worker was lost, joined or drained.
 struct PlanEvent {
-  std::int64_t step = 0;  // after which it happened
+  std::int64_t step = 0;  // the last step before the event
   std::string kind;       // "switch", "recover", "join", "drain", "stay"
   std::string evidence;   // why
   std::string from, to;   // hashes of the plans
   std::int64_t plan_epoch = 0;
-  std::optional<double> predicted_gain{}, measured_gain{};  // of steps per second; 0.25 = 25 % faster
+  // relative gain in steps per second; 0.25 means 25 % faster
+  std::optional<double> predicted_gain{}, measured_gain{};
   double pause_seconds = 0;
   std::int64_t moved_bytes = 0;
 };
@@ -86,8 +87,8 @@ class OPTIMUS_API Run {
   Run(Run&&) noexcept;
   Run& operator=(Run&&) noexcept;
 
-  // The next completed step that this function has not returned yet; waits for it. Nothing once the run has
-  // ended. The training does not wait for the caller. Throws Error if the run has failed.
+  // The next completed step that this function has not returned yet; waits for it. Returns nullopt once the
+  // run has ended. The training does not wait for the caller. Throws Error if the run has failed.
   std::optional<StepEvent> step();
 
   RunState status() const;

@@ -1,4 +1,5 @@
-// The simulator: what a training step of a plan takes on a cluster. Needs neither GPUs nor PyTorch.
+// The simulator: predicts the time and memory of one training step with a plan on a cluster. Needs neither
+// GPUs nor PyTorch.
 //
 //   optimus::Prediction step = optimus::simulate({.plan = best.plan, .cluster = "h100x512"}).predicted;
 #pragma once
@@ -23,7 +24,7 @@ struct SimulateOptions {
 struct SimulateResult {
   Prediction predicted;
   std::map<std::string, double>
-      time;          // shares of the step: "compute", "tp", "pp", "dp", "bubble", "optimizer", …
+      time;          // fractions of the step time: "compute", "tp", "pp", "dp", "bubble", "optimizer", …
   std::string json;  // as `optimus simulate --json` prints it
 };
 

@@ -17,26 +17,30 @@ namespace optimus {
 struct AdaptationContext {
   const ModelSpec& model;
   Policy policy;
-  HardwareProfile machines;  // as the cost model knows them
+  HardwareProfile machines;  // the cluster as described to the cost model, without current slowdowns
   RecoveryCosts costs{};
-  // The planner's demand on this cluster, with the batch and sequence length of the present plan; any thread.
-  std::function<Demand(const Cluster&, const Plan& now)> demand;
+  // The input of a planner search on this cluster, with the batch and sequence length of `present_plan`;
+  // any thread.
+  std::function<Demand(const Cluster&, const Plan& present_plan)> demand;
   std::function<bool(const Plan&)>
       can_run;                    // whether the engine can run the plan and the run allows it; any thread
   std::function<double()> clock;  // seconds; any thread
   ResponseLimits limits{};
-  // For the oracle policy: used in place of what the detector finds.
+  // Only for the oracle policy: conditions that replace the detector's findings.
   std::optional<ScriptedConditions> scripted{};
-  // Also compare plans once when nothing is slow, after step times have been measured.
+  // If true, plans are also compared once when nothing is slow, as soon as step times have been measured.
   bool seeks_better_plan = false;
-  std::int64_t last_step = 0;  // of the run; 0: not known
-  // Ranks communicate through host memory only. Then probe messages show the speed of training's own network.
+  std::int64_t last_step = 0;  // of the run; 0 if unknown
+  // True if ranks communicate through host memory only. Probe messages then use the same network as
+  // training, so they show its speed.
   bool has_host_links = true;
-  std::shared_ptr<const LearnedPolicy> learned_policy{};  // owns policy.network; null for the shipped one
-  MembershipHistory membership{};  // until now, by the clock; a membership change creates a new controller
+  // owns policy.network; null if the policy uses the shipped network
+  std::shared_ptr<const LearnedPolicy> learned_policy{};
+  // up to now, in times of `clock`; a membership change creates a new controller
+  MembershipHistory membership{};
   ExpectedLifetime expected_lifetime{};
-  // Steps that a loss undoes on a plan with this step time. Null: the policy must not change the redundancy
-  // of the state. Any thread.
+  // Expected number of completed steps that the failure of a worker undoes, on a plan with this step time.
+  // If null, the policy must not change the redundancy of the state. Any thread.
   std::function<double(const Plan&, double step_seconds)> undone_steps{};
 
   bool decides() const { return policy.kind != PolicyKind::never; }

@@ -101,25 +101,26 @@ void AdaptationController::update_verdict() {
 }
 
 void AdaptationController::report_unanswerable() {
-  for (const Finding& one : findings()) {
-    const bool is_memory = one.cause == Cause::memory;
-    if (!is_memory && one.cause != Cause::data_loading && one.cause != Cause::uneven_lengths) continue;
+  for (const Finding& finding : findings()) {
+    const bool is_memory = finding.cause == Cause::memory;
+    if (!is_memory && finding.cause != Cause::data_loading && finding.cause != Cause::uneven_lengths)
+      continue;
     if (!is_memory && !context_.decides()) continue;
     const std::string reason = is_memory ? "it will run out of memory soon"
-                               : one.cause == Cause::data_loading
+                               : finding.cause == Cause::data_loading
                                    ? "only faster data loading helps"
                                    : "samples are already distributed as evenly as possible";
-    const std::string place = is_memory ? fmt::format(" {}", one.where.front()) : "";
-    stays_.add_once(word_of(one.cause) + place, {text(one), reason, word_of(one.cause)});
+    const std::string place = is_memory ? fmt::format(" {}", finding.locations.front()) : "";
+    stay_reports_.add_once(word_of(finding.cause) + place, {text(finding), reason, word_of(finding.cause)});
   }
 }
 
 void AdaptationController::report_phase(const Observation& seen) {
   if (!context_.decides()) return;
-  if (auto stay = phase_.take_plateau()) stays_.add(std::move(*stay));
+  if (auto stay = phase_.take_plateau()) stay_reports_.add(std::move(*stay));
   auto stay = phase_.observe_lengths(seen.lengths);
   if (!stay) return;
-  stays_.add(std::move(*stay));
+  stay_reports_.add(std::move(*stay));
   // Step times with other documents are not comparable with the next ones.
   has_sought_better_plan_ = false;
   verdicts_.mark_clouded();
@@ -133,12 +134,12 @@ void AdaptationController::weigh_if_due() {
   const std::vector<Condition> all = findings_.conditions(),
                                now = answerable_conditions(noticeable(findings(), kRecentSteps));
   if (now.size() < all.size() && context_.decides())
-    stays_.add_for(all,
-                   {evidence_of(findings()), "step times have not increased", word_of(all.front().cause)});
+    stay_reports_.add_for(
+        all, {evidence_of(findings()), "step times have not increased", word_of(all.front().cause)});
   const bool is_calibrated = history_.num_observations() >= kObservationsToCompare;
   const bool seeks_better =
       context_.seeks_better_plan && context_.decides() && !has_sought_better_plan_ && is_calibrated;
-  if (now.empty() && !history_.home() && !has_disappointed() && !seeks_better) return;
+  if (now.empty() && !history_.original_plan() && !has_disappointed() && !seeks_better) return;
   if (num_unexplained_ > 0 && num_unexplained_ <= kMostUnexplained) return;
   if (!schedule_.take_turn(question_key(), context_.clock())) return;
   if (is_calibrated) has_sought_better_plan_ = true;
@@ -166,8 +167,8 @@ std::optional<PlanProposal> AdaptationController::take_proposal() {
   if (!weighing_.valid() || !has_answer()) return std::nullopt;
   Answer answer = weighing_.get();
   memory_ = std::move(answer.memory);
-  if (answer.stay && context_.decides() && !is_weighing_provisional_)
-    stays_.add_for(answer.conditions, std::move(*answer.stay));
+  if (answer.stay_decision && context_.decides() && !is_weighing_provisional_)
+    stay_reports_.add_for(answer.conditions, std::move(*answer.stay_decision));
   if (!answer.proposal || history_.num_recent() == 0) return std::nullopt;
   pending_ = PendingProposal{.conditions = std::move(answer.conditions),
                              .pause = answer.pause,
@@ -191,8 +192,8 @@ void AdaptationController::plan_adopted(const Plan& plan, const std::optional<Pl
   const bool carries_findings = proposal && !context_.scripted;
   if (carries_findings && !pending.conditions.empty())
     history_.record_if_unknown(pending.conditions, pending.step_seconds);
-  const Plan& before = history_.plan();
-  if (plan.batch != before.batch || plan.sequence_length != before.sequence_length)
+  const Plan& previous_plan = history_.plan();
+  if (plan.batch != previous_plan.batch || plan.sequence_length != previous_plan.sequence_length)
     has_sought_better_plan_ = false;
   const double now = context_.clock();
   findings_.leave_plan();
@@ -200,7 +201,7 @@ void AdaptationController::plan_adopted(const Plan& plan, const std::optional<Pl
   findings_.begin_plan(carries_findings, now);
   verdicts_.begin(proposal, std::move(pending));
   probes_.reset();
-  stays_.reset();
+  stay_reports_.reset();
   phase_.reset_lengths();
   num_unexplained_ = 0;
 }

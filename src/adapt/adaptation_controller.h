@@ -3,14 +3,15 @@
 // the machines as they are now, and measures after a switch whether the predicted gain was reached.
 //
 //   AdaptationController controller(context, plan, calibration);
-//   after a step:  controller.observe(observation);                 // fast: plans are weighed on a thread
+// after a step: controller.observe(observation); // returns at once: plans are compared on another thread
 //                  if (auto proposal = controller.take_proposal())  // src/switching performs it
 //                  controller.plan_adopted(plan, proposal, step);
 //
-// Ownership: one controller per membership generation. The calibration belongs to the caller and outlives it.
-// Threading: one thread calls; a weighing runs on a thread of its own and shares no mutable state with it
-// (adapt/weighing.h). Failure: an internal error of a weighing is thrown by the next take_proposal() or
-// plan_adopted(). Read next: findings_tracker.h, gain_verdicts.h, probe_scheduler.h, decide.h.
+// Ownership: one controller per membership generation. The calibration belongs to the caller and outlives
+// it. Threading: one thread calls the controller; a weighing (adapt/weighing.h: the comparison of plans)
+// runs on a thread of its own and shares no mutable state with the caller. Failure: an internal error of a
+// weighing is thrown by the next take_proposal() or plan_adopted(). Read next: findings_tracker.h,
+// gain_verdicts.h, probe_scheduler.h, decide.h.
 #pragma once
 
 #include <chrono>
@@ -38,34 +39,35 @@ class AdaptationController final : public ProposalSource {
   AdaptationController(const AdaptationController&) = delete;
   AdaptationController& operator=(const AdaptationController&) = delete;
 
-  // In the order of steps. The loss: of each step of which this rank knows it.
+  // Called in the order of steps. observe_loss() is called only for steps whose loss this rank knows.
   void observe(const Observation& seen);
   void observe_loss(double loss) { phase_.observe_loss(loss); }
   const std::vector<Finding>& findings() const { return findings_.findings(); }
 
-  // Whether all ranks shall probe now (switching/probe.h). True once for each request; probe_completed()
-  // follows.
+  // Whether all ranks should run a probe now (switching/probe.h). Returns true once for each request; the
+  // caller then calls probe_completed().
   bool take_probe_request() { return probes_.take_request(); }
   const ProbeRequest& probe_request() const { return probes_.request(); }
   std::vector<int> node_of_ranks() const { return node_of_each_device(cluster_); }
   void probe_completed(const ProbeResult& result);
 
   bool is_weighing() const { return weighing_.valid() && !has_answer(); }
-  // Once for each proposal.
+  // Returns each proposal once; empty if there is no new one.
   std::optional<PlanProposal> take_proposal() override;
-  // Conditions that were weighed without a proposal, conditions that no plan can answer, and changes of the
-  // training's phase. In order.
-  std::optional<StayDecision> take_stay() { return stays_.take(); }
+  // Returns the next decision to keep the plan, oldest first: for conditions whose weighing gave no
+  // proposal, conditions that no plan can answer, and changes of the training phase.
+  std::optional<StayDecision> take_stay() { return stay_reports_.take(); }
 
-  // The run uses this plan after `step`. proposal: null if the plan came from outside.
+  // The run uses this plan after `step`. `proposal` is empty if the plan was not proposed by this
+  // controller.
   void plan_adopted(const Plan& plan, const std::optional<PlanProposal>& proposal, std::int64_t step);
   void proposal_refused();
-  // Of the pending provisional proposal. Call proposal_cancelled() when it is rejected, or when the run
-  // cannot wait for it.
+  // The status of the pending provisional proposal. Call proposal_cancelled() when it is rejected, or when
+  // the run cannot wait for it.
   ProvisionalStatus provisional_status() const override;
   void proposal_cancelled();
-  // The measured gain of the last proposal, once, some steps after the switch. Never if something else has
-  // slowed the run down meanwhile.
+  // The measured gain of the last proposal, returned once, some steps after the switch. Empty before that,
+  // and for good if something else has slowed the run down meanwhile.
   std::optional<double> take_measured_gain() { return verdicts_.take_verdict(history_.num_observations()); }
 
  private:
@@ -102,13 +104,14 @@ class AdaptationController final : public ProposalSource {
   GainVerdicts verdicts_;
   ProbeScheduler probes_;
   QuestionSchedule schedule_;
-  StayReports stays_;
+  StayReports stay_reports_;
   PhaseMonitor phase_;
   PredictionMemory memory_;
   std::optional<PendingProposal> pending_;
   bool is_weighing_provisional_ = false;
-  bool has_sought_better_plan_ = false;  // for the present phase
-  int num_unexplained_ = 0;  // latest observations with longer steps, and no finding that explains them
+  bool has_sought_better_plan_ = false;  // in the present training phase
+  // consecutive latest observations with longer steps than usual and no finding that explains them
+  int num_unexplained_ = 0;
   std::future<Answer> weighing_;
 };
 

@@ -36,7 +36,7 @@ Question AdaptationController::question(bool is_provisional) const {
     if (!is_answerable(finding.cause)) continue;
     const double age = question.seconds * 10;  // a condition is found after about ten steps
     question.ongoing.push_back({finding.cause, finding.factor, age});
-    for (const int where : finding.where) question.spreads[{finding.cause, where}] = finding.spread;
+    for (const int location : finding.locations) question.spreads[{finding.cause, location}] = finding.spread;
   }
   return question;
 }
@@ -44,22 +44,22 @@ Question AdaptationController::question(bool is_provisional) const {
 // For a while it is known what the previous plan would take now. Of other plans only older measurements are
 // known.
 void AdaptationController::add_plans_to_return_to(Question& question) const {
-  const std::optional<Plan>&home = history_.home(), &previous = history_.previous();
+  const std::optional<Plan>&home = history_.original_plan(), &previous = history_.previous();
   const bool is_fresh = history_.num_observations() <= 2 * kVerdictObservations && !context_.scripted &&
                         !question.is_provisional && begun_since_switch().empty();
   if (is_fresh && previous && question.measured_gain.value_or(0) < 1 / kNoticeableFactor - 1) {
     question.seconds_before = verdicts_.seconds_before();
-    question.earlier.push_back(*previous);
+    question.earlier_plans.push_back(*previous);
     return;
   }
-  if (home) question.earlier.push_back(*home);
-  if (previous && previous != home) question.earlier.push_back(*previous);
+  if (home) question.earlier_plans.push_back(*home);
+  if (previous && previous != home) question.earlier_plans.push_back(*previous);
 }
 
 void AdaptationController::add_calibration(Question& question) const {
   question.machines = calibration_.refreshed(context_.machines);
   question.ring_factor = calibration_.ring_factor(context_.machines);
-  question.doubt = calibration_.doubt(BlockRole::layer) / std::sqrt(double{kRecentSteps});
+  question.uncertainty = calibration_.uncertainty(BlockRole::layer) / std::sqrt(double{kRecentSteps});
   const double layers = calibration_.rate(BlockRole::layer).value_or(1);
   for (std::size_t role = 0; role < kBlockRoles; ++role)
     question.rates[role] = calibration_.rate(static_cast<BlockRole>(role)).value_or(layers) / layers;
@@ -72,8 +72,8 @@ std::string AdaptationController::question_key() const {
   std::string key =
       condition_key(answerable_conditions(noticeable(findings(), kRecentSteps)), plan, cluster_) +
       plan_hash(plan);
-  for (const Finding& one : findings_.unseen().findings())
-    key += fmt::format(" {} {}", word_of(one.cause), one.where.front());
+  for (const Finding& finding : findings_.unseen().findings())
+    key += fmt::format(" {} {}", word_of(finding.cause), finding.locations.front());
   return has_disappointed() ? key + " disappointed" : key;
 }
 
@@ -105,9 +105,9 @@ bool AdaptationController::are_steps_longer(std::size_t last_steps) const {
 std::vector<Finding> AdaptationController::noticeable(std::vector<Finding> findings,
                                                       std::size_t last_steps) const {
   if (history_.num_recent() == 0 || are_steps_longer(last_steps)) return findings;
-  std::erase_if(findings, [&](const Finding& one) {
-    return one.cause != Cause::heavy_stage &&
-           !conditions_of_plan(answerable_conditions({one}), history_.plan(), cluster_).empty();
+  std::erase_if(findings, [&](const Finding& finding) {
+    return finding.cause != Cause::heavy_stage &&
+           !conditions_of_plan(answerable_conditions({finding}), history_.plan(), cluster_).empty();
   });
   return findings;
 }
@@ -116,8 +116,8 @@ std::vector<Finding> AdaptationController::noticeable(std::vector<Finding> findi
 // Something else that became much slower since is answered at once.
 double AdaptationController::seconds_since_switch() const {
   constexpr double kAnotherMatter = 1.3;
-  for (const Condition& one : begun_since_switch())
-    if (one.factor >= kAnotherMatter) return Situation{}.since_switch;
+  for (const Condition& condition : begun_since_switch())
+    if (condition.factor >= kAnotherMatter) return Situation{}.since_switch;
   return history_.seconds_since_switch(context_.clock());
 }
 

@@ -46,9 +46,9 @@ HardwareProfile with_messages(const HardwareProfile& profile, double slower) {
     for (NodeGroup& group : other.groups) group.network.nic.bytes_per_second *= factor;
     return other;
   };
-  const Cluster usual(profile);
-  if (slower == 1 || usual.num_nodes() < 2) return profile;
-  const double aim = slower * message_seconds(usual, kMessage);
+  const Cluster baseline_cluster(profile);
+  if (slower == 1 || baseline_cluster.num_nodes() < 2) return profile;
+  const double aim = slower * message_seconds(baseline_cluster, kMessage);
   double low = 1e-6, high = 1e3;
   for (int i = 0; i < 50; ++i) {
     const double middle = std::sqrt(low * high);
@@ -68,12 +68,12 @@ void set_links(const Setup& setup, const StepMeter& meter, const PricedProgram& 
     const auto c = static_cast<std::size_t>(channel);
     if (bytes <= largest[c]) continue;
     const Instruction& at = program.instructions[i];
-    const double took = at.peer < 0
-                            ? seconds[i]
-                            : cost.message(setup.cluster.link(setup.map[VirtualDevice{program.device}],
-                                                              setup.map[VirtualDevice{at.peer}]),
-                                           bytes);
-    largest[c] = bytes, stage_work.links[c] = took / bytes;
+    const double duration = at.peer < 0
+                                ? seconds[i]
+                                : cost.message(setup.cluster.link(setup.map[VirtualDevice{program.device}],
+                                                                  setup.map[VirtualDevice{at.peer}]),
+                                               bytes);
+    largest[c] = bytes, stage_work.links[c] = duration / bytes;
   }
 }
 
@@ -83,18 +83,19 @@ std::vector<StageWork> stage_work(const Plan& plan, const ModelSpec& model, cons
   if (model.is_custom()) return {};
   const DeviceMap map = DeviceMap::identity(num_device_numbers(plan));
   const Setup setup{plan, model, cluster, map, optimus_software(), format_of(plan.precision)};
-  const ModelWork work = work_of(model, plan.sequence_length);
+  const ModelWork model_work = work_of(model, plan.sequence_length);
   std::vector<StageWork> result;
   for (const Pipeline& pipeline : plan.pipelines)
     for (const Stage& stage : pipeline.stages) {
       const int device = stage.devices.front();
-      const PricedProgram priced(setup, work, compile_without_buffers(plan, model, device), Device{device});
+      const PricedProgram priced(setup, model_work, compile_without_buffers(plan, model, device),
+                                 Device{device});
       const std::vector<double> seconds = priced.price(fitted_constants());
-      StageWork& own = result.emplace_back();
+      StageWork& own_work = result.emplace_back();
       for (std::size_t i = 0; i < seconds.size(); ++i)
         if (const Instruction& at = priced.program().instructions[i]; is_computing(at.op) && at.block >= 0)
-          own.compute[static_cast<std::size_t>(role_of(model, at.block))] += seconds[i];
-      set_links(setup, StepMeter(priced.program(), plan, model, seconds), priced, seconds, own);
+          own_work.compute[static_cast<std::size_t>(role_of(model, at.block))] += seconds[i];
+      set_links(setup, StepMeter(priced.program(), plan, model, seconds), priced, seconds, own_work);
     }
   return result;
 }
@@ -109,9 +110,9 @@ Constants with_rates(Constants constants, const RoleRates& rates) {
 void Calibration::Mean::add(double value) {
   constexpr int kRemembered = 256;
   count = std::min(count + 1, kRemembered);
-  const double now = std::log(value), before = log;
+  const double now = std::log(value), previous_log = log;
   log += (now - log) / count;
-  square += ((now - before) * (now - log) - square) / count;
+  square += ((now - previous_log) * (now - log) - square) / count;
 }
 
 double Calibration::Mean::value() const { return std::exp(log); }
@@ -137,7 +138,7 @@ std::optional<double> Calibration::rate(BlockRole role) const {
   return mean.count > 0 ? std::optional(mean.value()) : std::nullopt;
 }
 
-double Calibration::doubt(BlockRole role) const {
+double Calibration::uncertainty(BlockRole role) const {
   return std::sqrt(rates_[static_cast<std::size_t>(role)].square);
 }
 
@@ -187,9 +188,9 @@ HardwareProfile Calibration::refreshed(HardwareProfile profile) const {
 }
 
 double Calibration::ring_factor(const HardwareProfile& profile) const {
-  const Cluster usual(profile);
-  if (!is_known() || !rings() || usual.num_nodes() < 2) return 1;
-  return *rings() * ring_seconds(usual, kRing) / ring_seconds(Cluster(refreshed(profile)), kRing);
+  const Cluster baseline_cluster(profile);
+  if (!is_known() || !rings() || baseline_cluster.num_nodes() < 2) return 1;
+  return *rings() * ring_seconds(baseline_cluster, kRing) / ring_seconds(Cluster(refreshed(profile)), kRing);
 }
 
 std::optional<double> Calibration::fastest(std::initializer_list<Channel> channels,

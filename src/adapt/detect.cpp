@@ -49,9 +49,9 @@ DetectorOptions early_options() {
 }
 
 Detector::Detector(Topology topology, DetectorOptions options,
-                   const std::map<std::pair<int, Measure>, double>& usual)
+                   const std::map<std::pair<int, Measure>, double>& baseline_seconds)
     : topology_(std::move(topology)), options_(options) {
-  for (const auto& [key, value] : usual) baselines_[key].value = value;
+  for (const auto& [key, value] : baseline_seconds) baselines_[key].value = value;
   // Clocks are compared with other ranks' clocks of the same step, not with earlier ones.
   for (int group = 0; group < topology_.num_groups(); ++group) baselines_[{group, Measure::clock}].value = 1;
   stage_shares_.resize(static_cast<std::size_t>(topology_.num_groups()));
@@ -95,9 +95,9 @@ double Detector::common_factor(const Observation& observation, Measure measure) 
   if (2 * ranks < observation.num_ranks) return 1;  // too few ranks have baselines
   std::sort(ratios.begin(), ratios.end());
   if (observation.num_ranks < 4) return ratios.front().first;
-  std::int64_t left = (ranks + 1) / 2;
+  std::int64_t remaining = (ranks + 1) / 2;
   for (const auto& [ratio, count] : ratios)
-    if ((left -= count) <= 0) return ratio;
+    if ((remaining -= count) <= 0) return ratio;
   return ratios.back().first;
 }
 
@@ -143,29 +143,30 @@ void Detector::follow_one(Track& track, double ratio, bool is_link) const {
   const bool begins = (has_strong || has_short || has_long) && track.high_seconds >= options_.least_seconds &&
                       (track.high_seconds >= options_.unsteady_seconds || is_steady(track, window));
   if (track.quiet >= 2) track.high_since = step_ + 1;
-  if (begins && !track.is_lasting) track.since = first_step_of(track);
+  if (begins && !track.is_lasting) track.begin_step = first_step_of(track);
   track.is_lasting = begins || (track.is_lasting && last_median(track.ratios, options_.short_window) >= end);
 }
 
 std::map<Detector::Key, double> Detector::ratios_of(const Observation& observation,
                                                     const Common& common) const {
-  std::map<Key, double> now;
+  std::map<Key, double> ratios;
   for (const auto& [group, seen] : observation.groups)
     for (const Measure measure : kWatched) {
       const Spread& spread = seen.of(measure);
       const auto base = baselines_.find({group, measure});
       if (spread.count == 0 || base == baselines_.end() || base->second.value == 0) continue;
       if (measure == Measure::clock && observation.num_ranks < 2) continue;
-      const double usual = base->second.value * common.of(measure);
-      now[{measure, -1 - group}] = spread.median() / usual;
-      for (const RankValue& one : spread.largest) now[{measure, one.rank}] = one.value / usual;
+      const double typical = base->second.value * common.of(measure);
+      ratios[{measure, -1 - group}] = spread.median() / typical;
+      for (const RankValue& rank_value : spread.largest)
+        ratios[{measure, rank_value.rank}] = rank_value.value / typical;
     }
-  return now;
+  return ratios;
 }
 
 void Detector::follow(const Observation& observation, const Common& common) {
-  const std::map<Key, double> now = ratios_of(observation, common);
-  for (const auto& [key, ratio] : now) {
+  const std::map<Key, double> ratios = ratios_of(observation, common);
+  for (const auto& [key, ratio] : ratios) {
     const bool is_known = tracks_.contains(key);
     if (!is_known && (ratio < kTrackedRatio || tracks_.size() >= kMostTracks)) continue;
     Track& track = tracks_[key];
@@ -177,12 +178,12 @@ void Detector::follow(const Observation& observation, const Common& common) {
   }
   for (auto it = tracks_.begin(); it != tracks_.end();) {
     Track& track = it->second;
-    if (!now.contains(it->first)) {
+    if (!ratios.contains(it->first)) {
       // An observation lists only the largest ranks of a large group. Other ranks count as the group's
       // median, because a slow group may list other ranks in every step.
       const auto [measure, rank] = it->first;
-      const auto median = now.find({measure, rank >= 0 ? -1 - topology_.group_of(rank) : rank});
-      follow_one(track, median == now.end() ? 1.0 : median->second, is_channel(measure));
+      const auto median = ratios.find({measure, rank >= 0 ? -1 - topology_.group_of(rank) : rank});
+      follow_one(track, median == ratios.end() ? 1.0 : median->second, is_channel(measure));
     }
     it = track.quiet > kForgotten && !track.is_lasting ? tracks_.erase(it) : std::next(it);
   }
@@ -198,8 +199,9 @@ void Detector::learn(const Observation& observation, const Common& common) {
       if (spread.count == 0 || measure == Measure::clock) continue;
       Baseline& base = baselines_[{group, measure}];
       if (base.value == 0) {
-        base.first.push_back(spread.median());
-        if (std::ssize(base.first) >= options_.warm_up) base.value = median_of(std::exchange(base.first, {}));
+        base.warm_up_medians.push_back(spread.median());
+        if (std::ssize(base.warm_up_medians) >= options_.warm_up)
+          base.value = median_of(std::exchange(base.warm_up_medians, {}));
         continue;
       }
       const double ratio = spread.median() / (base.value * common.of(measure));
@@ -217,13 +219,13 @@ const Detector::Track* Detector::track_of(Measure measure, int rank) const {
 // The rank's own track or its group's: a group may have more ranks than are listed.
 bool Detector::is_slow(Measure measure, int rank) const { return track_of(measure, rank) != nullptr; }
 
-Finding Detector::finding_of(Cause cause, std::vector<int> where,
+Finding Detector::finding_of(Cause cause, std::vector<int> locations,
                              const std::vector<const Track*>& tracks) const {
-  Finding finding{cause, std::move(where), 1, 0, step_};
+  Finding finding{cause, std::move(locations), 1, 0, step_};
   std::vector<double> medians, logs;
   for (const Track* track : tracks) {
     medians.push_back(last_median(track->ratios, options_.short_window));
-    finding.since = std::min(finding.since, track->since);
+    finding.begin_step = std::min(finding.begin_step, track->begin_step);
     const auto number = std::min<std::ptrdiff_t>(options_.short_window, std::ssize(track->ratios));
     for (auto it = track->ratios.end() - number; it != track->ratios.end(); ++it)
       logs.push_back(std::abs(std::log(std::max(1e-9, *it / medians.back()))));

@@ -1,11 +1,12 @@
 // Detector: finds what slows the run down from observations alone (adapt/observation.h), step by step.
 //
-// A measured value is compared with the earlier value of its group of equal ranks (the *baseline*), after
-// dividing out what all ranks have in common in this step. A ratio counts as lasting if all but one of 10
-// steps have at least 1.15, or if the median of 60 steps is at least 1.12; seven steps of at least 1.5 are
-// enough, because each of them is expensive. It must also have lasted for one second, or for five seconds if
-// the ratios vary a lot. Lasting ratios are then attributed: all devices of a node to the host, all ranks of
-// a stage on several nodes to a heavy stage, and slow channels to the nodes that explain all of them.
+// A measured value is divided by the earlier value of its group of equal ranks (the *baseline*) and by the
+// factor that all ranks have in common in this step. The resulting ratio counts as lasting if it is at
+// least 1.15 in all but one of 10 steps, or if its median over 60 steps is at least 1.12; seven steps of at
+// least 1.5 are enough, because each of them is expensive. It must also have lasted for one second, or for
+// five seconds if the ratios vary a lot. Lasting ratios are then attributed: all devices of a node to the
+// host, all ranks of a stage on several nodes to a heavy stage, and slow channels to the nodes that explain
+// all of them.
 //
 //   Detector detector(Topology(plan, cluster, map));
 //   for each step: for (const Finding& finding : detector.observe(observation)) …
@@ -30,11 +31,12 @@ namespace optimus {
 
 struct Finding {
   Cause cause = Cause::device;
-  std::vector<int> where;  // as in Condition; of a link: all nodes that measurements cannot tell apart
-  double factor = 1;       // median over the last steps
-  double spread = 0;       // standard deviation of the factor's logarithm
-  std::int64_t since = 0;  // the first step of it, as far as measurements show
-  double clock = 0;        // of a device that reports a lower clock: relative to the clock of the others
+  std::vector<int> locations;   // as in Condition; for a link, all nodes that measurements cannot tell apart
+  double factor = 1;            // median over the last steps
+  double spread = 0;            // standard deviation of the factor's logarithm
+  std::int64_t begin_step = 0;  // the first slow step, as far as measurements show
+  // if a slow device reports a reduced clock: its clock relative to that of the other devices; else 0
+  double clock = 0;
 };
 // "slow device 5: 1.52x since step 397", followed by " (clock at 0.66)" if the clock is known to be lower
 std::string text(const Finding& finding);
@@ -46,18 +48,19 @@ struct DetectorOptions {
   int strong_window = 7;  // all of these steps must have strong_factor
   double strong_factor = 1.5;
   double link_short_factor = 1.12, link_long_factor = 1.12;
-  double least_seconds = 1;    // shorter disturbances, such as other work on a machine, are no conditions
-  double data_share = 0.05;    // part of the step spent waiting for data
-  double uneven_factor = 1.1;  // the samples of the most expensive rank, relative to the mean
-  double stage_factor = 1.1;   // the heaviest stage, relative to the mean
-  int memory_horizon = 500;    // steps until the memory limit is reached
-  // A level that has shifted varies little around its new value. If the middle half of the last ratios'
-  // logarithms spreads over more than this part of the shift, other work comes and goes: then it must last
-  // for unsteady_seconds.
+  // shorter disturbances, such as other work on a machine, do not count as conditions
+  double least_seconds = 1;
+  double data_share = 0.05;    // least fraction of a step spent waiting for data that counts as a condition
+  double uneven_factor = 1.1;  // cost of the samples of the most expensive rank, relative to the mean
+  double stage_factor = 1.1;   // time of the heaviest stage, relative to the mean
+  int memory_horizon = 500;    // memory growth is reported if it would reach the limit within this many steps
+  // A real shift varies little around its new level. If the interquartile range of the last ratios'
+  // logarithms is more than steady_part of the shift, other work probably comes and goes, and the shift
+  // must last for unsteady_seconds.
   double steady_part = 0.5, unsteady_seconds = 5;
 };
 
-// Observations until a new detector has seen enough to find a condition.
+// Number of observations after which a new detector can find a condition.
 constexpr int kObservationsToDetect = 14;
 
 // Options of the early detector: it finds only slow devices and hosts, with a factor of at least 1.5 in all
@@ -67,10 +70,10 @@ DetectorOptions early_options();
 
 class Detector {
  public:
-  // usual: baselines of groups that are known before the first step (adapt/calibration.h). The others are
-  // learned.
+  // `baseline_seconds` are baselines by (group, measure) that are known before the first step
+  // (adapt/calibration.h). All other baselines are learned from the first steps.
   explicit Detector(Topology topology, DetectorOptions options = {},
-                    const std::map<std::pair<int, Measure>, double>& usual = {});
+                    const std::map<std::pair<int, Measure>, double>& baseline_seconds = {});
 
   // Returns the findings in force after this step, the worst first. Steps must come in order; some may be
   // missing.
@@ -81,20 +84,20 @@ class Detector {
   // The ratios of the last steps, the newest last.
   struct Track {
     std::deque<double> ratios;
-    std::deque<std::int64_t> steps;  // [ratio]
-    std::int64_t high_since = 0;     // first step of the present run of high ratios
-    std::int64_t since = 0;          // first step of a lasting one
+    std::deque<std::int64_t> steps;  // [ratio]: its step
+    std::int64_t high_since = 0;     // first step of the present sequence of high ratios
+    std::int64_t begin_step = 0;     // first step of a lasting slowdown
     int quiet = 0;                   // steps since the last high ratio
     bool is_lasting = false;
-    double high_seconds = 0;  // how long ratios have been high, except single steps
+    double high_seconds = 0;  // how long ratios have been high, not counting isolated steps
   };
   struct Baseline {
-    std::vector<double> first;  // medians of the warm-up
-    double value = 0;           // 0: not known yet
+    std::vector<double> warm_up_medians;  // the group's median in each step of the warm-up
+    double value = 0;                     // 0: not known yet
   };
-  using Key = std::pair<Measure, int>;  // rank, or -1 - group for the whole group
+  using Key = std::pair<Measure, int>;  // (measure, rank), or (measure, -1 - group) for a whole group
 
-  // What all ranks have in common in a step. Channels have nothing in common.
+  // The factors by which all ranks were slower in a step. Channels have no common factor.
   struct Common {
     double compute = 1, clock = 1;
     double of(Measure measure) const {
@@ -109,7 +112,7 @@ class Detector {
   std::int64_t first_step_of(const Track& track) const;
   void learn(const Observation& observation, const Common& common);
   bool is_slow(Measure measure, int rank) const;
-  Finding finding_of(Cause cause, std::vector<int> where, const std::vector<const Track*>& tracks) const;
+  Finding finding_of(Cause cause, std::vector<int> locations, const std::vector<const Track*>& tracks) const;
   const Track* track_of(Measure measure, int rank) const;
   // The track of a slow rank's computing. Where computing is not measured (CUDA), the track of its clock.
   const Track* slowness_of(int rank) const;
@@ -117,18 +120,19 @@ class Detector {
   void find_slow_ranks(std::vector<Finding>& found) const;
   std::set<int> slow_ranks() const;
   // Attributes these ranks to one location if all of them are slow, and removes them from `slow`.
-  void attribute(Cause cause, int where, std::vector<int> ranks, std::set<int>& slow,
+  void attribute(Cause cause, int location, std::vector<int> ranks, std::set<int>& slow,
                  std::vector<Finding>& found) const;
   bool is_node_explanation(int group, const std::set<int>& slow) const;
-  // The devices of a host become slow at the same time but are found one after the other. If some are found,
-  // and all others show half of their shift in most of the last steps, the others are added.
+  // The devices of a slow host become slow at the same time, but the detector finds them one after the
+  // other. If some of them are found, and all other devices of the host show at least half of their shift
+  // in most of the last steps, the other devices are added to `slow`.
   void complete_nodes(std::set<int>& slow) const;
   void find_slow_links(std::vector<Finding>& found) const;
-  // The rank that reaches a channel last measures the channel's speed; the others also measure their waiting.
-  // So a link is slow only if all of its members measure it.
+  // The rank that reaches a collective last measures the speed of the channel; the times of all other ranks
+  // include waiting. So a link counts as slow only if all of its members measure a slow time.
   bool is_link_slow(Channel channel, int rank) const;
-  // A slow device also serves its messages slowly. A channel is slow only as far as it exceeds the slowdown
-  // of its members' own work.
+  // A slow device also processes its messages slowly. A channel counts as slow only if its slowdown exceeds
+  // the slowdown of its members' own computation.
   bool is_explained_by_device(const Track& link, Channel channel, int rank) const;
   void find_heavy_stage(const Observation& observation, std::vector<Finding>& found);
   void find_data_wait(const Observation& observation, std::vector<Finding>& found);
@@ -140,7 +144,7 @@ class Detector {
   std::int64_t step_ = 0, first_step_ = 0;
   double step_seconds_ = 0;
   int num_observations_ = 0;
-  std::map<std::pair<int, Measure>, Baseline> baselines_;  // by group
+  std::map<std::pair<int, Measure>, Baseline> baselines_;  // by (group, measure)
   std::map<Key, Track> tracks_;
   Track common_;
   std::deque<double> data_shares_, uneven_;

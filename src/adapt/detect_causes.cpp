@@ -15,10 +15,11 @@ void keep_last(std::deque<double>& values, double value, std::size_t max_count) 
   if (values.size() > max_count) values.pop_front();
 }
 
-double middle_of(const std::deque<double>& all, std::size_t last) {
-  std::vector<double> values(all.end() - static_cast<std::ptrdiff_t>(std::min(last, all.size())), all.end());
-  std::sort(values.begin(), values.end());
-  return values.empty() ? 0 : values[(values.size() - 1) / 2];
+double middle_of(const std::deque<double>& values, std::size_t last) {
+  std::vector<double> sorted(values.end() - static_cast<std::ptrdiff_t>(std::min(last, values.size())),
+                             values.end());
+  std::sort(sorted.begin(), sorted.end());
+  return sorted.empty() ? 0 : sorted[(sorted.size() - 1) / 2];
 }
 
 // Steps until the limit by linear regression; 0: the values do not grow steadily.
@@ -39,10 +40,10 @@ double steps_to_limit(const std::deque<double>& values, double limit) {
 void Detector::find_slow_ranks(std::vector<Finding>& found) const {
   if (common_.is_lasting) {
     const bool is_one_node = topology_.num_nodes() == 1;
-    const std::vector<int> where = is_one_node
-                                       ? std::vector<int>{topology_.node_of(topology_.ranks_of_group(0)[0])}
-                                       : std::vector<int>{};
-    found.push_back(finding_of(is_one_node ? Cause::host : Cause::cluster, where, {&common_}));
+    const std::vector<int> location =
+        is_one_node ? std::vector<int>{topology_.node_of(topology_.ranks_of_group(0)[0])}
+                    : std::vector<int>{};
+    found.push_back(finding_of(is_one_node ? Cause::host : Cause::cluster, location, {&common_}));
   }
   std::set<int> slow = slow_ranks();
   complete_nodes(slow);
@@ -73,7 +74,7 @@ std::set<int> Detector::slow_ranks() const {
   return slow;
 }
 
-void Detector::attribute(Cause cause, int where, std::vector<int> ranks, std::set<int>& slow,
+void Detector::attribute(Cause cause, int location, std::vector<int> ranks, std::set<int>& slow,
                          std::vector<Finding>& found) const {
   std::sort(ranks.begin(), ranks.end());
   if (ranks.size() < 2 || !std::includes(slow.begin(), slow.end(), ranks.begin(), ranks.end())) return;
@@ -82,7 +83,7 @@ void Detector::attribute(Cause cause, int where, std::vector<int> ranks, std::se
     if (const Track* const track = slowness_of(rank); track != nullptr) tracks.push_back(track);
     slow.erase(rank);
   }
-  if (!tracks.empty()) found.push_back(finding_of(cause, {where}, tracks));
+  if (!tracks.empty()) found.push_back(finding_of(cause, {location}, tracks));
 }
 
 // A stage that runs on a single node: if that node has no other ranks, or if all of them are slow too, the
@@ -157,26 +158,26 @@ void Detector::find_slow_links(std::vector<Finding>& found) const {
   }
   while (!slow.empty()) {
     std::map<int, double> scores;
-    for (const SlowChannel& one : slow)
-      for (const int node : one.nodes) scores[node] += 1;
-    double best = -1e300;
+    for (const SlowChannel& slow_channel : slow)
+      for (const int node : slow_channel.nodes) scores[node] += 1;
+    double best_ratio = -1e300;
     for (auto& [node, score] : scores) {
       for (const int rank : topology_.ranks_of_node(node))
         for (std::size_t c = 0; c < kChannels; ++c) {
           const auto channel = static_cast<Channel>(c);
           if (!is_link_slow(channel, rank) && topology_.nodes_of(rank, channel).size() > 1) score -= 2;
         }
-      best = std::max(best, score);
+      best_ratio = std::max(best_ratio, score);
     }
     std::vector<int> blamed;
     for (const auto& [node, score] : scores)
-      if (score == best) blamed.push_back(node);
+      if (score == best_ratio) blamed.push_back(node);
     std::vector<const Track*> tracks;
-    std::erase_if(slow, [&](const SlowChannel& one) {
-      const bool is_explained = std::any_of(one.nodes.begin(), one.nodes.end(), [&](int node) {
-        return std::binary_search(blamed.begin(), blamed.end(), node);
-      });
-      if (is_explained) tracks.push_back(one.track);
+    std::erase_if(slow, [&](const SlowChannel& slow_channel) {
+      const bool is_explained =
+          std::any_of(slow_channel.nodes.begin(), slow_channel.nodes.end(),
+                      [&](int node) { return std::binary_search(blamed.begin(), blamed.end(), node); });
+      if (is_explained) tracks.push_back(slow_channel.track);
       return is_explained;
     });
     found.push_back(finding_of(Cause::link, std::move(blamed), tracks));
@@ -210,28 +211,28 @@ void Detector::find_heavy_stage(const Observation& observation, std::vector<Find
 
 void Detector::find_data_wait(const Observation& observation, std::vector<Finding>& found) {
   double longest_wait = 0;
-  std::vector<int> where;
+  std::vector<int> location;
   for (const auto& [group, seen] : observation.groups)
-    for (const RankValue& one : seen.of(Measure::data_wait).largest) {
-      if (one.value >= options_.data_share * observation.seconds) where.push_back(one.rank);
-      longest_wait = std::max(longest_wait, one.value);
+    for (const RankValue& rank_value : seen.of(Measure::data_wait).largest) {
+      if (rank_value.value >= options_.data_share * observation.seconds) location.push_back(rank_value.rank);
+      longest_wait = std::max(longest_wait, rank_value.value);
     }
   keep_last(data_shares_, observation.seconds > 0 ? std::min(0.95, longest_wait / observation.seconds) : 0,
             static_cast<std::size_t>(options_.short_window));
   const double share = middle_of(data_shares_, data_shares_.size());
   if (std::ssize(data_shares_) < options_.short_window || share < options_.data_share) return;
-  if (std::ssize(where) * 2 > observation.num_ranks) where.clear();  // no rank in particular
-  std::sort(where.begin(), where.end());
-  found.push_back({Cause::data_loading, where, 1 / (1 - share), 0, step_ - options_.short_window + 1});
+  if (std::ssize(location) * 2 > observation.num_ranks) location.clear();  // no rank in particular
+  std::sort(location.begin(), location.end());
+  found.push_back({Cause::data_loading, location, 1 / (1 - share), 0, step_ - options_.short_window + 1});
 }
 
 void Detector::find_uneven_lengths(const Observation& observation, std::vector<Finding>& found) {
   double largest_work = 0, sum = 0;
   std::int64_t ranks = 0;
   for (const auto& [group, seen] : observation.groups) {
-    const Spread& work = seen.of(Measure::work);
-    if (work.count > 0) largest_work = std::max(largest_work, work.largest.front().value);
-    sum += work.sum, ranks += work.count;
+    const Spread& relative_work = seen.of(Measure::work);
+    if (relative_work.count > 0) largest_work = std::max(largest_work, relative_work.largest.front().value);
+    sum += relative_work.sum, ranks += relative_work.count;
   }
   if (sum <= 0) return;
   const auto window = static_cast<std::size_t>(options_.short_window);

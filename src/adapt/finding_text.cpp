@@ -12,12 +12,12 @@ namespace {
 
 constexpr std::string_view kBetween = "–", kTimes = "x since step ";
 
-std::optional<Cause> cause_at(std::string_view text, std::size_t& length) {
+std::optional<Cause> cause_at(std::string_view finding_text, std::size_t& length) {
   std::optional<Cause> best;
   length = 0;
   for (int i = 0; i <= static_cast<int>(Cause::memory); ++i) {
     const std::string name = optimus::text(static_cast<Cause>(i));
-    if (!starts_with(text, name) || name.size() <= length) continue;
+    if (!starts_with(finding_text, name) || name.size() <= length) continue;
     best = static_cast<Cause>(i), length = name.size();
   }
   return best;
@@ -46,7 +46,7 @@ std::optional<Finding> finding_in(std::string_view text) {
     places.remove_prefix(starts_with(places, " ") ? 1 : kBetween.size());
     const auto place = read_number<int>(places);
     if (!place) break;
-    finding.where.push_back(*place);
+    finding.locations.push_back(*place);
   }
   text.remove_prefix(colon + 2);
   const auto factor = read_number<double>(text);
@@ -54,20 +54,21 @@ std::optional<Finding> finding_in(std::string_view text) {
   text.remove_prefix(kTimes.size());
   const auto since = read_number<std::int64_t>(text);
   if (!since) return std::nullopt;
-  finding.factor = *factor, finding.since = *since;
+  finding.factor = *factor, finding.begin_step = *since;
   return finding;
 }
 
 }  // namespace
 
 std::string text(const Finding& finding) {
-  std::string where;
-  for (const int one : finding.where) where += fmt::format("{}{}", where.empty() ? " " : kBetween, one);
-  if (finding.where.size() > 4)
-    where = fmt::format(" {} and {} others", finding.where[0], finding.where.size() - 1);
+  std::string location;
+  for (const int one : finding.locations)
+    location += fmt::format("{}{}", location.empty() ? " " : kBetween, one);
+  if (finding.locations.size() > 4)
+    location = fmt::format(" {} and {} others", finding.locations[0], finding.locations.size() - 1);
   const std::string clock = finding.clock > 0 ? fmt::format(" (clock at {:.2f})", finding.clock) : "";
-  return fmt::format("{}{}: {:.2f}{}{}{}", text(finding.cause), where, finding.factor, kTimes, finding.since,
-                     clock);
+  return fmt::format("{}{}: {:.2f}{}{}{}", text(finding.cause), location, finding.factor, kTimes,
+                     finding.begin_step, clock);
 }
 
 std::vector<Finding> parse_findings(std::string_view evidence) {

@@ -14,13 +14,13 @@ void narrow_link(Finding& finding, const std::vector<double>& slowdown_of_node) 
     return node < std::ssize(slowdown_of_node) ? slowdown_of_node[static_cast<std::size_t>(node)] : 0;
   };
   double worst = 1;
-  for (const int node : finding.where) worst = std::max(worst, slowdown_of(node));
+  for (const int node : finding.locations) worst = std::max(worst, slowdown_of(node));
   const double least = std::max(kSlowNetwork, std::sqrt(worst));
   std::vector<int> slow;
-  for (const int node : finding.where)
+  for (const int node : finding.locations)
     if (slowdown_of(node) >= least) slow.push_back(node);
   if (slow.empty()) return;
-  finding.where = std::move(slow), finding.factor = std::max(finding.factor, worst);
+  finding.locations = std::move(slow), finding.factor = std::max(finding.factor, worst);
 }
 
 }  // namespace
@@ -39,14 +39,14 @@ FindingsTracker::FindingsTracker(const ModelSpec& model, const Cluster& cluster,
 // where nothing was measured before.
 void FindingsTracker::watch(const std::set<int>& learn_from_first_steps) {
   Topology topology(history_.plan(), cluster_, DeviceMap::identity(cluster_.num_devices()));
-  auto usual = calibration_.baselines(stage_work_, topology);
-  std::erase_if(usual, [&](const auto& one) {
+  auto baseline_seconds = calibration_.baselines(stage_work_, topology);
+  std::erase_if(baseline_seconds, [&](const auto& one) {
     const std::vector<int>& ranks = topology.ranks_of_group(one.first.first);
     return std::any_of(ranks.begin(), ranks.end(),
                        [&](int rank) { return learn_from_first_steps.contains(rank); });
   });
-  provisional_.watch(topology, usual);
-  detector_ = std::make_unique<Detector>(std::move(topology), DetectorOptions{}, usual);
+  provisional_.watch(topology, baseline_seconds);
+  detector_ = std::make_unique<Detector>(std::move(topology), DetectorOptions{}, baseline_seconds);
   num_observations_ = 0;
 }
 
@@ -58,12 +58,12 @@ void FindingsTracker::leave_plan() {
 // to the old plan.
 void FindingsTracker::begin_plan(bool carries_findings, double now) {
   std::vector<Finding> unused;
-  held_.clear();
-  for (const Finding& one : carries_findings ? findings_ : std::vector<Finding>()) {
-    if (!is_answerable(one.cause) || one.cause == Cause::heavy_stage) continue;
-    const Condition first{one.cause, one.where.front(), one.factor};
+  held_back_.clear();
+  for (const Finding& finding : carries_findings ? findings_ : std::vector<Finding>()) {
+    if (!is_answerable(finding.cause) || finding.cause == Cause::heavy_stage) continue;
+    const Condition first{finding.cause, finding.locations.front(), finding.factor};
     const bool is_used = !conditions_of_plan({first}, history_.plan(), cluster_).empty();
-    (is_used ? held_ : unused).push_back(one);
+    (is_used ? held_back_ : unused).push_back(finding);
   }
   unseen_.reset(std::move(unused), now);
   stage_work_ = stage_work(history_.plan(), model_, cluster_);
@@ -80,17 +80,17 @@ void FindingsTracker::replace_detected(std::vector<Finding> findings) { findings
 
 void FindingsTracker::add_held() {
   if (num_observations_ > kObservationsToDetect) return;
-  for (const Finding& one : held_)
-    if (!is_covered_by(one, findings_, cluster_)) findings_.push_back(one);
+  for (const Finding& finding : held_back_)
+    if (!is_covered_by(finding, findings_, cluster_)) findings_.push_back(finding);
 }
 
 bool FindingsTracker::narrow_links(const std::vector<double>& slowdown_of_node) {
   bool is_ambiguous = false;
-  for (Finding& one : findings_) {
+  for (Finding& finding : findings_) {
     // Two nodes can only be compared with each other.
-    if (one.cause != Cause::link || one.where.size() < 2 || topology().num_nodes() < 3) continue;
+    if (finding.cause != Cause::link || finding.locations.size() < 2 || topology().num_nodes() < 3) continue;
     is_ambiguous = true;
-    if (!slowdown_of_node.empty()) narrow_link(one, slowdown_of_node);
+    if (!slowdown_of_node.empty()) narrow_link(finding, slowdown_of_node);
   }
   return is_ambiguous;
 }
@@ -102,15 +102,15 @@ void FindingsTracker::settle(const Observation& seen, double now) {
     was_slow_ = true;
   if (num_observations_ == kObservationsToDetect + 1) release_held(now);
   unseen_.expire(now, findings_);
-  for (Finding& one : unseen_.findings()) findings_.push_back(std::move(one));
+  for (Finding& finding : unseen_.findings()) findings_.push_back(std::move(finding));
 }
 
 // A condition that the plan was changed for, and that the new plan does not show, has hardly ended at that
 // very moment: with less work, a device or a network may not show how slow it is.
 void FindingsTracker::release_held(double now) {
-  std::erase_if(held_, [&](const Finding& one) {
-    if (is_covered_by(one, findings_, cluster_)) return false;
-    unseen_.add(one, now);
+  std::erase_if(held_back_, [&](const Finding& finding) {
+    if (is_covered_by(finding, findings_, cluster_)) return false;
+    unseen_.add(finding, now);
     return true;
   });
 }
@@ -120,7 +120,7 @@ void FindingsTracker::apply_probe(const ProbeResult& probe, bool sees_networks, 
   const double keep_until = now + 3 * probe_interval(now);
   for (const Finding& recovered : unseen_.apply_probe(probe, sees_networks, keep_until))
     std::erase_if(findings_, [&](const Finding& known) {
-      return known.cause == recovered.cause && known.where == recovered.where;
+      return known.cause == recovered.cause && known.locations == recovered.locations;
     });
 }
 
@@ -130,23 +130,23 @@ double FindingsTracker::probe_interval(double now) const {
 
 bool FindingsTracker::is_quiet() const {
   return std::none_of(findings_.begin(), findings_.end(),
-                      [](const Finding& one) { return is_answerable(one.cause); });
+                      [](const Finding& finding) { return is_answerable(finding.cause); });
 }
 
 // Other devices of its stage show that this one is slow.
 bool FindingsTracker::has_stage_peers(const Finding& finding) const {
   if (finding.cause != Cause::device) return false;
-  const int rank = finding.where.front();
+  const int rank = finding.locations.front();
   return rank < topology().num_ranks() && topology().ranks_of_group(topology().group_of(rank)).size() > 1;
 }
 
 // A device that is alone in its stage was healthy until the plan changed, and is slow since the plan's first
 // step: then the stage's baseline is wrong.
 bool FindingsTracker::is_baseline_wrong() const {
-  return std::any_of(findings_.begin(), findings_.end(), [&](const Finding& one) {
-    if (one.cause != Cause::device || one.since > history_.first_step() + 1) return false;
-    const int rank = one.where.front();
-    return healthy_before_.contains(rank) && rank < topology().num_ranks() && !has_stage_peers(one);
+  return std::any_of(findings_.begin(), findings_.end(), [&](const Finding& finding) {
+    if (finding.cause != Cause::device || finding.begin_step > history_.first_step() + 1) return false;
+    const int rank = finding.locations.front();
+    return healthy_before_.contains(rank) && rank < topology().num_ranks() && !has_stage_peers(finding);
   });
 }
 
@@ -157,22 +157,23 @@ std::vector<Condition> FindingsTracker::begun_since_switch(
   std::vector<Condition> result;
   for (const Finding& finding : findings_) {
     if (!is_answerable(finding) || finding.cause == Cause::heavy_stage) continue;
-    if (finding.since < history_.first_step() + kSettlingObservations && !has_stage_peers(finding)) continue;
-    for (const int where : finding.where) {
-      const Condition one{finding.cause, where, finding.factor};
+    if (finding.begin_step < history_.first_step() + kSettlingObservations && !has_stage_peers(finding))
+      continue;
+    for (const int location : finding.locations) {
+      const Condition condition{finding.cause, location, finding.factor};
       const bool is_known =
           std::any_of(known_conditions.begin(), known_conditions.end(),
-                      [&](const Condition& before) { return is_part_of(one, before, cluster_); });
-      if (!is_known) result.push_back(one);
+                      [&](const Condition& before) { return is_part_of(condition, before, cluster_); });
+      if (!is_known) result.push_back(condition);
     }
   }
   return conditions_of_plan(result, history_.plan(), cluster_);
 }
 
 bool FindingsTracker::is_any_plan_slowed() const {
-  return std::any_of(findings_.begin(), findings_.end(), [&](const Finding& one) {
-    return (one.cause == Cause::cluster || one.cause == Cause::data_loading) &&
-           one.since >= history_.first_step() + kSettlingObservations;
+  return std::any_of(findings_.begin(), findings_.end(), [&](const Finding& finding) {
+    return (finding.cause == Cause::cluster || finding.cause == Cause::data_loading) &&
+           finding.begin_step >= history_.first_step() + kSettlingObservations;
   });
 }
 

@@ -1,15 +1,15 @@
-// FindingsTracker: what slows the run down, as far as it is known.
+// FindingsTracker: everything that is known to slow the run down at present.
 //
 // A finding is in one of these states:
 //
 //   detected     the detector sees it on the present plan
-//   held         found on the plan before, and this plan's detector has not yet seen enough steps to tell
+// held found on the previous plan; this plan's detector has not seen enough steps yet to confirm it
 //   unseen       the present plan cannot show it, because it does not use the device or masks its slowness
 //                (adapt/unseen_findings.h)
 //   provisional  only a few steps show it (adapt/provisional_findings.h); not part of findings()
 //
-// After kObservationsToDetect observations of a plan its held findings become detected ones or unseen ones.
-// Pure; one thread at a time. All references must outlive it.
+// After kObservationsToDetect observations of a plan, its held findings become detected or unseen. Pure;
+// one thread at a time. All references passed to the constructor must outlive the tracker.
 #pragma once
 
 #include <cstdint>
@@ -26,26 +26,27 @@ namespace optimus {
 
 class FindingsTracker {
  public:
-  // horizon: no condition is expected to last longer; seconds.
+  // `horizon`: upper limit of the expected duration of a condition, in seconds.
   FindingsTracker(const ModelSpec& model, const Cluster& cluster, const PlanHistory& history,
                   Calibration& calibration, double horizon);
 
-  // A change of plan: leave_plan(), then the history adopts the new plan, then begin_plan().
-  // carries_findings: findings of the old plan become held or unseen ones.
+  // At a plan change, call leave_plan(), let the history adopt the new plan, then call begin_plan(). With
+  // `carries_findings`, findings of the old plan become held or unseen ones; without, they are dropped.
   void leave_plan();
   void begin_plan(bool carries_findings, double now);
 
-  // An observation is processed in these steps, in this order.
+  // For each observation, the following functions are called in this order.
   void detect(const Observation& seen);
   void replace_detected(std::vector<Finding> findings);  // only with scripted conditions
   void add_held();
-  // Narrows links that may be on one of several nodes to those that a probe has found to be slow.
-  // slowdown_of_node: by a probe, or empty. Returns whether a finding was ambiguous before.
+  // Narrows a link finding that may be on one of several nodes to the nodes that a probe has found to be
+  // slow. `slowdown_of_node` is the probe's result; empty if there is none. Returns whether a finding was
+  // ambiguous before.
   bool narrow_links(const std::vector<double>& slowdown_of_node);
   // Learns from undisturbed steps, updates unseen findings and adds them.
   void settle(const Observation& seen, double now);
 
-  // Removes unseen findings that the probe has shown to have recovered.
+  // Removes unseen findings whose devices or nodes the probe has shown to have recovered.
   void apply_probe(const ProbeResult& probe, bool sees_networks, double now);
 
   // The findings in force.
@@ -56,14 +57,14 @@ class FindingsTracker {
   const ProvisionalFindings& provisional() const { return provisional_; }
   const Topology& topology() const { return detector_->topology(); }
   double probe_interval(double now) const;
-  // No finding that a plan could answer.
+  // True if there is no finding that another plan could answer.
   bool is_quiet() const;
   bool was_ever_slow() const { return was_slow_; }
 
-  // Conditions of the plan that have begun since its first steps, other than `known_conditions`. A heavy
-  // stage belongs to the plan itself.
+  // Conditions that affect the present plan and have begun after its first steps, without
+  // `known_conditions` and without heavy stages, which are caused by the plan itself.
   std::vector<Condition> begun_since_switch(const std::vector<Condition>& known_conditions) const;
-  // Since the plan's first steps something slows the run down that would slow down any plan.
+  // True if something that would slow down any plan has begun after the plan's first steps.
   bool is_any_plan_slowed() const;
 
  private:
@@ -80,9 +81,9 @@ class FindingsTracker {
   std::unique_ptr<Detector> detector_;
   ProvisionalFindings provisional_;
   UnseenFindings unseen_;
-  std::vector<Finding> findings_, held_;
-  // Devices that were not slow on the plan before. Empty once the baselines of stages come from their own
-  // first steps.
+  std::vector<Finding> findings_, held_back_;
+  // Devices that were not slow on the previous plan. Empty once the baselines of stages are learned from
+  // their own first steps.
   std::set<int> healthy_before_;
   int num_observations_ = 0;  // by the present detector
   bool was_slow_ = false;

@@ -19,7 +19,7 @@ void GainTotals::add(double predicted_gain, double measured_gain) {
   shortfalls += std::pow(std::max(0.0, miss), 2);
 }
 
-double GainTotals::doubt() const {
+double GainTotals::uncertainty() const {
   constexpr int kCorrectBefore = 3;  // one wrong prediction does not make all of them worthless
   return std::sqrt(shortfalls / (num_missed + kCorrectBefore));
 }
@@ -64,7 +64,7 @@ std::optional<double> GainVerdicts::take_verdict(int num_observations) {
 
 double GainVerdicts::exploration_left(double now) const {
   constexpr double kExplored = 0.01;  // of the run's time
-  return std::max(0.0, kExplored * (now - began_) - explored_);
+  return std::max(0.0, kExplored * (now - begin_time_) - explored_);
 }
 
 }  // namespace optimus

@@ -1,5 +1,5 @@
-// GainVerdicts: promised against measured gains of proposals that were adopted. It answers whether the last
-// switch has paid off, and how far predictions can be trusted.
+// GainVerdicts: compares the predicted gains of adopted proposals with the measured ones. It tells whether
+// the last switch has paid off, and how far predictions can be trusted.
 //
 // A verdict takes kVerdictObservations observations of the new plan. There is none if something else has
 // slowed the plan down meanwhile: the measurement is then *clouded*. Pure; one thread at a time.
@@ -14,36 +14,38 @@
 
 namespace optimus {
 
-// Observations of a new plan until the detector would have found what slows the run down since the plan
-// began.
+// Number of observations of a new plan after which the detector would have found anything that slows the
+// run down since the plan began.
 constexpr int kVerdictObservations = kSettlingObservations + 2 * static_cast<int>(kRecentSteps);
 
 // Sums over all adopted proposals of a run.
 struct GainTotals {
-  int num_switches = 0;               // all adopted proposals
-  int num_judged = 0;                 // those that promised a gain and have a verdict
-  double promised = 0, measured = 0;  // of those: gains as parts of the step
-  int num_missed = 0;                 // those with a verdict
-  double misses = 0, squares = 0;     // of those: log(measured seconds / predicted seconds), and its square
-  double shortfalls = 0;              // of those that took longer than predicted: the square
+  int num_switches = 0;  // all adopted proposals
+  int num_judged = 0;    // those with a predicted gain and a verdict
+  // sums over those: the time saved as a fraction of the step, 1 - 1 / (1 + gain)
+  double promised = 0, measured = 0;
+  int num_missed = 0;  // those with a verdict
+  // sums over those: log(measured seconds / predicted seconds), and its square
+  double misses = 0, squares = 0;
+  double shortfalls = 0;  // sum of the squares over those that were slower than predicted
 
   // Both gains are of steps per second.
   void add(double predicted_gain, double measured_gain);
   // Uncertainty of predictions for plans that have not run; some correct predictions are assumed as a prior.
-  double doubt() const;
+  double uncertainty() const;
   void describe(Situation& situation) const;
 };
 
 class GainVerdicts {
  public:
-  explicit GainVerdicts(double now) : began_(now) {}
+  explicit GainVerdicts(double now) : begin_time_(now) {}
 
   // The run is on a new plan. proposal: null if it was not proposed by the controller.
   void begin(const std::optional<PlanProposal>& proposal, PendingProposal pending);
-  // The plan's step time, each time that it is known; only the first one counts.
+  // Reports the plan's step time. May be called repeatedly; only the first value counts.
   void measure(double step_seconds);
   void mark_clouded() { is_clouded_ = true; }
-  void judge();  // adds the verdict to the totals; there must be one
+  void judge();  // adds the verdict to the totals; verdict() must not be empty
 
   // The measured gain of the last proposal. Empty before it is known, and if it is clouded.
   std::optional<double> verdict(int num_observations) const;
@@ -62,13 +64,13 @@ class GainVerdicts {
   double exploration_left(double now) const;
 
  private:
-  const double began_;  // time of the controller's clock
+  const double begin_time_;  // by the controller's clock
   std::optional<double> predicted_, measured_;
-  double seconds_before_ = 0;  // of a step before the switch, under the conditions that it answers
+  double seconds_before_ = 0;  // of a step before the switch, under the conditions that the switch answers
   double pause_ = 0;           // predicted
   std::vector<Condition> answered_;
   bool is_clouded_ = false, is_reported_ = true;
-  double explored_ = 0;  // seconds that pauses, and steps on plans that were worse, have cost so far
+  double explored_ = 0;  // seconds lost so far to pauses and to steps on plans that turned out worse
   GainTotals totals_;
 };
 

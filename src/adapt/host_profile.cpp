@@ -14,13 +14,13 @@ HardwareProfile profile_of(const HardwareProfile& one_node, const std::vector<st
     else
       ++nodes.back().second;
   HardwareProfile profile = one_node;
-  NodeGroup whole = profile.groups.front();
-  whole.num_devices = whole.devices_per_node = whole.devices_per_domain = static_cast<int>(hosts.size());
+  NodeGroup group = profile.groups.front();
+  group.num_devices = group.devices_per_node = group.devices_per_domain = static_cast<int>(hosts.size());
   std::vector<std::string> names;
   for (const auto& [name, count] : nodes) names.push_back(name);
   std::sort(names.begin(), names.end());
   const bool is_interleaved = std::adjacent_find(names.begin(), names.end()) != names.end();
-  profile.groups = {whole};
+  profile.groups = {group};
   if (is_interleaved || nodes.size() == 1) return profile;
   profile.groups.clear();
   for (const auto& [name, count] : nodes) {
@@ -28,8 +28,8 @@ HardwareProfile profile_of(const HardwareProfile& one_node, const std::vector<st
       profile.groups.back().num_devices += count;
       continue;
     }
-    whole.num_devices = whole.devices_per_node = whole.devices_per_domain = count;
-    profile.groups.push_back(whole);
+    group.num_devices = group.devices_per_node = group.devices_per_domain = count;
+    profile.groups.push_back(group);
   }
   return profile;
 }

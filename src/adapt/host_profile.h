@@ -1,4 +1,4 @@
-// The cluster of a run: its hosts as nodes.
+// Describes the hosts of a run as a hardware profile.
 #pragma once
 
 #include <string>

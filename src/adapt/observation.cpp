@@ -49,10 +49,10 @@ std::string text(Measure measure) {
 }
 
 void Spread::add(double value, int rank) {
-  Spread one;
-  one.count = 1, one.sum = value, one.smallest = {value, rank};
-  one.largest = {{value, rank}}, one.buckets = {{bucket_of(value), 1}};
-  merge(one);
+  Spread spread;
+  spread.count = 1, spread.sum = value, spread.smallest = {value, rank};
+  spread.largest = {{value, rank}}, spread.buckets = {{bucket_of(value), 1}};
+  merge(spread);
 }
 
 void Spread::merge(const Spread& other) {
@@ -72,9 +72,9 @@ double Spread::median() const {
   // If `largest` contains all ranks, the median is exact.
   if (count <= static_cast<std::int64_t>(largest.size()))
     return largest[static_cast<std::size_t>(count / 2)].value;
-  std::int64_t left = (count + 1) / 2;
+  std::int64_t remaining = (count + 1) / 2;
   for (const auto& [bucket, number] : buckets)
-    if ((left -= number) <= 0) {
+    if ((remaining -= number) <= 0) {
       const double middle = std::exp2((bucket + 0.5) / kBucketsPerOctave);
       return std::clamp(middle, smallest.value, largest.front().value);
     }
@@ -83,9 +83,9 @@ double Spread::median() const {
 
 namespace {
 
-void merge_rates(BlockRates& rates, const BlockRates& others) {
+void merge_rates(BlockRates& rates, const BlockRates& other_rates) {
   for (std::size_t role = 0; role < kBlockRoles; ++role)
-    rates[role].seconds += others[role].seconds, rates[role].predicted += others[role].predicted;
+    rates[role].seconds += other_rates[role].seconds, rates[role].predicted += other_rates[role].predicted;
 }
 
 }  // namespace
@@ -97,23 +97,23 @@ void Observation::add(const RankStep& rank) {
   merge_rates(rates, rank.rates);
   memory_limit = smaller_limit(memory_limit, rank.memory_limit);
   GroupStep& group = groups[rank.group];
-  const auto put = [&](Measure measure, double value) {
+  const auto add_measure = [&](Measure measure, double value) {
     group.spreads[static_cast<std::size_t>(measure)].add(value, rank.rank);
   };
   double waiting = 0;
   for (const WorkTime& kind : rank.kinds) waiting += kind.waiting;
   if (rank.compute_seconds() > 0)
-    put(Measure::compute, rank.compute_seconds() / std::max(rank.relative_work, 1e-9));
-  put(Measure::optimizer, rank.kinds[static_cast<std::size_t>(WorkKind::optimizer)].seconds);
-  put(Measure::host, rank.kinds[static_cast<std::size_t>(WorkKind::load_batch)].seconds);
-  put(Measure::waiting, waiting);
-  put(Measure::data_wait, rank.data_wait);
-  put(Measure::work, rank.relative_work);
-  put(Measure::memory, static_cast<double>(rank.memory.value));
-  if (rank.clock > 0) put(Measure::clock, rank.clock), put(Measure::idle, rank.idle);
+    add_measure(Measure::compute, rank.compute_seconds() / std::max(rank.relative_work, 1e-9));
+  add_measure(Measure::optimizer, rank.kinds[static_cast<std::size_t>(WorkKind::optimizer)].seconds);
+  add_measure(Measure::host, rank.kinds[static_cast<std::size_t>(WorkKind::load_batch)].seconds);
+  add_measure(Measure::waiting, waiting);
+  add_measure(Measure::data_wait, rank.data_wait);
+  add_measure(Measure::work, rank.relative_work);
+  add_measure(Measure::memory, static_cast<double>(rank.memory.value));
+  if (rank.clock > 0) add_measure(Measure::clock, rank.clock), add_measure(Measure::idle, rank.idle);
   for (std::size_t c = 0; c < kChannels; ++c)
     if (rank.links[c].bytes > 0)
-      put(measure_of(static_cast<Channel>(c)), rank.links[c].seconds / rank.links[c].bytes);
+      add_measure(measure_of(static_cast<Channel>(c)), rank.links[c].seconds / rank.links[c].bytes);
 }
 
 void Observation::merge(const Observation& other) {

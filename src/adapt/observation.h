@@ -36,7 +36,7 @@ inline constexpr std::size_t kWorkKinds = 10;
 struct WorkTime {
   std::int64_t count = 0;
   double seconds = 0;  // without `waiting`
-  double waiting = 0;  // for other ranks, as far as it is known
+  double waiting = 0;  // for other ranks, as far as it can be measured
   bool operator==(const WorkTime&) const = default;
 };
 
@@ -46,15 +46,15 @@ enum class Channel { next, previous, tensor, data };
 inline constexpr std::size_t kChannels = 4;
 
 struct LinkTime {
-  double bytes = 0, seconds = 0;  // seconds: while all members are ready
+  double bytes = 0, seconds = 0;  // only time during which all members are ready
   bool operator==(const LinkTime&) const = default;
 };
 
-// Kinds of blocks for which the cost model has different errors.
+// Kinds of blocks; the cost model's error differs between them.
 enum class BlockRole { embedding, layer, head };
 inline constexpr std::size_t kBlockRoles = 3;
 
-// The measured and predicted seconds of the same computing.
+// The measured and predicted seconds of the same computation.
 struct Rate {
   double seconds = 0, predicted = 0;
   bool operator==(const Rate&) const = default;
@@ -63,30 +63,31 @@ using BlockRates = std::array<Rate, kBlockRoles>;
 
 struct LengthSum {
   std::int64_t sequences = 0, tokens = 0, longest = 0;
-  double squares = 0;  // sum of squared lengths, which attention cost is proportional to
+  double squares = 0;  // sum of squared lengths; the cost of attention is proportional to it
   bool operator==(const LengthSum&) const = default;
 };
 
 struct RankStep {
-  int rank = 0;        // device number of the plan
-  int group = 0;       // the stage, counted through all pipelines
+  int rank = 0;        // the device's index in the plan
+  int group = 0;       // index of the stage; the stages of all pipelines are numbered consecutively
   double seconds = 0;  // of the step
   double data_wait = 0;
-  double relative_work = 1;  // cost of its samples relative to the usual cost, by their lengths
+  // cost of this rank's samples relative to the usual cost, estimated from their lengths
+  double relative_work = 1;
   std::array<WorkTime, kWorkKinds> kinds{};
   std::array<LinkTime, kChannels> links{};
   BlockRates rates{};
   LengthSum lengths{};
   Bytes memory{}, memory_limit{};
-  // Reported by a GPU: its highest clock over the present one (0: not known), and the part of the time in
-  // which it was idle.
+  // Reported by a GPU: its highest clock divided by the present one (0 if unknown), and the fraction of
+  // time in which it was idle.
   double clock = 0, idle = 0;
 
   double compute_seconds() const;  // forward, recompute, backward
 };
 
-// Quantities that are compared between ranks; larger is slower. compute: seconds for the usual work.
-// Channels: seconds per byte.
+// Quantities that are compared between ranks; larger is slower. `compute` is seconds for the usual work;
+// channels are seconds per byte.
 enum class Measure {
   compute,
   optimizer,
@@ -116,7 +117,7 @@ struct RankValue {
 
 // The values of one measure over a group's ranks. Values are at least 0.
 struct Spread {
-  static constexpr std::size_t kLargest = 16;  // more than the devices of a host
+  static constexpr std::size_t kLargest = 16;  // hosts have fewer devices than this
   std::int64_t count = 0;
   double sum = 0;
   RankValue smallest{};
@@ -144,7 +145,7 @@ struct Observation {
   LengthSum lengths{};
   BlockRates rates{};                 // sums over all ranks
   Bytes memory_limit{};               // the smallest of all ranks; 0: not known
-  std::map<int, GroupStep> groups{};  // by group number
+  std::map<int, GroupStep> groups{};  // by group index
 
   void add(const RankStep& rank);
   void merge(const Observation& other);  // of other ranks in the same step
@@ -152,7 +153,8 @@ struct Observation {
 };
 
 OrderedJson to_json(const Observation& observation);
-// Throws UserError: another format, sizes beyond what merging makes, numbers that are negative or not finite.
+// Throws UserError if the text has another format, if lists are longer than merging can make them, or if
+// numbers are negative or not finite.
 Observation parse_observation(std::string_view text, const std::string& source);
 
 }  // namespace optimus

@@ -33,7 +33,7 @@ OrderedJson json_of(const RankValue& one) { return OrderedJson::array({one.value
 
 OrderedJson json_of(const Spread& spread) {
   OrderedJson largest = OrderedJson::array(), buckets = OrderedJson::array();
-  for (const RankValue& one : spread.largest) largest.push_back(json_of(one));
+  for (const RankValue& rank_value : spread.largest) largest.push_back(json_of(rank_value));
   for (const auto& [bucket, number] : spread.buckets) buckets.push_back(OrderedJson::array({bucket, number}));
   return {{"count", spread.count},
           {"sum", spread.sum},
@@ -47,21 +47,21 @@ Spread spread_of(const JsonView& view) {
   spread.count = view.at("count").integer(1, kMostRanks), spread.sum = amount(view.at("sum"));
   spread.smallest = rank_value_of(view.at("smallest"));
   const JsonView largest = view.at("largest");
-  const std::vector<JsonView> seen = largest.elements();
-  if (std::ssize(seen) != std::min<std::int64_t>(spread.count, Spread::kLargest))
+  const std::vector<JsonView> observation = largest.elements();
+  if (std::ssize(observation) != std::min<std::int64_t>(spread.count, Spread::kLargest))
     largest.refuse("one for each rank, at most 16");
-  for (const JsonView& one : seen) {
-    spread.largest.push_back(rank_value_of(one));
-    if (spread.largest.back().value > spread.largest.front().value) one.refuse("descending values");
+  for (const JsonView& json_view : observation) {
+    spread.largest.push_back(rank_value_of(json_view));
+    if (spread.largest.back().value > spread.largest.front().value) json_view.refuse("descending values");
   }
   std::int64_t counted = 0;
-  for (const JsonView& one : view.at("buckets").elements()) {
-    const std::vector<JsonView> pair = one.elements();
-    if (pair.size() != 2) one.refuse("[bucket, count]");
+  for (const JsonView& json_view : view.at("buckets").elements()) {
+    const std::vector<JsonView> pair = json_view.elements();
+    if (pair.size() != 2) json_view.refuse("[bucket, count]");
     const std::int64_t number = pair[1].integer(1, kMostRanks);
     if (!spread.buckets.emplace(static_cast<int>(pair[0].integer(kLowestBucket, kHighestBucket)), number)
              .second)
-      one.refuse("each bucket only once");
+      json_view.refuse("each bucket only once");
     counted += number;
   }
   if (counted != spread.count) view.at("buckets").refuse("as many values as `count`");
@@ -99,10 +99,10 @@ BlockRates rates_of(const JsonView& view) {
 OrderedJson to_json(const Observation& seen) {
   OrderedJson groups = OrderedJson::array();
   for (const auto& [number, group] : seen.groups) {
-    OrderedJson one = {{"group", number}};
+    OrderedJson group_json = {{"group", number}};
     for (std::size_t m = 0; m < kMeasures; ++m)
-      if (group.spreads[m].count > 0) one[text(static_cast<Measure>(m))] = json_of(group.spreads[m]);
-    groups.push_back(std::move(one));
+      if (group.spreads[m].count > 0) group_json[text(static_cast<Measure>(m))] = json_of(group.spreads[m]);
+    groups.push_back(std::move(group_json));
   }
   return {{"format", "optimus-observation"},
           {"version", kObservationVersion},
@@ -125,21 +125,21 @@ Observation parse_observation(std::string_view document_text, const std::string&
   if (json.at("format").text() != "optimus-observation") json.at("format").refuse("\"optimus-observation\"");
   if (const auto version = json.at("version").integer(); version != kObservationVersion)
     throw UserError("{}: version {}; this program reads version {}", source, version, kObservationVersion);
-  Observation seen;
-  seen.step = json.at("step").integer(0, kMostCount), seen.seconds = amount(json.at("seconds"));
-  seen.num_ranks = json.at("num_ranks").integer(0, kMostRanks);
-  seen.lengths = lengths_of(json.at("lengths"));
-  seen.rates = rates_of(json.at("rates"));
-  seen.memory_limit = Bytes(json.at("memory_limit").integer(0, kMostCount));
-  for (const JsonView& one : json.at("groups").elements()) {
-    const auto number = static_cast<int>(one.at("group").integer(0, kMostGroups));
-    const auto [place, is_new] = seen.groups.emplace(number, GroupStep{});
-    if (!is_new) one.at("group").refuse("each group only once");
+  Observation observation;
+  observation.step = json.at("step").integer(0, kMostCount), observation.seconds = amount(json.at("seconds"));
+  observation.num_ranks = json.at("num_ranks").integer(0, kMostRanks);
+  observation.lengths = lengths_of(json.at("lengths"));
+  observation.rates = rates_of(json.at("rates"));
+  observation.memory_limit = Bytes(json.at("memory_limit").integer(0, kMostCount));
+  for (const JsonView& json_view : json.at("groups").elements()) {
+    const auto number = static_cast<int>(json_view.at("group").integer(0, kMostGroups));
+    const auto [place, is_new] = observation.groups.emplace(number, GroupStep{});
+    if (!is_new) json_view.at("group").refuse("each group only once");
     for (std::size_t m = 0; m < kMeasures; ++m)
-      if (const auto spread = one.find(text(static_cast<Measure>(m))))
+      if (const auto spread = json_view.find(text(static_cast<Measure>(m))))
         place->second.spreads[m] = spread_of(*spread);
   }
-  return seen;
+  return observation;
 }
 
 }  // namespace optimus

@@ -9,16 +9,18 @@
 
 namespace optimus {
 
-// The present plan first, then the planner's answers that the run can use, with predicted step times. Throws
-// UserError if no plan fits.
+// Returns the present plan first, then the planner's plans that the run can use, with predicted step times.
+// Throws UserError if no plan fits.
 std::vector<PlannedOption> planned_options(const Question& question, const AdaptationContext& context,
                                            const Cluster& cluster);
 
-// What the present plan's measured step time shows about predictions. now: the present plan as predicted.
-PredictionMemory learned_from(const Question& question, const PlanOption& now, const Cluster& cluster);
+// Returns the question's prediction memory with the present plan's measured step time added.
+// `present_option` is the present plan with its predicted step time.
+PredictionMemory learned_from(const Question& question, const PlanOption& present_option,
+                              const Cluster& cluster);
 
-// Corrects predicted step times by what plans of their kind took of their predictions, and replaces them by
-// what the very same plan took under the same conditions.
+// Multiplies each predicted step time by the ratio of measured to predicted time of plans of the same kind.
+// If the very same plan has run under the same conditions, its measured step time is used instead.
 std::vector<PlannedOption> priced(std::vector<PlannedOption> options, const Question& question,
                                   const PredictionMemory& memory, const AdaptationContext& context,
                                   const Cluster& cluster);

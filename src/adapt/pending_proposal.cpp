@@ -12,7 +12,7 @@ namespace {
 bool is_nearly(const Condition& a, const Condition& b) {
   constexpr double kNear = 1.4;
   const double apart = std::max(a.factor / b.factor, b.factor / a.factor);
-  return a.cause == b.cause && a.where == b.where && apart <= kNear;
+  return a.cause == b.cause && a.location == b.location && apart <= kNear;
 }
 
 }  // namespace

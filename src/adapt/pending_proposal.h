@@ -10,16 +10,16 @@
 namespace optimus {
 
 struct PendingProposal {
-  std::vector<Condition> conditions{};  // that the plan answers
+  std::vector<Condition> conditions{};  // the conditions that the plan answers
   double pause = 0;                     // predicted pause of the switch, in seconds
-  double step_seconds = 0;              // when it was proposed; 0: not known
+  double step_seconds = 0;              // step time when it was proposed; 0 if unknown
   bool is_provisional = false;
-  double proposed_at = 0;    // time of the controller's clock
-  int num_observations = 0;  // since then
+  double proposed_at = 0;    // by the controller's clock
+  int num_observations = 0;  // number of observations since then
 };
 
-// The state of a provisional proposal. found: conditions that the detector has found; provisional: conditions
-// that only the early detector has found.
+// The state of a provisional proposal. `found` are conditions that the detector has found; `provisional`
+// are conditions that only the early detector has found.
 ProvisionalStatus provisional_status(const PendingProposal& pending, const std::vector<Condition>& found,
                                      const std::vector<Condition>& provisional, double now);
 

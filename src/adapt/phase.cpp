@@ -34,11 +34,14 @@ void LengthMix::observe(const LengthSum& lengths) {
   const auto sequences = static_cast<double>(lengths.sequences), tokens = static_cast<double>(lengths.tokens);
   const double ratio = lengths.squares * sequences / (tokens * tokens);
   constexpr int kFirst = 20;
-  if (steps_ < kFirst) first_ += ratio / kFirst;
-  recent_ = steps_ == 0 ? ratio : recent_ + (ratio - recent_) / std::min(steps_ + 1, kFirst);
+  if (steps_ < kFirst) first_length_ += ratio / kFirst;
+  recent_length_ =
+      steps_ == 0 ? ratio : recent_length_ + (ratio - recent_length_) / std::min(steps_ + 1, kFirst);
   ++steps_;
 }
 
-double LengthMix::change() const { return steps_ < 20 || first_ <= 0 ? 1 : recent_ / first_; }
+double LengthMix::change() const {
+  return steps_ < 20 || first_length_ <= 0 ? 1 : recent_length_ / first_length_;
+}
 
 }  // namespace optimus

@@ -14,8 +14,8 @@ class LossPlateau {
  public:
   explicit LossPlateau(int window = 200) : window_(window) {}
   void observe(double loss);
-  // The loss falls over the window by less than this part of itself, with a certainty of two standard errors.
-  // False until the window is full.
+  // True if the loss falls over the window by less than this fraction of itself, even if the true slope is
+  // two standard errors steeper. False until the window is full.
   bool has_stopped(double part = 0.02) const;
 
  private:
@@ -23,15 +23,15 @@ class LossPlateau {
   std::deque<double> losses_;
 };
 
-// Whether the cost of sequences has changed: the mean square of lengths over their squared mean, now against
-// the first steps.
+// Tells whether the cost of sequences has changed: compares E[length^2] / E[length]^2 of recent steps with
+// that of the first steps.
 class LengthMix {
  public:
   void observe(const LengthSum& lengths);
-  double change() const;  // 1: no change
+  double change() const;  // recent value divided by the first one; 1 means no change
 
  private:
-  double first_ = 0, recent_ = 0;
+  double first_length_ = 0, recent_length_ = 0;
   int steps_ = 0;
 };
 

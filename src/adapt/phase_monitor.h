@@ -1,5 +1,5 @@
-// PhaseMonitor: reports that the run has entered another phase of training. No machine is at fault then, but
-// another plan may be the best. One thread at a time.
+// PhaseMonitor: reports that the training has entered another phase (the loss no longer falls, or sequence
+// lengths have changed). No machine is slow then, but another plan may be the best. One thread at a time.
 #pragma once
 
 #include <optional>
@@ -12,12 +12,13 @@ namespace optimus {
 class PhaseMonitor {
  public:
   void observe_loss(double loss) { plateau_.observe(loss); }
-  // The loss has stopped falling: once per run. The controller does not change the batch, because that would
-  // change what is learned.
+  // Reports once per run that the loss has stopped falling; empty otherwise. The controller does not change
+  // the batch, because that would change what is learned.
   std::optional<StayDecision> take_plateau();
-  // The costs of sequences have changed. The monitor then starts again with the present lengths.
+  // Reports that the cost of sequences has changed, and restarts the comparison with the present lengths;
+  // empty if there is no change.
   std::optional<StayDecision> observe_lengths(const LengthSum& lengths);
-  // The plan has changed.
+  // Called when the plan has changed.
   void reset_lengths() { lengths_ = {}; }
 
  private:

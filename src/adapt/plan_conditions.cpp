@@ -33,7 +33,7 @@ std::vector<Condition> answerable_conditions(const std::vector<Finding>& finding
   std::vector<Condition> result;
   for (const Finding& finding : findings) {
     if (!is_answerable(finding)) continue;
-    for (const int where : finding.where) result.push_back({finding.cause, where, finding.factor});
+    for (const int location : finding.locations) result.push_back({finding.cause, location, finding.factor});
   }
   return result;
 }
@@ -44,34 +44,35 @@ std::vector<Condition> conditions_of_plan(const std::vector<Condition>& conditio
   std::set<int> nodes;
   for (const int device : devices) nodes.insert(cluster.node_of(Device{device}));
   std::vector<Condition> result;
-  for (const Condition& one : conditions)
-    if (one.cause == Cause::heavy_stage || (one.cause == Cause::device ? devices : nodes).contains(one.where))
-      result.push_back(one);
+  for (const Condition& condition : conditions)
+    if (condition.cause == Cause::heavy_stage ||
+        (condition.cause == Cause::device ? devices : nodes).contains(condition.location))
+      result.push_back(condition);
   return result;
 }
 
-bool is_part_of(const Condition& one, const Condition& known_condition, const Cluster& cluster) {
-  if (known_condition.cause == Cause::host && one.cause == Cause::device)
-    return cluster.node_of(Device{one.where}) == known_condition.where;
-  return known_condition.cause == one.cause && known_condition.where == one.where;
+bool is_part_of(const Condition& condition, const Condition& known_condition, const Cluster& cluster) {
+  if (known_condition.cause == Cause::host && condition.cause == Cause::device)
+    return cluster.node_of(Device{condition.location}) == known_condition.location;
+  return known_condition.cause == condition.cause && known_condition.location == condition.location;
 }
 
 bool is_covered_by(const Finding& known_finding, const std::vector<Finding>& findings,
                    const Cluster& cluster) {
-  for (const Finding& one : findings)
-    for (const int place : one.where)
-      for (const int known_place : known_finding.where)
-        if (is_part_of({one.cause, place}, {known_finding.cause, known_place}, cluster)) return true;
+  for (const Finding& finding : findings)
+    for (const int place : finding.locations)
+      for (const int known_place : known_finding.locations)
+        if (is_part_of({finding.cause, place}, {known_finding.cause, known_place}, cluster)) return true;
   return false;
 }
 
 std::set<int> healthy_devices(const Plan& plan, const std::vector<Condition>& conditions,
                               const Cluster& cluster) {
   std::set<int> devices = devices_of(plan);
-  for (const Condition& one : conditions)
+  for (const Condition& condition : conditions)
     std::erase_if(devices, [&](int device) {
-      if (one.cause == Cause::host) return one.where == cluster.node_of(Device{device});
-      return one.cause == Cause::device && one.where == device;
+      if (condition.cause == Cause::host) return condition.location == cluster.node_of(Device{device});
+      return condition.cause == Cause::device && condition.location == device;
     });
   return devices;
 }
@@ -79,8 +80,9 @@ std::set<int> healthy_devices(const Plan& plan, const std::vector<Condition>& co
 std::string condition_key(const std::vector<Condition>& conditions, const Plan& plan,
                           const Cluster& cluster) {
   std::string key;
-  for (const Condition& one : conditions_of_plan(conditions, plan, cluster))
-    key += fmt::format("{} {} {} ", word_of(one.cause), one.where, std::lround(4 * std::log2(one.factor)));
+  for (const Condition& condition : conditions_of_plan(conditions, plan, cluster))
+    key += fmt::format("{} {} {} ", word_of(condition.cause), condition.location,
+                       std::lround(4 * std::log2(condition.factor)));
   return key;
 }
 

@@ -10,7 +10,7 @@
 
 namespace optimus {
 
-// A weaker finding is noise, or it is about to end: no plan is changed for it.
+// The plan is not changed because of a weaker finding: it is noise, or it is about to end.
 constexpr double kLeastAnswerableFactor = 1.12;
 
 std::set<int> devices_of(const Plan& plan);
@@ -21,12 +21,12 @@ std::vector<int> node_of_each_device(const Cluster& cluster);
 std::vector<Condition> answerable_conditions(const std::vector<Finding>& findings);
 bool is_answerable(const Finding& finding);
 
-// Those of the conditions that affect this plan: heavy stages, and slow devices and nodes that it uses.
+// Returns the conditions that affect this plan: heavy stages, and slow devices and nodes that it uses.
 std::vector<Condition> conditions_of_plan(const std::vector<Condition>& conditions, const Plan& plan,
                                           const Cluster& cluster);
 
-// Whether `one` is the same condition as `known_condition`, or a slow device of a slow host.
-bool is_part_of(const Condition& one, const Condition& known_condition, const Cluster& cluster);
+// Whether `condition` is the same condition as `known_condition`, or a slow device of a slow host.
+bool is_part_of(const Condition& condition, const Condition& known_condition, const Cluster& cluster);
 // Whether one of the findings covers a location of `known_finding`.
 bool is_covered_by(const Finding& known_finding, const std::vector<Finding>& findings,
                    const Cluster& cluster);
@@ -39,8 +39,8 @@ std::set<int> healthy_devices(const Plan& plan, const std::vector<Condition>& co
 // all.
 std::string condition_key(const std::vector<Condition>& conditions, const Plan& plan, const Cluster& cluster);
 
-// Plan and condition key. A plan that no condition concerns takes the same time on other nodes of the same
-// kind, so the key is then the same for all of them.
+// (plan, condition key). A plan that no condition affects has the same step time on other nodes of the same
+// kind, so its key does not depend on which of them it uses.
 using MeasurementKey = std::pair<std::string, std::string>;
 MeasurementKey measurement_key(const Plan& plan, const std::string& condition_key, const Cluster& cluster);
 

@@ -9,9 +9,9 @@ void PlanHistory::adopt(const Plan& plan, bool is_proposed, std::int64_t first_s
   const bool is_known = is_return(plan);
   previous_ = is_proposed && !is_known ? std::optional(plan_) : std::nullopt;
   before_proposal_ = is_proposed ? std::optional(plan_) : std::nullopt;
-  if (is_proposed && !home_) home_ = plan_;
-  // A plan that comes from outside is not questioned: the run does not return from it.
-  if (!is_proposed || home_ == plan) home_.reset();
+  if (is_proposed && !original_plan_) original_plan_ = plan_;
+  // The run does not return from a plan that was requested from outside.
+  if (!is_proposed || original_plan_ == plan) original_plan_.reset();
   plan_ = plan, first_step_ = first_step, switched_at_ = now;
   recent_.clear(), last_conditions_.clear(), num_observations_ = 0;
 }
@@ -60,9 +60,9 @@ double PlanHistory::step_seconds(std::size_t last_steps) const {
 }
 
 std::optional<double> PlanHistory::times_usual(std::size_t last_steps) const {
-  const auto usual = least_step_times_.find(measurement_key(plan_, "", cluster_));
-  if (usual == least_step_times_.end()) return std::nullopt;
-  return step_seconds(last_steps) / usual->second;
+  const auto least_step_time = least_step_times_.find(measurement_key(plan_, "", cluster_));
+  if (least_step_time == least_step_times_.end()) return std::nullopt;
+  return step_seconds(last_steps) / least_step_time->second;
 }
 
 bool PlanHistory::are_steps_longer(std::size_t last_steps) const {

@@ -1,4 +1,4 @@
-// PlanHistory: the plans that a run has used, and the step times that were measured on them under which
+// PlanHistory: the plans that a run has used, and the step times measured on each of them under given
 // conditions.
 //
 // It does not decide anything. Pure; one thread at a time. The cluster must outlive it.
@@ -19,33 +19,33 @@ namespace optimus {
 constexpr std::size_t kRecentSteps = 10;  // their median is the plan's step time
 // The first observations after a change of plan say little about the plan.
 constexpr int kSettlingObservations = 3;
-// Medians of ten steps vary by one or two percent. Larger differences count.
+// Medians of ten steps vary by one or two percent, so only larger differences count.
 constexpr double kNoticeableFactor = 1.03;
 
 class PlanHistory {
  public:
   PlanHistory(const Cluster& cluster, const Plan& plan) : cluster_(cluster), plan_(plan) {}
 
-  // The run uses `plan` from `first_step` on. is_proposed: the controller has proposed it.
+  // The run uses `plan` from `first_step` on. `is_proposed` tells whether the controller proposed it.
   void adopt(const Plan& plan, bool is_proposed, std::int64_t first_step, double now);
   // Whether the observation is of the present plan.
   bool is_current(const Observation& seen) const { return seen.step >= first_step_ && seen.num_ranks > 0; }
   void observe(const Observation& seen);
-  // Records the step time under these conditions when they have lasted for kObservationsToDetect
-  // observations: what begins now is found only some steps later. Call it after observe() when
-  // has_step_time().
+  // Records the present step time for these conditions, but only if they have been unchanged for
+  // kObservationsToDetect observations: a condition is found only some steps after it begins. Call it after
+  // observe() if has_step_time().
   void record_step_time(const std::vector<Condition>& conditions);
-  // Records the step time of a plan under these conditions. Without conditions a plan has its usual step
-  // time, which only record_step_time() sets.
+  // Records a step time of `plan` under these conditions. Without conditions this would be the plan's usual
+  // step time, which only record_step_time() sets.
   void record(const Plan& plan, const std::vector<Condition>& conditions, double seconds);
   void record_if_unknown(const std::vector<Condition>& conditions, double seconds);
   void forget_step_times();
 
   const Plan& plan() const { return plan_; }
-  const std::optional<Plan>& home() const { return home_; }
+  const std::optional<Plan>& original_plan() const { return original_plan_; }
   const std::optional<Plan>& previous() const { return previous_; }
   const std::optional<Plan>& before_proposal() const { return before_proposal_; }
-  bool is_return(const Plan& plan) const { return home_ == plan || previous_ == plan; }
+  bool is_return(const Plan& plan) const { return original_plan_ == plan || previous_ == plan; }
   std::int64_t first_step() const { return first_step_; }
   std::int64_t last_step() const { return last_step_; }
   int num_observations() const { return num_observations_; }
@@ -53,11 +53,11 @@ class PlanHistory {
 
   std::size_t num_recent() const { return recent_.size(); }
   bool has_step_time() const { return recent_.size() == kRecentSteps; }
-  // The median of the last steps; there must be one.
+  // The median of the last steps; at least one step must have been observed.
   double step_seconds(std::size_t last_steps = kRecentSteps) const;
-  // The present step time divided by the plan's usual one. Empty if the usual one is not known.
+  // The present step time divided by the plan's usual step time. Empty if the usual one is unknown.
   std::optional<double> times_usual(std::size_t last_steps) const;
-  // True if the usual step time is not known.
+  // Whether steps are noticeably longer than usual; true if the usual step time is unknown.
   bool are_steps_longer(std::size_t last_steps) const;
   bool has_lasting_conditions(const std::vector<Condition>& conditions) const;
   const std::map<MeasurementKey, double>& step_times() const { return step_times_; }
@@ -65,16 +65,17 @@ class PlanHistory {
  private:
   const Cluster& cluster_;
   Plan plan_;
-  std::optional<Plan> home_;      // the plan before the first proposal that was adopted
+  std::optional<Plan> original_plan_;  // the plan before the first proposal that was adopted
   std::optional<Plan> previous_;  // the plan before this one, unless this one is a return to an earlier plan
   std::optional<Plan> before_proposal_;          // the plan before this one; only if this one was proposed
-  std::int64_t first_step_ = 0, last_step_ = 0;  // of the present plan; last: observed
+  std::int64_t first_step_ = 0, last_step_ = 0;  // of the present plan; the last one observed
   int num_observations_ = 0;                     // of the present plan
   double switched_at_ = -1e9;                    // time of the controller's clock
   std::deque<double> recent_;                    // step times of the present plan
   std::deque<std::pair<std::string, double>> last_conditions_;  // condition key and step time
   std::map<MeasurementKey, double> step_times_;
-  // The shortest step times without findings. A condition that is found late is already part of step_times_.
+  // The shortest step times without findings. step_times_ may already include a condition that is found
+  // late.
   std::map<MeasurementKey, double> least_step_times_;
 };
 

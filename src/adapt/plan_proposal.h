@@ -12,26 +12,26 @@ namespace optimus {
 
 // A plan that was considered and not chosen.
 struct PlanAlternative {
-  std::string plan, response{};            // "pp2 tp2", "recut"
-  std::optional<double> predicted_gain{};  // below 0: it would be slower
+  std::string plan, response{};            // for example "pp2 tp2" and "recut"
+  std::optional<double> predicted_gain{};  // negative if it would be slower
   bool operator==(const PlanAlternative&) const = default;
 };
 
-// State of a provisional proposal: a few slow steps are the only evidence for its conditions.
-//   open       the detector has neither confirmed the conditions nor has it had enough time to do so
+// Status of a provisional proposal, for whose conditions a few slow steps are the only evidence so far.
+// open the detector has not confirmed the conditions yet but still may
 //   confirmed  the detector has found the same conditions
 //   rejected   the conditions have passed, or they differ from those that the plan was chosen for
 enum class ProvisionalStatus { open, confirmed, rejected };
 
 struct PlanProposal {
   Plan plan;
-  std::string why;  // the evidence, as text for users
+  std::string why;  // the evidence, as a message for users
   bool is_placed =
       false;  // the plan's devices are ranks; otherwise they are mapped so that least state moves
   bool is_provisional = false;  // prepare it now, but switch only when its status is `confirmed`
-  double predicted_gain = 0;    // of steps per second: 0.38
-  double payback_steps = 0;     // predicted number of steps until the pause is paid back
-  std::string cause{};          // word_of(Cause); empty: no condition
+  double predicted_gain = 0;    // relative gain in steps per second; 0.38 means 38 % faster
+  double payback_steps = 0;     // predicted number of steps until the gain has made up for the pause
+  std::string cause{};          // word_of(Cause); empty if there is no condition
   std::vector<PlanAlternative> alternatives{};
 };
 
@@ -45,9 +45,9 @@ class ProposalSource {
   virtual ProvisionalStatus provisional_status() const = 0;
 };
 
-// The run keeps its plan although something slows it down.
+// The decision to keep the plan although something slows the run down.
 struct StayDecision {
-  std::string why, reason;  // the evidence; why no other plan is chosen
+  std::string why, reason;  // `why` is the evidence; `reason` says why no other plan is chosen
   std::string cause{};
   std::vector<PlanAlternative> alternatives{};
 };

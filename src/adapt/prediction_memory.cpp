@@ -35,9 +35,9 @@ PredictionMemory::Kind kind_of(const Plan& plan) {
 }
 
 // The doubt of a prediction for one kind by the ratio of another kind with the same axes.
-double doubt_between(const PredictionMemory::Kind& remembered, const PredictionMemory::Kind& wanted) {
-  return std::hypot(remembered.has_shards == wanted.has_shards ? 0 : kDoubtOfShards,
-                    remembered.schedule == wanted.schedule ? 0 : kDoubtOfSchedule);
+double doubt_between(const PredictionMemory::Kind& remembered, const PredictionMemory::Kind& requested) {
+  return std::hypot(remembered.has_shards == requested.has_shards ? 0 : kDoubtOfShards,
+                    remembered.schedule == requested.schedule ? 0 : kDoubtOfSchedule);
 }
 
 }  // namespace
@@ -61,16 +61,16 @@ bool PredictionMemory::knows_quiet(const Plan& plan) const {
   return own != ratios_.end() && own->second.is_quiet;
 }
 
-PredictionMemory::Trust PredictionMemory::trust_in(const Plan& plan, const Plan& now) const {
+PredictionMemory::Trust PredictionMemory::trust_in(const Plan& plan, const Plan& present_plan) const {
   const Kind kind = kind_of(plan);
   std::optional<Trust> nearest;
   for (const auto& [known, measured] : ratios_) {
     const double doubt = doubt_between(known, kind);
-    if (known.axes == kind.axes && (!nearest || doubt < nearest->doubt))
+    if (known.axes == kind.axes && (!nearest || doubt < nearest->uncertainty))
       nearest = Trust{measured.ratio, doubt};
   }
   if (nearest) return *nearest;
-  const auto present = ratios_.find(kind_of(now));
+  const auto present = ratios_.find(kind_of(present_plan));
   if (present == ratios_.end()) return {};
   return {present->second.ratio, std::max(kLeastDoubt, std::abs(std::log(present->second.ratio)))};
 }

@@ -1,10 +1,10 @@
-// PredictionMemory: measured over predicted step times of plans that have run, by kind of plan.
+// PredictionMemory: the ratio of measured to predicted step time of plans that have run, by kind of plan.
 //
-// Plans of one kind have the same parallel axes, the same schedule and the same sharding. The cost model has
-// a common error for them, because they use the same channels and kernels. So a prediction is corrected by
-// the ratio of its kind. A kind with the same axes and another schedule or sharding is corrected in the same
-// way, with a small doubt. Any other kind is corrected by the ratio of the present plan, with a large doubt.
-// Pure; copyable; one thread.
+// Plans of one kind have the same parallel axes, the same schedule and the same sharding. The cost model
+// has a similar error for all of them, because they use the same channels and kernels. So a prediction is
+// multiplied by the ratio of its kind. If only a kind with the same axes and another schedule or sharding
+// has run, its ratio is used with a small additional uncertainty. Otherwise the ratio of the present plan
+// is used, with a large one. Pure; copyable; one thread.
 #pragma once
 
 #include <map>
@@ -21,23 +21,23 @@ class PredictionMemory {
  public:
   struct Kind {
     std::string axes;
-    std::optional<Schedule> schedule;  // only with several stages
-    bool has_shards = false;           // sharded state uses other collectives
+    std::optional<Schedule> schedule;  // empty if there is only one stage
+    bool has_shards = false;           // plans with sharded state use other collectives
     auto operator<=>(const Kind&) const = default;
   };
-  // The present plan's step time in seconds, predicted for the present conditions, and measured. is_quiet: no
-  // condition concerns the plan.
+  // Records the present plan's step time in seconds, as predicted for the present conditions and as
+  // measured. `is_quiet`: no condition affects the plan.
   void record(const Plan& plan, double predicted, double measured, bool is_quiet);
-  // A condition of this cause has made steps longer by this multiple of the predicted increase.
+  // Records that a condition of this cause has lengthened steps by `ratio` times the predicted increase.
   void record_added(Cause cause, double ratio);
   double added(Cause cause) const;
   bool knows_quiet(const Plan& plan) const;  // whether its kind has run without conditions
   struct Trust {
-    double factor = 1;  // expected over predicted seconds
-    double doubt = 0;   // standard deviation of its logarithm, in addition to the prediction's own
+    double factor = 1;       // expected over predicted seconds
+    double uncertainty = 0;  // standard deviation of its logarithm, in addition to the prediction's own
   };
-  // now: the present plan, of which record() was called.
-  Trust trust_in(const Plan& plan, const Plan& now) const;
+  // record() must have been called for `present_plan`.
+  Trust trust_in(const Plan& plan, const Plan& present_plan) const;
 
  private:
   struct Measured {

@@ -6,7 +6,7 @@
 
 namespace optimus {
 
-// What to measure. Training stands still meanwhile, so a request names only what is needed.
+// What to measure. Training pauses meanwhile, so a request contains only what is needed.
 struct ProbeRequest {
   bool speeds = false;    // the network of each node against several others, and the speed of each device
   bool messages = false;  // point-to-point messages of each node with one other
@@ -15,16 +15,17 @@ struct ProbeRequest {
 };
 
 struct ProbeResult {
-  std::vector<double> network{};  // [node]: seconds per byte with the fastest of its peers; 0: not measured
-  std::vector<double> bytes{};    // [node]: size of that message
-  std::vector<double> devices{};  // [rank]: seconds of a matmul of the same size on all ranks; or empty
-  // The all-reduce over all ranks; 0: not measured.
+  std::vector<double> network{};  // [node]: seconds per byte with its fastest peer; 0 if not measured
+  std::vector<double> bytes{};    // [node]: size of the measured message
+  // [rank]: seconds of a matmul, which has the same size on all ranks; empty if not measured
+  std::vector<double> devices{};
+  // The all-reduce over all ranks; 0 if not measured.
   double ring_bytes = 0, ring_seconds = 0;
   bool operator==(const ProbeResult&) const = default;
 };
 
-// Each value divided by the median of those that were measured (above 0). Empty if fewer than three were
-// measured: then no value can be called slow.
+// Each value divided by the median of the measured values (those above 0). Empty if fewer than three were
+// measured, because then none can be called slow.
 std::vector<double> slowdowns(const std::vector<double>& seconds);
 
 }  // namespace optimus

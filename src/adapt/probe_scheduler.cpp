@@ -18,11 +18,11 @@ void ProbeScheduler::observe(bool has_ambiguous_link) {
 void ProbeScheduler::request_for_ambiguous_link(double now) {
   constexpr double kFirst = 30, kLongest = 600;  // seconds between two probes
   if (!sees_networks_ || !is_idle()) return;
-  if (networks_ && now < networks_->next) return;
+  if (networks_ && now < networks_->next_time) return;
   if (!networks_) networks_ = Networks{};
   networks_->wait = std::clamp(2 * networks_->wait, kFirst, kLongest);
-  networks_->next = now + networks_->wait;
-  want({.speeds = true});
+  networks_->next_time = now + networks_->wait;
+  set_request({.speeds = true});
 }
 
 // A probe is short, so it may be wrong: in the lab, one of 28 probes found a host at half its speed to be
@@ -33,7 +33,7 @@ void ProbeScheduler::request_for_unseen(const UnseenFindings& unseen, double int
   if (!last_for_unseen_) last_for_unseen_ = now;
   if (now - *last_for_unseen_ < (unseen.needs_confirmation() ? kConfirmedAfter : interval)) return;
   last_for_unseen_ = now;
-  want({.speeds = true});
+  set_request({.speeds = true});
 }
 
 // Once, and early: a decision must not wait for it.
@@ -42,10 +42,10 @@ void ProbeScheduler::request_for_channels(const Calibration& calibration) {
   if (has_probed_channels_ || !sees_networks_ || missing == ProbeRequest()) return;
   if (!calibration.is_known() || !is_idle()) return;
   has_probed_channels_ = true;
-  want(missing);
+  set_request(missing);
 }
 
-void ProbeScheduler::want(const ProbeRequest& request) { request_ = request, state_ = State::wanted; }
+void ProbeScheduler::set_request(const ProbeRequest& request) { request_ = request, state_ = State::wanted; }
 
 bool ProbeScheduler::take_request() {
   if (state_ != State::wanted) return false;

@@ -1,9 +1,10 @@
 // ProbeScheduler: when to pause training for a probe of all machines (adapt/probe_result.h), and what to
 // measure.
 //
-// There are three reasons: the time of a ring does not show which of its nodes is slow; devices that the plan
-// does not use, or masks, may have recovered; steps do not show how fast channels are that other plans would
-// use. At most one probe is wanted or under way. Pure; one thread at a time.
+// There are three reasons for a probe: the time of a ring does not show which of its nodes is slow; devices
+// that the plan does not use, or whose slowness it masks, may have recovered; steps do not show the speed
+// of channels that only other plans would use. At most one probe is requested or running at a time. Pure;
+// one thread at a time.
 #pragma once
 
 #include <optional>
@@ -17,29 +18,29 @@ namespace optimus {
 
 class ProbeScheduler {
  public:
-  // sees_networks: probes use the same network as training, which holds for ranks that communicate through
-  // host memory.
+  // `sees_networks`: probes use the same network as training, which is the case if ranks communicate
+  // through host memory.
   explicit ProbeScheduler(bool sees_networks) : sees_networks_(sees_networks) {}
 
-  // With each observation, before any request. has_ambiguous_link: a slow link may be on one of several
-  // nodes.
+  // Called for each observation, before any request. `has_ambiguous_link`: a slow link may be on one of
+  // several nodes.
   void observe(bool has_ambiguous_link);
-  // Requests do nothing while a probe is wanted or under way, or where it would show nothing.
+  // Requests have no effect while a probe is requested or running, or if a probe would show nothing.
   void request_for_ambiguous_link(double now);
   void request_for_unseen(const UnseenFindings& unseen, double interval, double now);
   void request_for_channels(const Calibration& calibration);
 
   bool is_idle() const { return state_ == State::idle; }
-  bool take_request();  // whether all ranks shall probe now; true once for each request
+  bool take_request();  // whether all ranks should probe now; true once for each request
   const ProbeRequest& request() const { return request_; }
-  // The probe has ended. Returns the request; empty if there was none any more.
+  // Called when the probe has ended. Returns its request; empty if the request has been dropped meanwhile.
   std::optional<ProbeRequest> complete(const ProbeResult& result);
   void retry_channels() { has_probed_channels_ = false; }
-  // The plan has changed: drops requests and measurements of networks.
+  // Called when the plan has changed: drops the request and the measurements of networks.
   void reset();
 
-  // [node]: slowdown of its network by the last probe for an ambiguous link. Empty if there was none, or it
-  // showed too few nodes.
+  // [node]: slowdown of its network, measured by the last probe for an ambiguous link. Empty if there was
+  // no such probe, or it measured too few nodes.
   std::vector<double> network_slowdowns() const;
   bool sees_networks() const { return sees_networks_; }
 
@@ -47,14 +48,15 @@ class ProbeScheduler {
   enum class State { idle, wanted, under_way };
   struct Networks {
     std::vector<double> slowdowns{};
-    double next = 0, wait = 0;  // time of the controller's clock from which another probe is due; seconds
-    int num_clear = 0;          // observations since a link was ambiguous
+    double next_time = 0,
+           wait = 0;    // time of the controller's clock from which another probe is due; seconds
+    int num_clear = 0;  // observations since a link was last ambiguous
   };
-  void want(const ProbeRequest& request);
+  void set_request(const ProbeRequest& request);
 
   const bool sees_networks_;
   State state_ = State::idle;
-  ProbeRequest request_;  // that is wanted or under way
+  ProbeRequest request_;  // the probe that is requested or running
   int num_waited_ = 0;    // observations since it was requested
   std::optional<Networks> networks_;
   std::optional<double> last_for_unseen_;  // time of the controller's clock

@@ -12,9 +12,9 @@ void ProvisionalFindings::watch(Topology topology, const std::map<std::pair<int,
 
 void ProvisionalFindings::observe(const Observation& seen) {
   findings_ = detector_->observe(seen);
-  std::erase_if(findings_, [](const Finding& one) {
-    return (one.cause != Cause::device && one.cause != Cause::host) ||
-           one.factor < early_options().strong_factor;
+  std::erase_if(findings_, [](const Finding& finding) {
+    return (finding.cause != Cause::device && finding.cause != Cause::host) ||
+           finding.factor < early_options().strong_factor;
   });
 }
 

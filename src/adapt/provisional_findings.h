@@ -1,4 +1,5 @@
-// ProvisionalFindings: what a few slow steps suggest before the detector is sure.
+// ProvisionalFindings: what the early detector suspects after a few slow steps, before the detector is
+// sure.
 //
 // The answer to a provisional finding is computed and prepared while the detector decides, so that the switch
 // can begin as soon as the finding is confirmed. Only devices and hosts count: a slow network is probed
@@ -16,22 +17,21 @@ namespace optimus {
 
 class ProvisionalFindings {
  public:
-  // Starts again with a new detector. usual: as for Detector.
+  // Restarts with a new early detector. `usual` are known baselines, as in the constructor of Detector.
   void watch(Topology topology, const std::map<std::pair<int, Measure>, double>& usual);
   void observe(const Observation& seen);
   const std::vector<Finding>& findings() const { return findings_; }
 
-  // Whether the findings may be answered now. They are not while an answer to the last ones, or a rejected
-  // one, is recent.
+  // Whether the findings may be weighed now: not soon after the last weighing or after a rejected proposal.
   bool may_be_weighed(double now) const { return !findings_.empty() && now >= next_at_; }
   void weighed(double now);
-  // A proposal was prepared in vain: each time the next one waits longer.
+  // A proposal was prepared in vain. Each time this happens, the wait before the next one grows.
   void rejected(double now);
 
  private:
   std::unique_ptr<Detector> detector_;
   std::vector<Finding> findings_;
-  double next_at_ = 0, wait_ = 0;  // time of the controller's clock; seconds
+  double next_at_ = 0, wait_ = 0;  // by the controller's clock; seconds
 };
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// QuestionSchedule: how often the same question is weighed again. Pure; one thread.
+// QuestionSchedule: determines how often an unchanged question is weighed again. Pure; one thread.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +8,8 @@ namespace optimus {
 
 class QuestionSchedule {
  public:
-  // Whether the question with this key is due. If so, the same question is next due after twice the time. A
-  // question with another key is due at once.
+  // Whether the question with this key is due. If so, the wait before the same question is due again
+  // doubles. A question with another key is due at once.
   bool take_turn(const std::string& key, double now) {
     if (key != key_) wait_ = 0;
     if (now - asked_at_ < wait_) return false;

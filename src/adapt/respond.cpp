@@ -20,35 +20,36 @@ constexpr double kDoubtOfPrediction = 0.06, kDoubtOfNeighbour = 0.03;
 
 class Responder {
  public:
-  Responder(const Demand& usual, const std::vector<Condition>& conditions, const RecoveryCosts& costs,
+  Responder(const Demand& usual_demand, const std::vector<Condition>& conditions, const RecoveryCosts& costs,
             const ResponseLimits& limits)
-      : usual_(usual),
+      : usual_demand_(usual_demand),
         costs_(costs),
         limits_(limits),
         conditions_(conditions),
-        cluster_(with_conditions(usual.cluster.profile(), conditions)),
-        now_(demand_on(usual, cluster_, usual.constants)),
+        cluster_(with_conditions(usual_demand.cluster.profile(), conditions)),
+        present_demand_(demand_on(usual_demand, cluster_, usual_demand.constants)),
         view_(cluster_),
-        usual_view_(usual.cluster) {}
+        usual_view_(usual_demand.cluster) {}
 
   std::vector<PlannedOption> run(const Plan& plan) {
     add(Response::stay, plan, 0.01, false);
     std::vector<double> speeds;
     for (const Device device : view_.map().devices()) speeds.push_back(cluster_.speed_of(device));
     std::vector<double> loads;
-    for (const Condition& one : conditions_)
-      if (one.cause == Cause::heavy_stage) {
+    for (const Condition& condition : conditions_)
+      if (condition.cause == Cause::heavy_stage) {
         loads.resize(plan.pipelines.front().stages.size(), 1);
-        if (one.where >= 0 && one.where < std::ssize(loads))
-          loads[static_cast<std::size_t>(one.where)] = one.factor;
+        if (condition.location >= 0 && condition.location < std::ssize(loads))
+          loads[static_cast<std::size_t>(condition.location)] = condition.factor;
       }
     if (const auto shared = shared_by_speed(plan, speeds))
       add(Response::share, *shared, kDoubtOfNeighbour, true);
-    if (const auto cut = cut_by_speed(plan, usual_.model, speeds, loads, head_in_layers(plan)))
+    if (const auto cut = cut_by_speed(plan, usual_demand_.model, speeds, loads, head_in_layers(plan)))
       add(Response::recut, *cut, kDoubtOfNeighbour, true);
     if (const auto rest = without_slow_replicas(plan, usable(speeds), 1 / kSlow))
       add(Response::drop, *rest, kDoubtOfNeighbour, true);
-    for (const Plan& known : limits_.known_plans) add(Response::replan, known, kDoubtOfPrediction, true);
+    for (const Plan& known_plan : limits_.known_plans)
+      add(Response::replan, known_plan, kDoubtOfPrediction, true);
     if (view_.num_devices() > limits_.searched_devices) return std::move(options_);
     add_planned();
     add_without_slow();
@@ -56,44 +57,48 @@ class Responder {
   }
 
  private:
-  void add(Response response, const Plan& plan, double doubt, bool moves) {
+  void add(Response response, const Plan& plan, double uncertainty, bool moves) {
     const auto is_same = [&](const PlannedOption& known) {
       return known.plan == plan && known.dropped.empty();
     };
-    if (std::any_of(options_.begin(), options_.end(), is_same) || find_problem(plan, usual_.model)) return;
-    if (response != Response::stay && !peak_memory_of(now_, view_, plan).fits()) return;
-    PlannedOption one{{.response = response, .doubt = doubt}, plan};
-    one.option.step_seconds = seconds_of(now_, view_, plan);
-    one.option.usual_seconds = seconds_of(usual_, usual_view_, plan);
-    one.option.pause_seconds = response == Response::stay ? 0 : pause_of(costs_, usual_.model, plan, moves);
-    one.option.devices = num_devices(plan);
-    options_.push_back(std::move(one));
+    if (std::any_of(options_.begin(), options_.end(), is_same) || find_problem(plan, usual_demand_.model))
+      return;
+    if (response != Response::stay && !peak_memory_of(present_demand_, view_, plan).fits()) return;
+    PlannedOption planned_option{{.response = response, .uncertainty = uncertainty}, plan};
+    planned_option.option.step_seconds = seconds_of(present_demand_, view_, plan);
+    planned_option.option.usual_seconds = seconds_of(usual_demand_, usual_view_, plan);
+    planned_option.option.pause_seconds =
+        response == Response::stay ? 0 : pause_of(costs_, usual_demand_.model, plan, moves);
+    planned_option.option.devices = num_devices(plan);
+    options_.push_back(std::move(planned_option));
   }
 
   // The cost of the head relative to a layer, by the cost model with measured corrections.
   std::optional<double> head_in_layers(const Plan& plan) const {
     if (plan.pipelines.front().stages.size() < 2) return std::nullopt;
     BlockRates all{};
-    for (const StageWork& stage : stage_work(plan, usual_.model, usual_.cluster))
+    for (const StageWork& stage : stage_work(plan, usual_demand_.model, usual_demand_.cluster))
       for (std::size_t role = 0; role < kBlockRoles; ++role) all[role].predicted += stage.compute[role];
     const double layers = all[static_cast<std::size_t>(BlockRole::layer)].predicted,
                  head = all[static_cast<std::size_t>(BlockRole::head)].predicted;
     if (layers <= 0 || head <= 0) return std::nullopt;
-    return head * usual_.constants.head_residual * static_cast<double>(usual_.model.layers) / layers;
+    return head * usual_demand_.constants.head_residual * static_cast<double>(usual_demand_.model.layers) /
+           layers;
   }
 
   // Device speeds in which a slow network counts as slow devices.
   std::vector<double> usable(std::vector<double> speeds) const {
     for (std::size_t i = 0; i < speeds.size(); ++i)
-      for (const Condition& one : conditions_)
-        if (one.cause == Cause::link && cluster_.node_of(view_.map().devices()[i]) == one.where)
-          speeds[i] /= one.factor;
+      for (const Condition& condition : conditions_)
+        if (condition.cause == Cause::link &&
+            cluster_.node_of(view_.map().devices()[i]) == condition.location)
+          speeds[i] /= condition.factor;
     return speeds;
   }
 
   void add_planned() {
     const SearchResult found =
-        search(now_, view_, search_limits(limits_, view_.num_devices(), limits_.alternatives));
+        search(present_demand_, view_, search_limits(limits_, view_.num_devices(), limits_.alternatives));
     add(Response::replan, found.plan, kDoubtOfPrediction, true);
     for (const Alternative& other : found.alternatives)
       // The search also reports better plans that violate constraints; they are skipped.
@@ -107,10 +112,10 @@ class Responder {
     std::vector<int> dropped;
     for (const SpeedFactor& slow : profile.speed_factors)
       if (slow.factor < 1 / kSlow) dropped.push_back(slow.device);
-    for (const Condition& one : conditions_)
-      if (one.cause == Cause::link)
+    for (const Condition& condition : conditions_)
+      if (condition.cause == Cause::link)
         for (int d = 0; d < cluster_.num_devices(); ++d)
-          if (cluster_.node_of(Device{d}) == one.where) dropped.push_back(d);
+          if (cluster_.node_of(Device{d}) == condition.location) dropped.push_back(d);
     for (const int device : profile.missing_devices) std::erase(dropped, device);
     std::sort(dropped.begin(), dropped.end());
     dropped.erase(std::unique(dropped.begin(), dropped.end()), dropped.end());
@@ -121,23 +126,24 @@ class Responder {
       return std::binary_search(dropped.begin(), dropped.end(), slow.device);
     });
     const Cluster rest(profile);
-    const Demand demand = demand_on(usual_, rest, usual_.constants);
+    const Demand demand = demand_on(usual_demand_, rest, usual_demand_.constants);
     const ClusterView cluster_view(rest);
     const auto found = find_plan(demand, cluster_view, search_limits(limits_, view_.num_devices(), 0));
     if (!found) return;  // the model does not fit on the remaining devices
-    PlannedOption one{{.response = Response::drop, .doubt = kDoubtOfPrediction}, found->plan, dropped};
-    one.option.step_seconds = one.option.usual_seconds = found->step.seconds;
-    one.option.pause_seconds = pause_of(costs_, usual_.model, found->plan, true);
-    one.option.devices = num_devices(found->plan);
-    options_.push_back(std::move(one));
+    PlannedOption planned_option{
+        {.response = Response::drop, .uncertainty = kDoubtOfPrediction}, found->plan, dropped};
+    planned_option.option.step_seconds = planned_option.option.usual_seconds = found->step.seconds;
+    planned_option.option.pause_seconds = pause_of(costs_, usual_demand_.model, found->plan, true);
+    planned_option.option.devices = num_devices(found->plan);
+    options_.push_back(std::move(planned_option));
   }
 
-  const Demand& usual_;
+  const Demand& usual_demand_;
   const RecoveryCosts& costs_;
   const ResponseLimits& limits_;
   const std::vector<Condition>& conditions_;
   const Cluster cluster_;  // under the present conditions
-  const Demand now_;
+  const Demand present_demand_;
   const ClusterView view_, usual_view_;
   std::vector<PlannedOption> options_;
 };
@@ -156,10 +162,10 @@ double pause_of(const RecoveryCosts& costs, const ModelSpec& model, const Plan& 
   return costs.switch_seconds + costs.move_seconds(bytes);
 }
 
-std::vector<PlannedOption> responses(const Demand& usual, const Plan& plan,
+std::vector<PlannedOption> responses(const Demand& usual_demand, const Plan& plan,
                                      const std::vector<Condition>& conditions, const RecoveryCosts& costs,
                                      const ResponseLimits& limits) {
-  return Responder(usual, conditions, costs, limits).run(plan);
+  return Responder(usual_demand, conditions, costs, limits).run(plan);
 }
 
 }  // namespace optimus

@@ -27,9 +27,10 @@ std::optional<GridShape> grid_of(const Pipeline& pipeline) {
       for (const BlockRun& run : chunk.runs)
         if (run.strategy.tp * run.strategy.cp != first.tp * first.cp) return std::nullopt;
     const int unit = first.tp * first.cp;
-    const GridShape own{unit, static_cast<int>(stage.devices.size()) / unit};
-    if (shape && (shape->unit != own.unit || shape->replicas != own.replicas)) return std::nullopt;
-    shape = own;
+    const GridShape own_shape{unit, static_cast<int>(stage.devices.size()) / unit};
+    if (shape && (shape->unit != own_shape.unit || shape->replicas != own_shape.replicas))
+      return std::nullopt;
+    shape = own_shape;
   }
   return shape;
 }
@@ -78,15 +79,16 @@ std::vector<int> even_microbatches_of(std::int64_t sequences, std::int64_t repli
 
 std::optional<Plan> shared_by_speed(const Plan& plan, const std::vector<double>& speeds) {
   if (plan.pipelines.size() != 1) return std::nullopt;
-  const Pipeline& whole = plan.pipelines.front();
-  const std::optional<GridShape> shape = grid_of(whole);
+  const Pipeline& pipeline = plan.pipelines.front();
+  const std::optional<GridShape> shape = grid_of(pipeline);
   if (!shape || shape->replicas < 2) return std::nullopt;
   std::map<double, std::vector<int>, std::greater<>> by_speed;  // the fastest first
-  for (int r = 0; r < shape->replicas; ++r) by_speed[speed_of_replica(whole, *shape, r, speeds)].push_back(r);
+  for (int r = 0; r < shape->replicas; ++r)
+    by_speed[speed_of_replica(pipeline, *shape, r, speeds)].push_back(r);
   if (by_speed.size() < 2) return std::nullopt;
   double power = 0;
   for (const auto& [speed, replicas] : by_speed) power += speed * static_cast<double>(replicas.size());
-  const int size = std::max(1, whole.microbatches.front() / shape->replicas);
+  const int size = std::max(1, pipeline.microbatches.front() / shape->replicas);
   Plan result = plan;
   result.pipelines.clear();
   std::int64_t remaining = plan.batch;
@@ -98,7 +100,7 @@ std::optional<Plan> shared_by_speed(const Plan& plan, const std::vector<double>&
     const bool is_last = std::next(it) == by_speed.rend();
     const std::int64_t own = is_last ? remaining : std::llround(share) * count;
     if (own < count || own > remaining) return std::nullopt;  // a replica would have no sequence
-    Pipeline part = part_of(whole, *shape, replicas);
+    Pipeline part = part_of(pipeline, *shape, replicas);
     part.microbatches = even_microbatches_of(own, count, size);
     result.pipelines.push_back(std::move(part));
     remaining -= own;
@@ -122,22 +124,22 @@ bool can_share(const Pipeline& pipeline, int replicas) {
 
 std::optional<Plan> without_slow_replicas(const Plan& plan, const std::vector<double>& speeds, double least) {
   if (plan.pipelines.size() != 1) return std::nullopt;
-  const Pipeline& whole = plan.pipelines.front();
-  const std::optional<GridShape> shape = grid_of(whole);
+  const Pipeline& pipeline = plan.pipelines.front();
+  const std::optional<GridShape> shape = grid_of(pipeline);
   if (!shape) return std::nullopt;
   double fastest = 0;
   for (const double speed : speeds) fastest = std::max(fastest, speed);
   std::vector<int> remaining;
   for (int r = 0; r < shape->replicas; ++r)
-    if (speed_of_replica(whole, *shape, r, speeds) >= least * fastest) remaining.push_back(r);
+    if (speed_of_replica(pipeline, *shape, r, speeds) >= least * fastest) remaining.push_back(r);
   // Healthy replicas are dropped too if shard groups would not be even. The batch is distributed in whole
   // sequences, so the remaining replicas often have no more work with a few replicas less.
-  while (!remaining.empty() && !can_share(whole, static_cast<int>(remaining.size()))) remaining.pop_back();
+  while (!remaining.empty() && !can_share(pipeline, static_cast<int>(remaining.size()))) remaining.pop_back();
   const int count = static_cast<int>(remaining.size());
   if (count == 0 || count == shape->replicas || plan.batch < count) return std::nullopt;
   Plan result = plan;
-  result.pipelines.front() = part_of(whole, *shape, remaining);
-  const int size = std::max(1, whole.microbatches.front() / shape->replicas);
+  result.pipelines.front() = part_of(pipeline, *shape, remaining);
+  const int size = std::max(1, pipeline.microbatches.front() / shape->replicas);
   // A last micro-batch with fewer sequences than replicas is merged into the one before.
   std::vector<int>& sizes = result.pipelines.front().microbatches = microbatches_of(plan.batch, count * size);
   if (sizes.size() > 1 && sizes.back() < count) sizes[sizes.size() - 2] += sizes.back(), sizes.pop_back();
@@ -202,7 +204,7 @@ std::optional<Plan> cut_by_speed(const Plan& plan, const ModelSpec& model, const
   int block = 0;
   for (int s = 0; s < num_stages; ++s) {
     BlockRun& run = pipeline.stages[static_cast<std::size_t>(s)].chunks.front().runs.front();
-    run.first = block;
+    run.first_block = block;
     run.count =
         layers_of_stage[static_cast<std::size_t>(s)] + (s == 0 ? 1 : 0) + (s == num_stages - 1 ? 1 : 0);
     block += run.count;

@@ -27,22 +27,22 @@ struct StagePredictions {
 };
 
 std::vector<StagePredictions> predictions_of_stages(const RunMeasurements& seen, const Setup& setup) {
-  const ModelWork work = work_of(seen.model, seen.plan.sequence_length);
+  const ModelWork model_work = work_of(seen.model, seen.plan.sequence_length);
   std::vector<StagePredictions> result;
   for (const Pipeline& pipeline : seen.plan.pipelines)
     for (const Stage& stage : pipeline.stages) {
       const int device = stage.devices.front();
-      const PricedProgram priced(setup, work, compile_without_buffers(seen.plan, seen.model, device),
+      const PricedProgram priced(setup, model_work, compile_without_buffers(seen.plan, seen.model, device),
                                  Device{device});
       const std::vector<double> seconds = priced.price(fitted_constants());
       const StepMeter meter(priced.program(), seen.plan, seen.model, seconds);
-      StagePredictions& own = result.emplace_back();
+      StagePredictions& own_predictions = result.emplace_back();
       for (std::size_t i = 0; i < seconds.size(); ++i) {
         const Op op = priced.program().instructions[i].op;
-        if (op == Op::optimizer) own.optimizer += seconds[i];
-        if (op == Op::load_batch) own.host += seconds[i];
+        if (op == Op::optimizer) own_predictions.optimizer += seconds[i];
+        if (op == Op::load_batch) own_predictions.host += seconds[i];
         const auto [channel, bytes] = meter.message(i);
-        double& largest = own.bytes[static_cast<std::size_t>(channel)];
+        double& largest = own_predictions.bytes[static_cast<std::size_t>(channel)];
         largest = std::max(largest, bytes);
       }
     }
@@ -59,13 +59,13 @@ class Collector {
 
   std::vector<Evidence> from_instructions() {
     const std::vector<StagePredictions> predicted_stages = predictions_of_stages(seen_, setup_);
-    const std::vector<StageWork> work = stage_work(seen_.plan, seen_.model, seen_.cluster);
-    for (const Observation& one : seen_.observations) {
-      add_rates(one);
-      add_measure(one, Measure::optimizer, ResidualKind::optimizer, predicted_stages,
+    const std::vector<StageWork> work_of_stages = stage_work(seen_.plan, seen_.model, seen_.cluster);
+    for (const Observation& observation : seen_.observations) {
+      add_rates(observation);
+      add_measure(observation, Measure::optimizer, ResidualKind::optimizer, predicted_stages,
                   &StagePredictions::optimizer);
-      add_measure(one, Measure::host, ResidualKind::host, predicted_stages, &StagePredictions::host);
-      add_links(one, predicted_stages, work);
+      add_measure(observation, Measure::host, ResidualKind::host, predicted_stages, &StagePredictions::host);
+      add_links(observation, predicted_stages, work_of_stages);
     }
     std::vector<Evidence> result;
     for (const auto& [key, logs] : logs_)
@@ -83,40 +83,41 @@ class Collector {
     for (const StagePrediction& stage : step.stages) compute = std::max(compute, stage.split.compute);
     if (!(step.seconds > 0)) return {};
     constexpr double kStepDoubt = 0.05;
-    const double rest = std::clamp(1 - compute / step.seconds, 0.0, 1.0);
+    const double remainder = std::clamp(1 - compute / step.seconds, 0.0, 1.0);
     const double log = std::log(median_value(seen_.step_seconds) / step.seconds);
-    return {{ResidualKind::layers, seen_.device, std::clamp(log, -kMost, kMost), kStepDoubt + rest,
+    return {{ResidualKind::layers, seen_.device, std::clamp(log, -kMost, kMost), kStepDoubt + remainder,
              static_cast<int>(seen_.step_seconds.size())}};
   }
 
  private:
   static constexpr double kMost = 5;  // larger ratios than e^5 have another reason
 
-  void put(ResidualKind kind, const std::string& where, double measured, double predicted) {
-    if (measured > 0 && predicted > 0) logs_[{kind, where}].push_back(std::log(measured / predicted));
+  void add_ratio(ResidualKind kind, const std::string& device_type, double measured, double predicted) {
+    if (measured > 0 && predicted > 0) logs_[{kind, device_type}].push_back(std::log(measured / predicted));
   }
 
-  void add_rates(const Observation& one) {
+  void add_rates(const Observation& observation) {
     constexpr ResidualKind kRoles[] = {ResidualKind::embedding, ResidualKind::layers, ResidualKind::head};
     static_assert(std::size(kRoles) == kBlockRoles);
     for (std::size_t role = 0; role < kBlockRoles; ++role)
-      put(kRoles[role], seen_.device, one.rates[role].seconds, one.rates[role].predicted);
+      add_ratio(kRoles[role], seen_.device, observation.rates[role].seconds,
+                observation.rates[role].predicted);
   }
 
   // Sums over all stages, so that a stage with little of this work has little weight.
-  void add_measure(const Observation& one, Measure measure, ResidualKind kind,
+  void add_measure(const Observation& observation, Measure measure, ResidualKind kind,
                    const std::vector<StagePredictions>& predicted_stages, double StagePredictions::*member) {
     double measured = 0, predicted = 0;
-    for (const auto& [group, steps] : one.groups)
+    for (const auto& [group, steps] : observation.groups)
       if (group >= 0 && group < std::ssize(predicted_stages) && steps.of(measure).count > 0)
         measured += steps.of(measure).median(),
             predicted += predicted_stages[static_cast<std::size_t>(group)].*member;
-    put(kind, seen_.device, measured, predicted);
+    add_ratio(kind, seen_.device, measured, predicted);
   }
 
-  void add_links(const Observation& one, const std::vector<StagePredictions>& predicted_stages,
+  void add_links(const Observation& observation, const std::vector<StagePredictions>& predicted_stages,
                  const std::vector<StageWork>& stage_work) {
-    for (const auto& [group, steps] : one.groups) {
+    for (const auto& [group, steps] : observation.groups) {
       if (group < 0 || group >= std::ssize(predicted_stages) || group >= topology_.num_groups()) continue;
       const auto g = static_cast<std::size_t>(group);
       for (std::size_t c = 0; c < kChannels; ++c) {
@@ -127,10 +128,10 @@ class Collector {
         if (spread.count == 0) continue;
         constexpr double kSmall =
             256 << 10;  // bytes; latency is a small part of larger messages on all known links
-        put(predicted_stages[g].bytes[c] < kSmall ? ResidualKind::small_messages
-                                                  : ResidualKind::large_messages,
-            seen_.device + (is_between_nodes ? "/network" : "/domain"), spread.median(),
-            stage_work[g].links[c]);
+        add_ratio(predicted_stages[g].bytes[c] < kSmall ? ResidualKind::small_messages
+                                                        : ResidualKind::large_messages,
+                  seen_.device + (is_between_nodes ? "/network" : "/domain"), spread.median(),
+                  stage_work[g].links[c]);
       }
     }
   }
@@ -149,8 +150,8 @@ std::vector<Evidence> evidence_of(const RunMeasurements& seen) {
   const double seconds = std::accumulate(seen.step_seconds.begin(), seen.step_seconds.end(), 0.0);
   if (seen.model.is_custom() || std::ssize(seen.step_seconds) < kLeastSteps || seconds < kLeastRunSeconds)
     return {};
-  const auto is_timed = [](const Observation& one) {
-    return one.rates[static_cast<std::size_t>(BlockRole::layer)].seconds > 0;
+  const auto is_timed = [](const Observation& observation) {
+    return observation.rates[static_cast<std::size_t>(BlockRole::layer)].seconds > 0;
   };
   Collector collector(seen);
   if (std::count_if(seen.observations.begin(), seen.observations.end(), is_timed) >= kLeastObservations)

@@ -1,10 +1,10 @@
-// Errors of the cost model that a run shows, for the history (cost/history.h): measured over predicted
-// seconds by kind of work.
+// Derives from a run the errors of the cost model, for the history (cost/history.h): the ratio of measured
+// to predicted seconds by kind of work.
 //
 // If instructions were timed (several ranks on CPUs), layers, embedding, head, optimizer updates, the host
-// and links are distinguished. Otherwise only steps are known: their time counts as time of layers, with a
-// doubt that grows with the rest of the step. Medians ignore short disturbances. A condition that lasted is
-// part of the result; later runs outweigh it. Pure.
+// and links are distinguished. Otherwise only step times are known: they are attributed to the layers, with
+// an uncertainty that grows with the share of everything else in the step. Medians ignore short
+// disturbances. A lasting condition distorts the result, until later runs outweigh it. Pure.
 #pragma once
 
 #include <vector>
@@ -25,13 +25,14 @@ struct RunMeasurements {
   const Cluster& cluster;
   std::string device;                     // device type
   std::vector<Observation> observations;  // with this plan
-  std::vector<double> step_seconds;       // with this plan, without the first few
+  std::vector<double> step_seconds;       // with this plan, without the first few steps
 };
 
-// Shorter runs are no evidence.
+// Shorter runs do not count as evidence.
 inline constexpr int kLeastSteps = 20, kLeastObservations = 4;
 inline constexpr double kLeastRunSeconds = 30;
-// Empty if the run is no evidence. Custom models are none, because the cost model does not know them.
+// Empty if the run does not count as evidence: it is too short, or it trains a custom model, which the cost
+// model does not know.
 std::vector<Evidence> evidence_of(const RunMeasurements& seen);
 
 // The plan as the history records it.

@@ -7,18 +7,19 @@
 
 namespace optimus {
 
-void StayReports::add_once(const std::string& key, StayDecision stay) {
-  if (reported_.insert(key).second) add(std::move(stay));
+void StayReports::add_once(const std::string& key, StayDecision stay_decision) {
+  if (reported_.insert(key).second) add(std::move(stay_decision));
 }
 
-void StayReports::add_for(const std::vector<Condition>& conditions, StayDecision stay) {
+void StayReports::add_for(const std::vector<Condition>& conditions, StayDecision stay_decision) {
   constexpr double kSevere = 1.3;
   std::string key;
-  for (const Condition& one : conditions)
-    if (one.factor >= kSevere) key += fmt::format("{} {} ", word_of(one.cause), one.where);
+  for (const Condition& condition : conditions)
+    if (condition.factor >= kSevere)
+      key += fmt::format("{} {} ", word_of(condition.cause), condition.location);
   if (key.empty()) return;
-  key += stay.reason;
-  add_once(key, std::move(stay));
+  key += stay_decision.reason;
+  add_once(key, std::move(stay_decision));
 }
 
 std::optional<StayDecision> StayReports::take() {

@@ -15,14 +15,14 @@ namespace optimus {
 
 class StayReports {
  public:
-  void add(StayDecision stay) { queue_.push_back(std::move(stay)); }
-  // Only if no report with this key was added on this plan.
-  void add_once(const std::string& key, StayDecision stay);
-  // Only for severe conditions, once for these conditions and this reason.
-  void add_for(const std::vector<Condition>& conditions, StayDecision stay);
-  // The oldest one.
+  void add(StayDecision stay_decision) { queue_.push_back(std::move(stay_decision)); }
+  // Adds the report unless one with this key was already added on this plan.
+  void add_once(const std::string& key, StayDecision stay_decision);
+  // Adds the report only if the conditions are severe, and once for the same conditions and reason.
+  void add_for(const std::vector<Condition>& conditions, StayDecision stay_decision);
+  // Removes and returns the oldest report; empty if there is none.
   std::optional<StayDecision> take();
-  // The plan has changed.
+  // Called when the plan has changed.
   void reset() { queue_.clear(), reported_.clear(); }
 
  private:

@@ -11,8 +11,8 @@
 namespace optimus {
 namespace {
 
-WorkKind kind_of(const Instruction& at) {
-  switch (at.op) {
+WorkKind kind_of(const Instruction& instruction) {
+  switch (instruction.op) {
     case Op::load_batch:
       return WorkKind::load_batch;
     case Op::forward:
@@ -68,13 +68,13 @@ int group_of(const Plan& plan, const PlanLocation& location) {
   return group;
 }
 
-double bytes_on_the_wire(const Instruction& at, const Group* group) {
-  const auto bytes = static_cast<double>(at.bytes);
+double bytes_on_the_wire(const Instruction& instruction, const Group* group) {
+  const auto bytes = static_cast<double>(instruction.bytes);
   if (group == nullptr) return bytes;
   const auto size = static_cast<double>(std::max<std::size_t>(1, group->members.size()));
   // A reduce-scatter has half the volume of an all-reduce.
-  const bool is_both_ways = at.op == Op::all_reduce || at.op == Op::sync_gradients ||
-                            (at.op == Op::reduce_gradients && group->role != Role::shard);
+  const bool is_both_ways = instruction.op == Op::all_reduce || instruction.op == Op::sync_gradients ||
+                            (instruction.op == Op::reduce_gradients && group->role != Role::shard);
   return bytes * (size - 1) / size * (is_both_ways ? 2 : 1);
 }
 
@@ -100,13 +100,14 @@ std::vector<int> computing_spans(const Program& program, const ModelSpec& model)
     firsts.push_back(is_computing(at.op) ? index : -1);
     if (index == 0 || firsts.back() < 0 || firsts[static_cast<std::size_t>(index - 1)] < 0) continue;
     const int first = firsts[static_cast<std::size_t>(index - 1)];
-    const Instruction& before = program.instructions[static_cast<std::size_t>(index - 1)];
+    const Instruction& previous_instruction = program.instructions[static_cast<std::size_t>(index - 1)];
     const auto waits = program.waits(at);
     const bool waits_for_others = std::any_of(waits.begin(), waits.end(), [&](int wait) {
       return !is_computing(program.instructions[static_cast<std::size_t>(wait)].op);
     });
-    const bool is_like = kind_of(at) == kind_of(before) && at.microbatch == before.microbatch &&
-                         role_of(model, at.block) == role_of(model, before.block);
+    const bool is_like = kind_of(at) == kind_of(previous_instruction) &&
+                         at.microbatch == previous_instruction.microbatch &&
+                         role_of(model, at.block) == role_of(model, previous_instruction.block);
     if (is_like && !waits_for_others) firsts.back() = first;
   }
   return firsts;
@@ -131,25 +132,26 @@ StepMeter::StepMeter(const Program& program, const Plan& plan, const ModelSpec& 
 }
 
 StepMeter::InstructionInfo StepMeter::info_of(const Program& program, const Plan& plan,
-                                              const ModelSpec& model, const Instruction& at,
+                                              const ModelSpec& model, const Instruction& instruction,
                                               double predicted) const {
-  InstructionInfo info{.is_counted = true, .kind = kind_of(at), .predicted = predicted};
-  info.is_compute = is_computing(at.op);
-  if (info.is_compute && at.block >= 0) info.role = role_of(model, at.block);
-  if (at.op == Op::send || at.op == Op::receive) {
+  InstructionInfo info{.is_counted = true, .kind = kind_of(instruction), .predicted = predicted};
+  info.is_compute = is_computing(instruction.op);
+  if (info.is_compute && instruction.block >= 0) info.role = role_of(model, instruction.block);
+  if (instruction.op == Op::send || instruction.op == Op::receive) {
     // Messages to other pipelines, or to stages further away, belong to no channel.
-    const PlanLocation peer = location_of(plan, at.peer);
+    const PlanLocation peer = location_of(plan, instruction.peer);
     const int away = peer.stage - program.location.stage;
     info.is_message = peer.pipeline == program.location.pipeline && (away == 1 || away == -1);
     info.channel = away > 0 ? Channel::next : Channel::previous;
-  } else if (at.group >= 0 && at.op != Op::step_gate) {
-    const Role role = program.groups[static_cast<std::size_t>(at.group)].role;
+  } else if (instruction.group >= 0 && instruction.op != Op::step_gate) {
+    const Role role = program.groups[static_cast<std::size_t>(instruction.group)].role;
     info.is_message = role != Role::world;
     info.channel = role == Role::tensor || role == Role::context || role == Role::expert ? Channel::tensor
                                                                                          : Channel::data;
   }
-  const Group* const group = at.group < 0 ? nullptr : &program.groups[static_cast<std::size_t>(at.group)];
-  info.bytes = info.is_message ? bytes_on_the_wire(at, group) : 0;
+  const Group* const group =
+      instruction.group < 0 ? nullptr : &program.groups[static_cast<std::size_t>(instruction.group)];
+  info.bytes = info.is_message ? bytes_on_the_wire(instruction, group) : 0;
   info.is_message = info.is_message && info.bytes > 0;
   return info;
 }
@@ -167,14 +169,14 @@ void StepMeter::observe(const MeasuredStep& step, const std::vector<InstructionT
   sum_.lengths.squares += step.squares;
   const bool is_timed = !times.empty();
   if (is_timed && num_timed_++ == 0) relative_work_ = 0;  // from now on only the work of timed steps counts
-  const double usual = linear_ + attention_ * step.expected_squares;
+  const double typical = linear_ + attention_ * step.expected_squares;
   if (is_timed || num_timed_ == 0)
-    relative_work_ += usual > 0 ? (linear_ + attention_ * step.squares) / usual : 1;
+    relative_work_ += typical > 0 ? (linear_ + attention_ * step.squares) / typical : 1;
   for (const InstructionTime& time : times) {
     const InstructionInfo& info = infos_[static_cast<std::size_t>(time.instruction)];
     const double seconds = std::max(0.0, time.end - time.start);
-    WorkTime& work = sum_.kinds[static_cast<std::size_t>(info.kind)];
-    work.seconds += seconds, ++work.count;
+    WorkTime& work_time = sum_.kinds[static_cast<std::size_t>(info.kind)];
+    work_time.seconds += seconds, ++work_time.count;
     if (!info.is_compute || info.predicted <= 0) continue;
     Rate& rate = sum_.rates[static_cast<std::size_t>(info.role)];
     rate.seconds += seconds, rate.predicted += info.predicted;
@@ -203,7 +205,7 @@ RankStep StepMeter::take() {
   const double steps = num_steps_;
   const int num_measured = num_timed_ > 0 ? num_timed_ : num_steps_;
   mean.seconds /= steps, mean.data_wait /= steps, mean.relative_work = relative_work_ / num_measured;
-  for (WorkTime& work : mean.kinds) work.seconds /= num_measured, work.count /= num_measured;
+  for (WorkTime& work_time : mean.kinds) work_time.seconds /= num_measured, work_time.count /= num_measured;
   for (const WorkKind kind : {WorkKind::forward, WorkKind::recompute, WorkKind::backward})
     mean.kinds[static_cast<std::size_t>(kind)].seconds /= part_;
   for (Rate& rate : mean.rates) rate.seconds /= num_measured, rate.predicted /= num_measured;

@@ -2,12 +2,12 @@
 //
 //   StepMeter meter(program, plan, model, predicted);
 //   for each step: meter.observe({seconds, data_wait}, times);
-//   …                                                       // at times, at all ranks after the same step
+// … // from time to time, on all ranks after the same step
 //   const RankStep mean = meter.take();
 //
-// Only the fastest message or collective of a step counts, among those of at least half the largest size.
-// Others may include waiting for peers, which cannot be measured without a shared clock. Pure; one thread at
-// a time.
+// The speed of a channel in a step is that of its fastest message or collective, among those of at least
+// half the largest size. The times of other messages may include waiting for peers, which cannot be
+// measured without a shared clock. Pure; one thread at a time.
 #pragma once
 
 #include <vector>
@@ -19,35 +19,35 @@
 
 namespace optimus {
 
-// The stage, counted through all pipelines as in Topology.
+// The index of the stage, with the stages of all pipelines numbered consecutively, as in Topology.
 int group_of(const Plan& plan, const PlanLocation& location);
-// Bytes that a device sends in a message, or in a collective with ring algorithms.
-double bytes_on_the_wire(const Instruction& at, const Group* group);
+// Bytes that one device sends for a message, or for a collective that uses a ring algorithm.
+double bytes_on_the_wire(const Instruction& instruction, const Group* group);
 BlockRole role_of(const ModelSpec& model, int block);
 // Whether the instruction is forward, recompute or backward.
 bool is_computing(Op op);
 
-// [instruction]: the first instruction of its span; -1: it does not compute. The instructions of a span are
-// consecutive, have the same kind and the same kind of block, and wait only for each other, so a span can be
-// timed as a whole.
+// Returns for each instruction the first instruction of its span, or -1 if it does not compute. The
+// instructions of a span are consecutive, have the same kind and the same kind of block, and wait only for
+// each other, so a span can be timed as a whole.
 std::vector<int> computing_spans(const Program& program, const ModelSpec& model);
 
 struct MeasuredStep {
   double seconds = 0, data_wait = 0;
-  // Sums of squared lengths: of this rank, and the mean over the whole step for the same number of sequences;
-  // 0: not known.
+  // Sums of squared sequence lengths: of this rank's sequences, and the average over all ranks for the same
+  // number of sequences; 0 if unknown.
   double squares = 0, expected_squares = 0;
   std::int64_t sequences = 0, tokens = 0;  // of this rank, without padding
 };
 
 class StepMeter {
  public:
-  // predicted: [instruction] seconds by the cost model; empty: not known. Copies what it needs.
+  // `predicted` has the cost model's seconds for each instruction; empty if unknown. No reference is kept.
   StepMeter(const Program& program, const Plan& plan, const ModelSpec& model, std::vector<double> predicted);
 
-  // times: empty if the instructions of this step were not timed.
+  // `times` is empty if the instructions of this step were not timed.
   void observe(const MeasuredStep& step, const std::vector<InstructionTime>& times);
-  // The channel and the bytes of a message or collective; 0 bytes: the instruction is none.
+  // The channel and the size of a message or collective; 0 bytes if the instruction is neither.
   std::pair<Channel, double> message(std::size_t instruction) const {
     const InstructionInfo& info = infos_[instruction];
     return {info.channel, info.is_message ? info.bytes : 0};
@@ -55,8 +55,9 @@ class StepMeter {
   // [instruction]: whether it is a message or a collective.
   std::vector<bool> messages() const;
   bool is_empty() const { return num_steps_ == 0; }
-  // The mean over the steps since the last call, of which there must be at least one. Times of instructions:
-  // over the timed steps. Computing is scaled as if all ranks of the stage had the same part of the batch.
+  // Returns the mean over the steps since the last call, of which there must be at least one. Instruction
+  // times are averaged over timed steps only. Compute times are scaled as if all ranks of the stage had
+  // equal shares of the batch.
   RankStep take();
 
  private:
@@ -69,7 +70,7 @@ class StepMeter {
     double bytes = 0, predicted = 0;
   };
   InstructionInfo info_of(const Program& program, const Plan& plan, const ModelSpec& model,
-                          const Instruction& at, double predicted) const;
+                          const Instruction& instruction, double predicted) const;
   void add_links(const std::vector<InstructionTime>& times);
 
   RankStep sum_;
@@ -78,8 +79,8 @@ class StepMeter {
   std::array<int, kChannels> num_measured_{};  // steps
   int num_steps_ = 0, num_timed_ = 0;
   double relative_work_ = 0;  // of timed steps; of all steps if none was timed
-  double part_ = 1;           // this rank's tokens relative to those of the stage's first rank
-  // Flops of a step that are proportional to tokens, and flops per squared length.
+  double part_ = 1;           // this rank's share of the tokens, relative to that of the stage's first rank
+  // FLOPs of a step that are proportional to the number of tokens, and FLOPs per squared sequence length.
   double linear_ = 0, attention_ = 0;
 };
 

@@ -12,27 +12,27 @@ namespace optimus {
 
 TimeLine random_time_line(const Cluster& cluster, double length, const ConditionRates& rates,
                           std::uint64_t seed) {
-  const RandomKey key = RandomKey(seed).with("time line");
+  const RandomKey key = RandomKey(seed).derive("time line");
   std::uint64_t drawn = 0;
   const auto uniform = [&] { return random_uniform(key, drawn++); };
   TimeLine line{length, {}};
-  const auto put = [&](Cause cause, int places, double per_hour, double minimum, double maximum) {
+  const auto add_conditions = [&](Cause cause, int places, double per_hour, double minimum, double maximum) {
     const double rate = per_hour * places / 3600;
     for (double at = -std::log(1 - uniform()) / rate; at < length; at += -std::log(1 - uniform()) / rate) {
       const Lifetime lifetime = usual_lifetime(cause);
       const double radius = std::sqrt(-2 * std::log(1 - uniform()));
       const double normal = radius * std::cos(2 * std::numbers::pi * uniform());
       const double factor = minimum * std::pow(maximum / minimum, uniform());
-      const int where = static_cast<int>(uniform() * places);
+      const int location = static_cast<int>(uniform() * places);
       line.conditions.push_back(
-          {{cause, where, factor}, at, lifetime.median * std::exp(lifetime.spread * normal)});
+          {{cause, location, factor}, at, lifetime.median * std::exp(lifetime.spread * normal)});
     }
   };
-  put(Cause::device, cluster.num_devices(), rates.device_per_hour, 1.1, 5);
-  put(Cause::host, cluster.num_nodes(), rates.host_per_hour, 1.1, 2);
-  put(Cause::link, cluster.num_nodes(), rates.link_per_hour, 1.15, 3);
+  add_conditions(Cause::device, cluster.num_devices(), rates.device_per_hour, 1.1, 5);
+  add_conditions(Cause::host, cluster.num_nodes(), rates.host_per_hour, 1.1, 2);
+  add_conditions(Cause::link, cluster.num_nodes(), rates.link_per_hour, 1.15, 3);
   std::sort(line.conditions.begin(), line.conditions.end(),
-            [](const TimedCondition& a, const TimedCondition& b) { return a.at < b.at; });
+            [](const TimedCondition& a, const TimedCondition& b) { return a.begin < b.begin; });
   // Outages in InfiniteHBD's trace have a median of 33 h, and their logarithm has a standard deviation of 2
   // (environment_traces.cpp).
   constexpr double kRepair = 33 * 3600, kRepairSpread = 2, kLongestOutage = 1e8;

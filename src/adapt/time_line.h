@@ -1,5 +1,5 @@
-// TimeLine: the conditions and losses of a run with their times, read from a file or drawn at random.
-// trials/timeline_trial.h makes trials of them.
+// TimeLine: the conditions of a run and the failures of its nodes with their times, read from a file or
+// drawn at random. trials/timeline_trial.h makes simulated runs from timelines.
 //
 // The file format; times are seconds from the start of the run:
 //
@@ -8,7 +8,8 @@
 //     {"cause": "link", "where": 1, "factor": 3, "at": 2000, "for": 600}],
 //    "losses": [{"where": 2, "at": 4000, "for": 900}]}
 //
-// A loss is a node that is absent for this time. Traces of nodes are in simulate/availability.h.
+// A loss is the absence of a node for the given time. Traces of node availability are in
+// simulate/availability.h.
 #pragma once
 
 #include <string>
@@ -24,14 +25,14 @@ namespace optimus {
 
 struct TimedCondition {
   Condition condition;
-  double at = 0, length = 0;
+  double begin = 0, length = 0;
   bool operator==(const TimedCondition&) const = default;
 };
 
-// A node that is lost, and returns after `length` seconds.
+// A node that is lost at `begin` and returns after `length` seconds.
 struct TimedLoss {
   int node = 0;
-  double at = 0, length = 0;
+  double begin = 0, length = 0;
   bool operator==(const TimedLoss&) const = default;
 };
 
@@ -44,20 +45,20 @@ struct TimeLine {
 
 bool looks_like_time_line(std::string_view text);
 OrderedJson to_json(const TimeLine& line);
-// Throws UserError with the location in the file: another format, a cause that does not concern machines,
-// times beyond the length, factors below 1, unknown keys.
+// Throws UserError with the location in the file if it has another format, a cause that does not concern
+// machines, times beyond the length, factors below 1, or unknown keys.
 TimeLine parse_time_line(std::string_view text, const std::string& source);
 TimeLine read_time_line(const Path& file);  // throws ReportedError
 
 // Rates of random conditions. The rates are estimates; severities and durations follow published figures
 // (docs/understand/adaptation.md).
 struct ConditionRates {
-  double device_per_hour = 1.0 / 4000;  // of one device
+  double device_per_hour = 1.0 / 4000;  // expected conditions per device
   double host_per_hour = 1.0 / 4000;    // of one node
   double link_per_hour = 1.0 / 500;     // of one node
   double loss_per_hour = 0;             // of one node; 1 / 2,434 in InfiniteHBD's trace
 };
-// Slow devices and hosts, congested nodes and losses, for `length` seconds.
+// Draws slow devices and hosts, congested networks of nodes, and losses of nodes, for `length` seconds.
 TimeLine random_time_line(const Cluster& cluster, double length, const ConditionRates& rates,
                           std::uint64_t seed);
 

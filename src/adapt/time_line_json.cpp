@@ -11,37 +11,37 @@ constexpr int kTimeLineVersion = 1;
 constexpr double kLongestLine = 1e9;
 constexpr std::size_t kMostEntries = 100'000;
 
-double number_between(const JsonView& view, double low, double high) {
+double number_between(const JsonView& view, double min_value, double max_value) {
   const double value = view.number();
-  if (!(value >= low && value <= high))
-    throw UserError("{}: expected {} to {}, got {}", view.where(), low, high, value);
+  if (!(value >= min_value && value <= max_value))
+    throw UserError("{}: expected {} to {}, got {}", view.location(), min_value, max_value, value);
   return value;
 }
 
-TimedCondition parse_condition(const JsonView& one, double length) {
+TimedCondition parse_condition(const JsonView& view, double length) {
   const std::vector<std::string> keys = {"cause", "where", "factor", "at", "for"};
-  one.allow_only(keys);
+  view.allow_only(keys);
   TimedCondition timed;
-  timed.condition.cause = parse_cause(one.at("cause").text(), one.at("cause").where());
-  if (timed.condition.cause > Cause::cluster) one.at("cause").refuse("device, link, host or cluster");
-  timed.condition.where = static_cast<int>(one.integer_or("where", 0));
-  timed.condition.factor = number_between(one.at("factor"), 1, 1e6);
-  timed.at = number_between(one.at("at"), 0, length);
-  timed.length = number_between(one.at("for"), 0, kLongestLine);
+  timed.condition.cause = parse_cause(view.at("cause").text(), view.at("cause").location());
+  if (timed.condition.cause > Cause::cluster) view.at("cause").refuse("device, link, host or cluster");
+  timed.condition.location = static_cast<int>(view.integer_or("where", 0));
+  timed.condition.factor = number_between(view.at("factor"), 1, 1e6);
+  timed.begin = number_between(view.at("at"), 0, length);
+  timed.length = number_between(view.at("for"), 0, kLongestLine);
   return timed;
 }
 
-TimedLoss parse_loss(const JsonView& one, double length) {
+TimedLoss parse_loss(const JsonView& view, double length) {
   const std::vector<std::string> keys = {"where", "at", "for"};
-  one.allow_only(keys);
-  return {static_cast<int>(one.at("where").integer(0, INT_MAX)), number_between(one.at("at"), 0, length),
-          number_between(one.at("for"), 0, kLongestLine)};
+  view.allow_only(keys);
+  return {static_cast<int>(view.at("where").integer(0, INT_MAX)), number_between(view.at("at"), 0, length),
+          number_between(view.at("for"), 0, kLongestLine)};
 }
 
 std::vector<JsonView> entries(const JsonView& list, const std::string& source) {
   std::vector<JsonView> all = list.elements();
   if (all.size() > kMostEntries)
-    throw UserError("{}: {} has more than {} entries", source, list.where(), kMostEntries);
+    throw UserError("{}: {} has more than {} entries", source, list.location(), kMostEntries);
   return all;
 }
 
@@ -54,18 +54,19 @@ bool looks_like_time_line(std::string_view text) {
 
 OrderedJson to_json(const TimeLine& line) {
   OrderedJson all = OrderedJson::array();
-  for (const TimedCondition& one : line.conditions)
-    all.push_back({{"cause", word_of(one.condition.cause)},
-                   {"where", one.condition.where},
-                   {"factor", one.condition.factor},
-                   {"at", one.at},
-                   {"for", one.length}});
+  for (const TimedCondition& condition : line.conditions)
+    all.push_back({{"cause", word_of(condition.condition.cause)},
+                   {"where", condition.condition.location},
+                   {"factor", condition.condition.factor},
+                   {"at", condition.begin},
+                   {"for", condition.length}});
   OrderedJson json = {{"format", "optimus-conditions"},
                       {"version", kTimeLineVersion},
                       {"length", line.length},
                       {"conditions", all}};
-  for (const TimedLoss& one : line.losses)
-    json["losses"].push_back({{"where", one.node}, {"at", one.at}, {"for", one.length}});
+  for (const TimedLoss& timed_loss : line.losses)
+    json["losses"].push_back(
+        {{"where", timed_loss.node}, {"at", timed_loss.begin}, {"for", timed_loss.length}});
   return json;
 }
 
@@ -79,10 +80,11 @@ TimeLine parse_time_line(std::string_view text, const std::string& source) {
   json.allow_only(keys);
   TimeLine line;
   line.length = number_between(json.at("length"), 1e-3, kLongestLine);
-  for (const JsonView& one : entries(json.at("conditions"), source))
-    line.conditions.push_back(parse_condition(one, line.length));
+  for (const JsonView& json_view : entries(json.at("conditions"), source))
+    line.conditions.push_back(parse_condition(json_view, line.length));
   if (const auto losses = json.find("losses"))
-    for (const JsonView& one : entries(*losses, source)) line.losses.push_back(parse_loss(one, line.length));
+    for (const JsonView& json_view : entries(*losses, source))
+      line.losses.push_back(parse_loss(json_view, line.length));
   return line;
 }
 

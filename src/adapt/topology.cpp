@@ -7,11 +7,11 @@
 namespace optimus {
 
 Topology::Topology(const Plan& plan, const Cluster& cluster, const DeviceMap& map) {
-  int most = -1;
+  int maximum = -1;
   for (const Pipeline& pipeline : plan.pipelines)
     for (const Stage& stage : pipeline.stages)
-      for (const int device : stage.devices) most = std::max(most, device);
-  places_.resize(static_cast<std::size_t>(most + 1));
+      for (const int device : stage.devices) maximum = std::max(maximum, device);
+  places_.resize(static_cast<std::size_t>(maximum + 1));
   for (int p = 0; p < std::ssize(plan.pipelines); ++p) {
     const std::vector<Stage>& stages = plan.pipelines[static_cast<std::size_t>(p)].stages;
     const int first = num_groups(), last = first + static_cast<int>(stages.size()) - 1;
@@ -26,7 +26,7 @@ Topology::Topology(const Plan& plan, const Cluster& cluster, const DeviceMap& ma
       }
       ranks_of_group_.push_back(stage.devices);
       inner_.push_back(strategy.tp * strategy.cp);
-      first_.push_back(first), last_.push_back(last);
+      first_group_.push_back(first), last_group_.push_back(last);
     }
   }
   if (plan.pipelines.size() > 1) find_shared_groups(plan);
@@ -41,7 +41,8 @@ void Topology::find_shared_groups(const Plan& plan) {
       for (const Stage& stage : pipeline.stages) {
         for (const Chunk& chunk : stage.chunks)
           for (const BlockRun& run : chunk.runs)
-            for (int block = run.first; block < run.first + run.count; ++block) take(group, block);
+            for (int block = run.first_block; block < run.first_block + run.count; ++block)
+              take(group, block);
         ++group;
       }
   };
@@ -62,7 +63,7 @@ std::vector<int> Topology::members(int rank, Channel channel) const {
   if (channel == Channel::next || channel == Channel::previous) {
     const int other = position.group + (channel == Channel::next ? 1 : -1);
     found = {rank};
-    if (other < first_[group] || other > last_[group]) return found;
+    if (other < first_group_[group] || other > last_group_[group]) return found;
     const std::vector<int>& others = ranks_of_group_[static_cast<std::size_t>(other)];
     // If the stages have different widths: the rank that has the same part of the samples.
     const std::size_t index = static_cast<std::size_t>(position.index) * others.size() / group_ranks.size();

@@ -1,5 +1,6 @@
 // Topology: which node, stage and pipeline each rank of a plan belongs to, and which ranks each of its
-// channels connects. Ranks are the plan's device numbers. Immutable after construction; copies what it needs.
+// channels connects. Ranks are the plan's device indices. Immutable after construction; keeps no
+// references.
 #pragma once
 
 #include <map>
@@ -17,7 +18,7 @@ class Topology {
 
   int num_ranks() const { return static_cast<int>(places_.size()); }
   int num_nodes() const { return static_cast<int>(ranks_of_node_.size()); }  // nodes with ranks
-  // A group is a stage of a pipeline, counted through all pipelines.
+  // A group is a stage of a pipeline; the stages of all pipelines are numbered consecutively.
   int num_groups() const { return static_cast<int>(ranks_of_group_.size()); }
   int group_of(int rank) const { return places_[static_cast<std::size_t>(rank)].group; }
   int node_of(int rank) const { return places_[static_cast<std::size_t>(rank)].node; }
@@ -25,9 +26,10 @@ class Topology {
   const std::vector<int>& ranks_of_group(int group) const {
     return ranks_of_group_[static_cast<std::size_t>(group)];
   }
-  // The ranks that the channel connects, including this one. Only this one if it does not use the channel.
+  // The ranks that the channel connects with `rank`, including `rank` itself; only `rank` if it does not
+  // use the channel.
   std::vector<int> members(int rank, Channel channel) const;
-  // The nodes of these ranks.
+  // The nodes of members(rank, channel).
   std::vector<int> nodes_of(int rank, Channel channel) const;
 
  private:
@@ -40,10 +42,10 @@ class Topology {
   std::vector<Place> places_;  // [rank]
   std::map<int, std::vector<int>> ranks_of_node_;
   std::vector<std::vector<int>> ranks_of_group_;
-  std::vector<int> inner_;         // [group]: tp * cp of its first layers
-  std::vector<int> first_, last_;  // [group]: first and last group of its pipeline
-  // [group]: groups of any pipeline that have some of its blocks, including itself. Empty for plans with one
-  // pipeline.
+  std::vector<int> inner_;                     // [group]: tp * cp of the group's first layers
+  std::vector<int> first_group_, last_group_;  // [group]: first and last group of its pipeline
+  // [group]: the groups of all pipelines that have at least one of the group's blocks, including itself.
+  // Empty for plans with one pipeline.
   std::vector<std::vector<int>> groups_with_same_blocks_;
 };
 

@@ -10,9 +10,9 @@
 namespace optimus {
 namespace {
 
-bool is_same(const Finding& a, const Finding& b) { return a.cause == b.cause && a.where == b.where; }
+bool is_same(const Finding& a, const Finding& b) { return a.cause == b.cause && a.locations == b.locations; }
 
-// Slowdowns by device; what devices of this cluster are known to compute slower is taken out.
+// Slowdowns by device, relative to the speeds that the cluster specifies.
 std::vector<double> device_slowdowns(const ProbeResult& probe, const Cluster& cluster) {
   std::vector<double> seconds = probe.devices;
   for (std::size_t i = 0; i < seconds.size(); ++i)
@@ -23,32 +23,32 @@ std::vector<double> device_slowdowns(const ProbeResult& probe, const Cluster& cl
 }  // namespace
 
 void UnseenFindings::add(Finding finding, double now) {
-  double& num_tries = num_tries_[{finding.cause, finding.where.front()}];
-  const double rest = expected_rest(usual_lifetime(finding.cause), 0, horizon_);
-  entries_.push_back({std::move(finding), now, now + rest * std::exp2(num_tries++)});
+  double& num_tries = num_tries_[{finding.cause, finding.locations.front()}];
+  const double remainder = expected_rest(usual_lifetime(finding.cause), 0, horizon_);
+  entries_.push_back({std::move(finding), now, now + remainder * std::exp2(num_tries++)});
 }
 
 void UnseenFindings::reset(std::vector<Finding> findings, double now) {
-  const std::vector<Entry> before = std::exchange(entries_, {});
-  for (Finding& one : findings) {
-    const auto known = std::find_if(before.begin(), before.end(),
-                                    [&](const Entry& entry) { return is_same(entry.finding, one); });
-    if (known != before.end())
+  const std::vector<Entry> previous_entries = std::exchange(entries_, {});
+  for (Finding& finding : findings) {
+    const auto known = std::find_if(previous_entries.begin(), previous_entries.end(),
+                                    [&](const Entry& entry) { return is_same(entry.finding, finding); });
+    if (known != previous_entries.end())
       entries_.push_back(*known);
     else
-      add(std::move(one), now);
+      add(std::move(finding), now);
   }
 }
 
 void UnseenFindings::expire(double now, const std::vector<Finding>& found) {
   std::erase_if(entries_, [&](const Entry& one) {
-    return one.until <= now || is_covered_by(one.finding, found, cluster_);
+    return one.end_time <= now || is_covered_by(one.finding, found, cluster_);
   });
 }
 
 std::vector<Finding> UnseenFindings::findings() const {
   std::vector<Finding> result;
-  for (const Entry& one : entries_) result.push_back(one.finding);
+  for (const Entry& entry : entries_) result.push_back(entry.finding);
   return result;
 }
 
@@ -70,8 +70,8 @@ bool UnseenFindings::needs_confirmation() const {
 double UnseenFindings::probe_interval(double now, int num_used_devices) const {
   constexpr double kProbe = 0.2, kShortest = 10, kLongest = 600;  // seconds; measured probes take 0.1 to 0.3
   double worth = 0;
-  for (const Entry& one : entries_)
-    worth += chance_to_end(usual_lifetime(one.finding.cause), now - one.since);
+  for (const Entry& entry : entries_)
+    worth += chance_to_end(usual_lifetime(entry.finding.cause), now - entry.begin_time);
   const auto num_devices = static_cast<double>(cluster_.num_devices());
   worth *= std::max(1 - num_used_devices / num_devices, 1 / num_devices);
   return std::clamp(std::sqrt(2 * kProbe / std::max(worth, 1e-9)), kShortest, kLongest);
@@ -84,27 +84,27 @@ std::vector<Finding> UnseenFindings::apply_probe(const ProbeResult& probe, bool 
   const std::vector<double> devices = device_slowdowns(probe, cluster_),
                             networks = sees_networks ? slowdowns(probe.network) : std::vector<double>();
   // The slowest device or node of the finding; 0: not measured.
-  const auto slowdown_of = [&](const Finding& one) {
-    double most = 0;
-    const std::vector<double>& all = one.cause == Cause::link ? networks : devices;
+  const auto slowdown_of = [&](const Finding& finding) {
+    double maximum = 0;
+    const std::vector<double>& all = finding.cause == Cause::link ? networks : devices;
     for (int i = 0; i < std::ssize(all); ++i) {
-      const int place = one.cause == Cause::host ? cluster_.node_of(Device{i}) : i;
-      if (place == one.where.front()) most = std::max(most, all[static_cast<std::size_t>(i)]);
+      const int place = finding.cause == Cause::host ? cluster_.node_of(Device{i}) : i;
+      if (place == finding.locations.front()) maximum = std::max(maximum, all[static_cast<std::size_t>(i)]);
     }
-    return most;
+    return maximum;
   };
   std::vector<Finding> recovered;
-  for (Entry& one : std::exchange(entries_, {})) {
-    const double now = slowdown_of(one.finding);
-    const bool is_well = now > 0 && now < std::max(kWell, std::sqrt(one.finding.factor));
-    if (is_well && one.seemed_well) {
-      recovered.push_back(std::move(one.finding));
+  for (Entry& entry : std::exchange(entries_, {})) {
+    const double now = slowdown_of(entry.finding);
+    const bool is_well = now > 0 && now < std::max(kWell, std::sqrt(entry.finding.factor));
+    if (is_well && entry.seemed_well) {
+      recovered.push_back(std::move(entry.finding));
       continue;
     }
-    one.seemed_well = is_well;
+    entry.seemed_well = is_well;
     // The device is probed again before it is tried.
-    if (now > 0) one.until = std::max(one.until, keep_until);
-    entries_.push_back(std::move(one));
+    if (now > 0) entry.end_time = std::max(entry.end_time, keep_until);
+    entries_.push_back(std::move(entry));
   }
   return recovered;
 }

@@ -1,9 +1,9 @@
-// UnseenFindings: conditions that steps cannot show at present, because the plan does not use the device or
-// node, or because it gives it so little work that its slowness is masked.
+// UnseenFindings: conditions that step times cannot show at present, because the plan does not use the slow
+// device or node, or gives it so little work that its slowness is masked.
 //
-// Such a condition is believed to stay for as long as conditions of its kind usually do; then the device is
-// tried again. A probe may show earlier that it has recovered. Pure; one thread at a time. The cluster must
-// outlive it.
+// Such a condition is assumed to last as long as conditions of its kind usually do; after that the device
+// is tried again. A probe may show earlier that it has recovered. Pure; one thread at a time. The cluster
+// must outlive this object.
 #pragma once
 
 #include <functional>
@@ -18,35 +18,36 @@ namespace optimus {
 
 class UnseenFindings {
  public:
-  // horizon: no condition is expected to last longer; seconds.
+  // `horizon`: upper limit of the expected duration of a condition, in seconds.
   UnseenFindings(const Cluster& cluster, double horizon) : cluster_(cluster), horizon_(horizon) {}
 
-  // Each time that a condition was still present when the device was tried again, the next try comes after
-  // twice the time.
+  // The wait before a device is tried again doubles each time that its condition was still present at the
+  // last try.
   void add(Finding finding, double now);
-  // Keeps of the earlier entries those among `findings`, and adds the others of them.
+  // Replaces the entries by `findings`; entries for findings that were known before keep their times.
   void reset(std::vector<Finding> findings, double now);
-  // Removes those whose expected time has passed and those that are found again.
+  // Removes entries whose expected duration has passed and those that the detector sees again (`found`).
   void expire(double now, const std::vector<Finding>& found);
 
   bool is_empty() const { return entries_.empty(); }
   std::vector<Finding> findings() const;
 
-  // Whether a probe can show if one of them has recovered.
+  // Whether a probe can show that one of the devices or nodes has recovered.
   bool can_be_probed(bool sees_networks) const;
-  // Whether a device seemed well at the last probe, which a second probe should confirm.
+  // Whether a device seemed to have recovered at the last probe, which a second probe should confirm.
   bool needs_confirmation() const;
-  // Seconds between two probes that cost the run least.
+  // The interval between probes, in seconds, that costs the run the least time.
   double probe_interval(double now, int num_used_devices) const;
-  // Removes those that were well at two probes in a row, and returns them. Those that were measured stay at
-  // least until `keep_until`.
+  // Removes and returns findings whose devices or nodes were at normal speed in two consecutive probes. The
+  // other findings that the probe measured stay at least until `keep_until`.
   std::vector<Finding> apply_probe(const ProbeResult& probe, bool sees_networks, double keep_until);
 
  private:
   struct Entry {
     Finding finding;
-    double since = 0, until = 0;  // time of the controller's clock: last seen; expected to be over
-    bool seemed_well = false;     // at the last probe
+    // by the controller's clock: when it was last seen, and when it is expected to be over
+    double begin_time = 0, end_time = 0;
+    bool seemed_well = false;  // at the last probe
   };
 
   const Cluster& cluster_;

@@ -31,9 +31,9 @@ Situation situation_of(const Question& question, const std::vector<PlannedOption
   situation.predicted_gain = question.predicted_gain, situation.measured_gain = question.measured_gain;
   situation.true_rest = question.true_rest, situation.run_left = question.run_left;
   question.totals.describe(situation);
-  for (const PlannedOption& one : options) {
-    situation.options.push_back(one.option);
-    situation.devices_present = std::max(situation.devices_present, one.option.devices);
+  for (const PlannedOption& planned_option : options) {
+    situation.options.push_back(planned_option.option);
+    situation.devices_present = std::max(situation.devices_present, planned_option.option.devices);
   }
   return situation;
 }
@@ -51,15 +51,15 @@ std::vector<PlanAlternative> alternatives_of(const Question& question,
 std::string reason_for(const Question& question, const Situation& situation, const Choice& choice,
                        PolicyKind policy) {
   const PlanOption &chosen = situation.options[choice.option], &now = situation.options.front();
-  std::string why = question.evidence;
+  std::string reason = question.evidence;
   if ((chosen.undone_steps > 0) != (now.undone_steps > 0) && question.conditions.empty())
-    why = fmt::format("a device is lost every {}: switching to {} of the optimizer state",
-                      text(Seconds(1 / (situation.losses_per_device_second * chosen.devices))),
-                      chosen.undone_steps > 0 ? "one copy" : "two copies");
+    reason = fmt::format("a device is lost every {}: switching to {} of the optimizer state",
+                         text(Seconds(1 / (situation.losses_per_device_second * chosen.devices))),
+                         chosen.undone_steps > 0 ? "one copy" : "two copies");
   if (choice.reason == kGainMissed)
-    why = question.conditions.empty() ? choice.reason : fmt::format("{} ({})", why, choice.reason);
-  if (policy == PolicyKind::learned) why += fmt::format(" ({})", choice.reason);
-  return why;
+    reason = question.conditions.empty() ? choice.reason : fmt::format("{} ({})", reason, choice.reason);
+  if (policy == PolicyKind::learned) reason += fmt::format(" ({})", choice.reason);
+  return reason;
 }
 
 PlanProposal proposal_of(const Question& question, const std::vector<PlannedOption>& options,
@@ -85,7 +85,7 @@ Answer weigh(const Question& question, const AdaptationContext& context, const C
   try {
     options = planned_options(question, context, cluster);
   } catch (const UserError&) {
-    answer.stay = StayDecision{question.evidence, "no other plan fits", cause_of(question)};
+    answer.stay_decision = StayDecision{question.evidence, "no other plan fits", cause_of(question)};
     return answer;
   }
   if (question.is_settled) answer.memory = learned_from(question, options.front().option, cluster);
@@ -96,8 +96,8 @@ Answer weigh(const Question& question, const AdaptationContext& context, const C
     answer.proposal = proposal_of(question, options, situation, choice, context.policy.kind);
     answer.pause = situation.options[choice.option].pause_seconds;
   } else if (question.since_switch >= context.policy.settle_seconds) {
-    answer.stay = StayDecision{question.evidence, choice.reason, cause_of(question),
-                               alternatives_of(question, options, 0)};
+    answer.stay_decision = StayDecision{question.evidence, choice.reason, cause_of(question),
+                                        alternatives_of(question, options, 0)};
   }
   return answer;
 }

@@ -1,4 +1,4 @@
-// The boundary of the library: exceptions of the program become optimus::Error here.
+// The boundary of the library: translates the program's internal exceptions to optimus::Error.
 #pragma once
 
 #include <exception>

@@ -1,7 +1,8 @@
-// The process that trains for the host program: optimus-engine with the options of a training, its console in
-// pipes.
+// The process that trains for the host program: optimus-engine with the options of a training, its standard
+// streams connected to pipes.
 //
-// One thread. It ends when its standard input is closed, so it never outlives the host (cli/train_here.cpp).
+// Used by one thread. The process ends when its standard input is closed, so it never outlives the host
+// program (cli/train_here.cpp).
 #pragma once
 
 #include <optional>
@@ -14,22 +15,23 @@
 
 namespace optimus {
 
-// The installed optimus-engine: beside the library's folder, as it was built or installed. `named` overrides;
-// else $OPTIMUS_WORKER_PROGRAM does. Throws UserError with the places that were searched.
+// Returns the path of optimus-engine: `named` if it is not empty, else $OPTIMUS_WORKER_PROGRAM if it is
+// set, else the program that was built or installed next to the library's folder. Throws UserError with the
+// places that were searched.
 Path find_worker_program(const std::string& named);
 
-// The words of `optimus train` for these options.
+// The command-line arguments of `optimus train` for these options.
 std::vector<std::string> train_words(const TrainOptions& options);
 
 class EngineProcess {
  public:
   EngineProcess(const Path& program, const TrainOptions& options);
 
-  // Complete lines that it has written to standard error since the last call; waits up to `milliseconds` for
-  // more.
+  // Complete lines that the process has written to standard error since the last call; waits up to
+  // `milliseconds` for new ones.
   std::vector<std::string> read_messages(int milliseconds);
   std::optional<int> code() { return child_.code(); }
-  // What it has written to standard output.
+  // Everything that the process has written to standard output.
   const std::string& output() const { return output_; }
   void request_stop();
 

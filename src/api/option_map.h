@@ -1,4 +1,4 @@
-// Options by their keys, as the command line and settings files name them.
+// Sets options by the keys that the command line and settings files use.
 #pragma once
 
 #include <map>

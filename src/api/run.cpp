@@ -294,8 +294,8 @@ std::string Run::switch_plan(const std::string& plan, std::chrono::seconds timeo
     if (plan != "auto") wanted = parse_plan_argument(plan);
     state_->wait_for_steps();
     const Outcome<ControlAnswer> answer =
-        ask(state_->folder, switch_request_json(wanted),
-            Deadline::after(Seconds(static_cast<double>(timeout.count())), "the switch"));
+        send_request(state_->folder, switch_request_json(wanted),
+                     Deadline::after(Seconds(static_cast<double>(timeout.count())), "the switch"));
     if (!answer) throw Error(ErrorKind::runtime, answer.error().why);
     if (!answer->is_done) throw Error(ErrorKind::user, answer->text);
     return answer->text;

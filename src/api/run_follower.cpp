@@ -50,19 +50,19 @@ RunFollower::RunFollower(const Path& run, std::int64_t last_step)
 std::vector<StepEvent> RunFollower::take_steps() {
   std::vector<StepEvent> events;
   for (const std::string& line : steps_.take())
-    for (const StepMetrics& one : parse_metrics(line + "\n", "metrics.jsonl")) {
-      if (one.step <= last_step_) continue;
-      last_step_ = one.step;
-      events.push_back({.step = one.step,
-                        .loss = one.loss,
-                        .grad_norm = one.grad_norm,
-                        .learning_rate = one.learning_rate,
-                        .tokens = one.tokens,
-                        .seconds = one.seconds.value,
-                        .tokens_per_second = one.tokens_per_second,
-                        .plan_epoch = one.epoch,
-                        .is_skipped = one.is_skipped,
-                        .validation_loss = one.validation_loss});
+    for (const StepMetrics& step_metrics : parse_metrics(line + "\n", "metrics.jsonl")) {
+      if (step_metrics.step <= last_step_) continue;
+      last_step_ = step_metrics.step;
+      events.push_back({.step = step_metrics.step,
+                        .loss = step_metrics.loss,
+                        .grad_norm = step_metrics.grad_norm,
+                        .learning_rate = step_metrics.learning_rate,
+                        .tokens = step_metrics.tokens,
+                        .seconds = step_metrics.seconds.value,
+                        .tokens_per_second = step_metrics.tokens_per_second,
+                        .plan_epoch = step_metrics.epoch,
+                        .is_skipped = step_metrics.is_skipped,
+                        .validation_loss = step_metrics.validation_loss});
     }
   return events;
 }
@@ -70,8 +70,8 @@ std::vector<StepEvent> RunFollower::take_steps() {
 std::vector<PlanEvent> RunFollower::take_plans() {
   std::vector<PlanEvent> events;
   for (const std::string& line : plans_.take())
-    for (const Decision& one : parse_decisions(line + "\n", "decisions.jsonl"))
-      events.push_back(event_of(one));
+    for (const Decision& decision : parse_decisions(line + "\n", "decisions.jsonl"))
+      events.push_back(event_of(decision));
   return events;
 }
 

@@ -11,10 +11,10 @@
 
 namespace optimus {
 
-// Complete lines that were appended to a file, also when it was replaced by another one.
+// Reads the complete lines that are appended to a file, even if the file is replaced by another one.
 class LineFollower {
  public:
-  // What the file holds now is skipped unless the file is replaced.
+  // The present content of the file is skipped unless the file is replaced.
   explicit LineFollower(Path path);
   std::vector<std::string> take();
 
@@ -26,7 +26,7 @@ class LineFollower {
 
 class RunFollower {
  public:
-  // Steps up to last_step are not reported.
+  // Steps up to `last_step` are not reported.
   RunFollower(const Path& run, std::int64_t last_step);
   // Each step once, also when it is computed again after a rollback.
   std::vector<StepEvent> take_steps();

@@ -1,5 +1,5 @@
-// Precompiled header with the headers that most files of the pure folders include. Do not include it
-// directly.
+// Precompiled header with the headers that most files of the libraries without PyTorch include. Do not
+// include it directly.
 #pragma once
 
 #include <fmt/format.h>

@@ -99,9 +99,9 @@ class SettingsReader {
     std::replace(spelled.begin(), spelled.end(), '_', '-');
     Option* option = options_.find(name);
     if (option == nullptr && !is_ignored_key(spelled)) {
-      std::vector<std::string> known = options_.names();
-      known.insert(known.end(), ignored_keys_.begin(), ignored_keys_.end());
-      throw UserError("{}: unknown key {}{}", location, in_quotes(name), did_you_mean(name, known));
+      std::vector<std::string> known_names = options_.names();
+      known_names.insert(known_names.end(), ignored_keys_.begin(), ignored_keys_.end());
+      throw UserError("{}: unknown key {}{}", location, in_quotes(name), did_you_mean(name, known_names));
     }
     // toml++ yields sections in alphabetical order, not in file order.
     if (const auto [before, is_new] = lines_.try_emplace(spelled, line); !is_new)

@@ -12,14 +12,15 @@
 
 namespace optimus {
 
-// `done` of `total` in `unit`; total 0 means that the total is unknown.
+// The progress of a long activity: `num_done` of `total` are done, counted in `unit`. `total` is 0 if
+// unknown.
 struct Progress {
   std::string activity;  // "tokenizing"
-  std::int64_t done = 0, total = 0;
+  std::int64_t num_done = 0, total = 0;
   std::string unit;  // "bytes"
 };
 
-// A warning for the user; the work continues. One line.
+// A warning for the user, in one line. The work continues.
 struct Warning {
   std::string text;
 };

@@ -20,8 +20,8 @@ namespace optimus {
 
 using Path = std::filesystem::path;
 
-// Append-only. The destructor closes the file but cannot report errors: call sync() to make sure that the
-// bytes are on the disk.
+// A file that bytes are appended to. The destructor closes the file but cannot report errors: call sync()
+// to make sure that the bytes are on the disk.
 class WritableFile {
  public:
   virtual ~WritableFile() = default;
@@ -51,9 +51,9 @@ class RealFileSystem final : public FileSystem {
   Outcome<void> sync_folder(const Path& path) override;
 };
 
-// A file that appears under its final name only at commit(). Until then the bytes are in "NAME.tmp-PID-N" in
-// the same folder; without commit() the destructor removes that file. Writes are buffered in large blocks.
-// Not thread-safe.
+// A file that appears under its final name only at commit(). Until then the bytes are in "NAME.tmp-PID-N"
+// in the same folder, and the destructor removes that file if commit() was not called. Writes are buffered
+// in large blocks. Not thread-safe.
 class AtomicFile {
  public:
   static Outcome<AtomicFile> create(FileSystem& files, const Path& path);
@@ -64,7 +64,7 @@ class AtomicFile {
   Outcome<void> write(std::span<const std::byte> bytes);
   Outcome<void> write(std::string_view text) { return write(std::as_bytes(std::span(text))); }
   Outcome<void> commit();
-  // Like commit(), but keeps the file open for further writes, which become visible immediately.
+  // Like commit(), but returns the open file. Data written to it afterwards are visible immediately.
   Outcome<std::unique_ptr<WritableFile>> commit_and_continue();
   std::int64_t size() const { return size_; }
 

@@ -113,35 +113,35 @@ Json read_json(const Path& path) {
 void JsonView::refuse(std::string_view expected) const {
   std::string found = value_->is_object() ? "an object" : value_->is_array() ? "a list" : "";
   if (found.empty()) found = in_quotes(value_->dump(-1, ' ', false, Json::error_handler_t::replace));
-  throw UserError("{}: expected {}, got {}", where_, expected, found);
+  throw UserError("{}: expected {}, got {}", location_, expected, found);
 }
 
 namespace {
-std::string member_path(const std::string& where, std::string_view key) {
-  const bool is_top = where.find(": ") == std::string::npos;
-  return fmt::format("{}{}{}", where, is_top ? ": " : ".", key);
+std::string member_path(const std::string& location, std::string_view key) {
+  const bool is_top = location.find(": ") == std::string::npos;
+  return fmt::format("{}{}{}", location, is_top ? ": " : ".", key);
 }
 }  // namespace
 
 JsonView JsonView::at(std::string_view key) const {
   if (!value_->is_object()) refuse("an object");
   const auto found = value_->find(key);
-  if (found == value_->end()) throw UserError("{} is missing", member_path(where_, key));
-  return {*found, member_path(where_, key)};
+  if (found == value_->end()) throw UserError("{} is missing", member_path(location_, key));
+  return {*found, member_path(location_, key)};
 }
 
 std::optional<JsonView> JsonView::find(std::string_view key) const {
   if (!value_->is_object()) refuse("an object");
   const auto found = value_->find(key);
   if (found == value_->end() || found->is_null()) return std::nullopt;
-  return JsonView(*found, member_path(where_, key));
+  return JsonView(*found, member_path(location_, key));
 }
 
 std::vector<std::pair<std::string, JsonView>> JsonView::members() const {
   if (!value_->is_object()) refuse("an object");
   std::vector<std::pair<std::string, JsonView>> result;
   for (const auto& [key, value] : value_->items())
-    result.emplace_back(key, JsonView(value, member_path(where_, key)));
+    result.emplace_back(key, JsonView(value, member_path(location_, key)));
   return result;
 }
 
@@ -149,7 +149,7 @@ void JsonView::allow_only(std::span<const std::string> known_keys) const {
   if (!value_->is_object()) refuse("an object");
   for (const auto& [key, value] : value_->items())
     if (std::find(known_keys.begin(), known_keys.end(), key) == known_keys.end())
-      throw UserError("{}: unknown key {}{}", where_, in_quotes(key), did_you_mean(key, known_keys));
+      throw UserError("{}: unknown key {}{}", location_, in_quotes(key), did_you_mean(key, known_keys));
 }
 
 std::vector<JsonView> JsonView::elements() const {
@@ -157,7 +157,7 @@ std::vector<JsonView> JsonView::elements() const {
   std::vector<JsonView> result;
   result.reserve(value_->size());
   for (std::size_t i = 0; i < value_->size(); ++i)
-    result.emplace_back((*value_)[i], fmt::format("{}[{}]", where_, i));
+    result.emplace_back((*value_)[i], fmt::format("{}[{}]", location_, i));
   return result;
 }
 

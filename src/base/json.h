@@ -1,5 +1,5 @@
-// JSON with precise error messages. The parser is nlohmann's; this header adds that every error names the
-// file, the place in it, the value found and the value expected.
+// JSON with precise error messages. nlohmann::json does the parsing; this header adds messages that name
+// the file, the location in it, the value found and the value expected.
 //
 //   const Json document = parse_json(text, "config.json");
 //   const JsonView config(document, "config.json");
@@ -27,17 +27,17 @@ using Json = nlohmann::json;
 // Keeps the order in which the keys were inserted; used for files that people read.
 using OrderedJson = nlohmann::ordered_json;
 
-// `source` is the file name that messages show.
+// `source` is the file name for messages.
 Json parse_json(std::string_view text, const std::string& source);
 Json read_json(const Path& path);
 
 // A value inside a JSON document together with its path. Does not own the document.
 class JsonView {
  public:
-  JsonView(const Json& value, std::string where) : value_(&value), where_(std::move(where)) {}
+  JsonView(const Json& value, std::string location) : value_(&value), location_(std::move(location)) {}
 
   const Json& raw() const { return *value_; }
-  const std::string& where() const { return where_; }
+  const std::string& location() const { return location_; }
   bool is_null() const { return value_->is_null(); }
 
   // Members of an object. at() throws if the member is absent; find() returns nullopt if it is absent or
@@ -61,12 +61,12 @@ class JsonView {
   bool boolean_or(std::string_view key, bool default_value) const;
   std::string text_or(std::string_view key, std::string default_value) const;
 
-  // Throws: "config.json: n_head: expected a whole number of at least 1, got -3".
+  // Throws a UserError such as "config.json: n_head: expected a whole number of at least 1, got -3".
   [[noreturn]] void refuse(std::string_view expected) const;
 
  private:
   const Json* value_;
-  std::string where_;
+  std::string location_;
 };
 
 }  // namespace optimus

@@ -33,11 +33,11 @@ Option& OptionTable::add_word(std::string name, std::string& target, const std::
   Option option = make(std::move(name), target, join(choices, "|"), std::move(help));
   option.choices = choices;
   option.assign = [&target, choices, what = "--" + option.name](const std::vector<std::string>& values) {
-    const std::string given = join(values, " ");
-    if (!given.empty() && std::find(choices.begin(), choices.end(), given) == choices.end())
-      throw UserError("{}: {} is not one of {}{}", what, in_quotes(given), join(choices, ", "),
-                      did_you_mean(given, choices));
-    target = given;
+    const std::string given_value = join(values, " ");
+    if (!given_value.empty() && std::find(choices.begin(), choices.end(), given_value) == choices.end())
+      throw UserError("{}: {} is not one of {}{}", what, in_quotes(given_value), join(choices, ", "),
+                      did_you_mean(given_value, choices));
+    target = given_value;
   };
   return insert(std::move(option));
 }

@@ -39,15 +39,17 @@ struct Option {
   std::string help;
   bool is_positional = false;
   bool is_list = false;
-  // Number of values of one occurrence of the flag, which may be repeated; 0: all values up to the next flag.
+  // Number of values after one occurrence of the flag; 0 if it takes all values up to the next flag. A list
+  // option may occur several times.
   int list_length = 1;
   bool is_required = false;
   bool is_saved = true;              // false for options that concern only one invocation: --json
-  std::vector<std::string> choices;  // empty: any value that parses
+  std::vector<std::string> choices;  // the accepted words; empty if the option is not limited to a list
 
   Origin origin = Origin::built_in;
-  std::string location;  // "run.toml:3" for a file, otherwise empty
-  // Assigns all values at once (exactly one, unless is_list). Throws a UserError that names the option.
+  std::string location;  // for a setting from a file, its place: "run.toml:3"; otherwise empty
+  // Sets the option to these values (exactly one, unless `is_list`). Throws a UserError that names the
+  // option.
   std::function<void(const std::vector<std::string>& values)> assign;
   // The current value as JSON; null if unset.
   std::function<Json()> value;
@@ -64,16 +66,16 @@ class OptionTable {
   OptionTable(const OptionTable&) = delete;
   OptionTable& operator=(const OptionTable&) = delete;
 
-  // T: std::string, Path, std::int64_t or int (suffixes as in 15T and 300k are accepted), double, Bytes,
+  // `T` is std::string, Path, std::int64_t or int (with suffixes as in 15T and 300k), double, Bytes,
   // Seconds, std::vector<std::string>, or std::optional of one of them. The returned reference is valid as
   // long as the table lives.
   template <typename T>
   Option& add(std::string name, T& target, std::string value_name, std::string help) {
     return insert(make(std::move(name), target, std::move(value_name), std::move(help)));
   }
-  // A switch: --name sets it; in a file, name = true|false.
+  // Adds a switch: --name sets it on the command line, `name = true` or `name = false` in a file.
   Option& add(std::string name, bool& target, std::string help);
-  // An option with a fixed set of words, for instance the names of an enum's values.
+  // Adds an option whose value is one of a fixed set of words, for instance the names of an enum's values.
   template <typename Enum>
   Option& add_choice(std::string name, Enum& target,
                      const std::vector<std::pair<std::string, Enum>>& named_values, std::string help);
@@ -90,14 +92,14 @@ class OptionTable {
 
   std::vector<Option*> options();
   std::vector<const Option*> options() const;
-  Option* find(std::string_view name);  // '_' and '-' are equivalent; nullptr if unknown
+  Option* find(std::string_view name);  // '_' and '-' are equivalent in `name`; nullptr if unknown
   std::vector<std::string> names() const;
 
   // Sets one option. Has no effect if `origin` has a lower precedence than the option's current origin.
   void set(Option& option, const std::vector<std::string>& values, Origin origin,
            const std::string& location = "");
 
-  // Every option that has a value as one TOML line, with its origin in a comment.
+  // One TOML line for each option that has a value, with the value's origin in a comment.
   std::string resolved_toml() const;
 
  private:
@@ -109,9 +111,10 @@ class OptionTable {
 };
 
 // Reads a TOML file of `key = value` lines into the table; sections only group the lines. An unknown key is
-// an error that names the file, the line and the nearest known key. A duplicate key is an error too, even in
-// different sections. `ignored_keys` lists keys of other commands, which are accepted and ignored, so that
-// one file serves plan, train and profile. `origin` is file, or run for the settings of a resumed run.
+// an error that names the file, the line and the nearest known key. A duplicate key is an error too, even
+// in different sections. `ignored_keys` lists keys of other commands, which are accepted and ignored, so
+// that one file serves plan, train and profile. `origin` is Origin::file, or Origin::run for the settings
+// of a resumed run.
 void read_config_file(OptionTable& table, const Path& path, std::span<const std::string> ignored_keys = {},
                       Origin origin = Origin::file);
 
@@ -186,9 +189,9 @@ Option& OptionTable::add_choice(std::string name, Enum& target,
                    choices = option.choices](const auto& values) {
     for (const auto& [word, value] : named_values)
       if (values.size() == 1 && word == values[0]) return void(target = value);
-    const std::string given = join(values, " ");
-    throw UserError("{}: '{}' is not one of {}{}", name_in_errors, given, join(choices, ", "),
-                    did_you_mean(given, choices));
+    const std::string given_value = join(values, " ");
+    throw UserError("{}: '{}' is not one of {}{}", name_in_errors, given_value, join(choices, ", "),
+                    did_you_mean(given_value, choices));
   };
   option.value = [&target, named_values]() -> Json {
     for (const auto& [word, value] : named_values)

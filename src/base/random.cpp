@@ -46,7 +46,7 @@ void for_each_run(const Shape& shape, const Box& box, Visit visit) {
 
 // Fills `out` with the transformed random words of each element; each block is computed once per run.
 template <typename Number, typename Transform>
-void fill(RandomKey key, const Shape& shape, const Box& box, std::span<Number> out, Transform transform) {
+void fill_box(RandomKey key, const Shape& shape, const Box& box, std::span<Number> out, Transform transform) {
   ensure(static_cast<std::int64_t>(out.size()) == box.num_elements(),
          "the output has {} elements, the box has {}", out.size(), box.num_elements());
   std::size_t next = 0;
@@ -102,16 +102,16 @@ std::uint64_t random_below(RandomKey key, std::uint64_t index, std::uint64_t bou
 }
 
 void fill_uniform(RandomKey key, const Shape& shape, const Box& box, std::span<float> out) {
-  fill(key, shape, box, out, uniforms);
+  fill_box(key, shape, box, out, uniforms);
 }
 void fill_uniform(RandomKey key, const Shape& shape, const Box& box, std::span<double> out) {
-  fill(key, shape, box, out, uniforms);
+  fill_box(key, shape, box, out, uniforms);
 }
 void fill_normal(RandomKey key, const Shape& shape, const Box& box, std::span<float> out) {
-  fill(key, shape, box, out, normals);
+  fill_box(key, shape, box, out, normals);
 }
 void fill_normal(RandomKey key, const Shape& shape, const Box& box, std::span<double> out) {
-  fill(key, shape, box, out, normals);
+  fill_box(key, shape, box, out, normals);
 }
 
 }  // namespace optimus

@@ -4,7 +4,7 @@
 // do not depend on how the work is split. A key is derived from the purpose of the numbers, never from a
 // rank:
 //
-//   const RandomKey key = RandomKey(seed).with("init").with(layer).with("q");
+//   const RandomKey key = RandomKey(seed).derive("init").derive(layer).derive("q");
 //   fill_normal(key, shape, my_box, values);   // the part of the logical tensor that my_box covers
 //
 // Element i (row-major in the whole tensor) uses word i % 4 of block i / 4, in every precision.
@@ -24,10 +24,10 @@ struct RandomKey {
 
   constexpr RandomKey() = default;
   constexpr explicit RandomKey(std::uint64_t seed) : value(mix(seed)) {}
-  constexpr RandomKey with(std::uint64_t id) const {
+  constexpr RandomKey derive(std::uint64_t id) const {
     return raw(mix(value ^ mix(id + 0x9e3779b97f4a7c15ULL)));
   }
-  constexpr RandomKey with(std::string_view name) const {
+  constexpr RandomKey derive(std::string_view name) const {
     std::uint64_t hash = 0xcbf29ce484222325ULL;  // FNV-1a
     for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
     return raw(mix(value ^ mix(hash)));
@@ -47,16 +47,17 @@ struct RandomKey {
   }
 };
 
-// Block number `index` of the key's sequence: four independent 32-bit words.
+// Block `index` of the key's sequence: four independent 32-bit words.
 std::array<std::uint32_t, 4> random_block(RandomKey key, std::uint64_t index);
-// 64 bits, from the first half of block `index`.
+// 64 random bits: the first two words of block `index`.
 std::uint64_t random_bits(RandomKey key, std::uint64_t index);
-// Uniform in [0, 1), 53 bits, from random_bits.
+// A uniform number in [0, 1), made of the upper 53 bits of random_bits().
 double random_uniform(RandomKey key, std::uint64_t index);
-// Integer in [0, bound) with negligible bias (bound < 2^53).
+// A uniform integer in [0, bound) with negligible bias. `bound` must be below 2^53.
 std::uint64_t random_below(RandomKey key, std::uint64_t index, std::uint64_t bound);
 
-// The values of `box` inside the logical tensor of `shape`, row-major. out.size() == box.num_elements().
+// Each fills `out` with the values of the elements of `box` in a logical tensor of `shape`, in row-major
+// order. `out` must have box.num_elements() elements.
 void fill_uniform(RandomKey key, const Shape& shape, const Box& box, std::span<float> out);   // [0, 1)
 void fill_uniform(RandomKey key, const Shape& shape, const Box& box, std::span<double> out);  // same numbers
 void fill_normal(RandomKey key, const Shape& shape, const Box& box,

@@ -15,11 +15,11 @@ std::string join(std::span<const std::string> parts, std::string_view separator)
 bool starts_with(std::string_view text, std::string_view prefix);
 bool ends_with(std::string_view text, std::string_view suffix);
 
-// For each word, its index among the distinct words in order of first occurrence.
+// Maps each name to its index among the distinct names, in order of first occurrence: a, b, a -> 0, 1, 0.
 std::vector<int> numbered(std::span<const std::string> names);
 
-// For error messages: the text in single quotes, control bytes escaped, truncated after `limit` bytes. Always
-// one line.
+// The text in single quotes for an error message: control bytes are escaped, so it is always one line, and
+// it is truncated after `limit` bytes.
 std::string in_quotes(std::string_view text, std::size_t limit = 60);
 
 // The candidate with the smallest edit distance to `word`, or "" if no candidate is close enough.

@@ -14,7 +14,7 @@ using WallClock = std::chrono::system_clock;
 
 // Returns the time stamp in the form above, including the trailing space.
 std::string time_stamp(WallClock::time_point time = WallClock::now());
-// Microseconds since 1970 of a line that starts with a time stamp; nullopt otherwise.
+// The time stamp at the start of a log line, in microseconds since 1970; nullopt if the line has none.
 std::optional<std::int64_t> find_time_stamp(std::string_view line);
 inline constexpr std::size_t kTimeStampLength = 27;
 

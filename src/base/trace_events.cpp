@@ -34,9 +34,9 @@ void TraceEvents::span(std::string_view name, std::size_t process, std::size_t t
                          json_text(name), process, track, start * 1e6, std::max(0.0, end - start) * 1e6);
 }
 
-std::string TraceEvents::text(const OrderedJson& more) const {
+std::string TraceEvents::text(const OrderedJson& attributes) const {
   std::string result = "{\"displayTimeUnit\":\"ms\",\n";
-  for (const auto& [key, value] : more.items())
+  for (const auto& [key, value] : attributes.items())
     result +=
         json_text(key) + ":" + value.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) + ",\n";
   return result + "\"traceEvents\":[\n" + events_ +

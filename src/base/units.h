@@ -1,8 +1,8 @@
 // Quantities that do not convert implicitly: Bytes, Seconds, Flops, Rank.
 //
-// A quantity can be added to its own kind, scaled by plain numbers, and divided by its own kind into a plain
-// number. Parsing ("70GiB", "15T", "10m") and printing ("70.0 GiB") are here too, so that every command
-// accepts and shows sizes, counts and durations in the same form.
+// A quantity can be added to its own kind, scaled by plain numbers, and divided by its own kind, which
+// gives a plain number. The functions that parse ("70GiB", "15T", "10m") and print ("70.0 GiB") quantities
+// are here too, so that every command accepts and shows sizes, counts and durations in the same form.
 #pragma once
 
 #include <compare>
@@ -35,7 +35,7 @@ using Bytes = Quantity<struct BytesTag, std::int64_t>;
 using Seconds = Quantity<struct SecondsTag, double>;
 using Flops = Quantity<struct FlopsTag, double>;
 
-// The number of a worker in the run, starting at 0. It has no arithmetic, because the sum of two ranks is
+// The index of a worker in the run, starting at 0. It has no arithmetic, because the sum of two ranks is
 // meaningless.
 struct Rank {
   int value = 0;

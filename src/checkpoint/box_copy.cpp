@@ -8,18 +8,19 @@ namespace {
 
 using Index = std::array<std::int64_t, kMaxDims>;
 
-// The offset of an element in the row-major values of a box.
-std::int64_t offset_of(const Index& at, const Box& box) {
+// The offset of the element at `position` in the row-major values of `box`.
+std::int64_t offset_of(const Index& position, const Box& box) {
   std::int64_t offset = 0;
   for (int d = 0; d < box.num_dims; ++d)
-    offset = offset * box[d].size() + at[static_cast<std::size_t>(d)] - box[d].begin;
+    offset = offset * box[d].size() + position[static_cast<std::size_t>(d)] - box[d].begin;
   return offset;
 }
 
 template <typename Real>
 void copy(const StoredBox& source, const Box& common, const Box& target, std::span<Real> out) {
   if (common.is_empty()) return;
-  // The last dims that are contiguous in both boxes are copied at once; the others are iterated.
+  // The last dims that are contiguous in both boxes are copied as one run; the loop iterates over the other
+  // dims.
   int outer_dims = common.num_dims - 1;
   std::int64_t length = common[outer_dims].size();
   while (outer_dims > 0 && common[outer_dims] == source.box[outer_dims] &&

@@ -1,4 +1,4 @@
-// Copies the common part of a stored box into another box and converts the numbers. Internal to
+// Copies the intersection of a stored box and a target box, and converts the element type. Internal to
 // src/checkpoint.
 #pragma once
 
@@ -9,15 +9,15 @@
 
 namespace optimus {
 
-// The values of `box`, row-major.
+// The stored values of `box`, row-major, as bytes of `type`.
 struct StoredBox {
   ElementType type;
   std::span<const std::byte> bytes;
   Box box;
 };
 
-// Copies the values of `common`, which is inside both boxes, to their positions in `out`, which holds
-// `target` row-major.
+// Copies the values of `common`, which is inside both boxes, to their positions in `out`. `out` contains
+// the values of `target`, row-major.
 void copy_box(const StoredBox& source, const Box& common, const Box& target, std::span<float> out);
 void copy_box(const StoredBox& source, const Box& common, const Box& target, std::span<double> out);
 

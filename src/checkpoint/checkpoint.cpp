@@ -180,7 +180,7 @@ void Checkpoint::verify(EventSink& events) const {
     done += file.bytes;
     events.report(Progress{"verifying " + folder().filename().string(), done.value, total.value, "bytes"});
   }
-  // Checks that shards contain the tensors of the manifest, without checking the checksums again.
+  // Checks that the shards contain the tensors that the manifest lists. Checksums were verified above.
   const Checkpoint unchecked = open(folder(), ChecksumCheck::never);
   for (const CheckpointPiece& piece : unchecked.manifest().pieces) (void)unchecked.state_->stored(piece);
 }

@@ -22,13 +22,14 @@
 
 namespace optimus {
 
-// when_read: an entire shard is checked against the manifest before its first value is used.
+// when_read: the checksum of a whole shard is verified before its first value is used.
 enum class ChecksumCheck { when_read, never };
 
 // Thread-safe. Shards are memory-mapped at first use.
 class Checkpoint {
  public:
-  // Opens a folder with a manifest whose files all exist and have the right size. Throws ReportedError.
+  // Opens a checkpoint folder. Throws a UserError unless the folder has a valid manifest and all files that
+  // the manifest lists exist with the right size.
   static Checkpoint open(const Path& folder, ChecksumCheck check = ChecksumCheck::when_read);
   Checkpoint(Checkpoint&&) noexcept;
   ~Checkpoint();
@@ -41,7 +42,7 @@ class Checkpoint {
   // The type in which a field of a tensor is stored.
   ElementType type_of(StateField field, std::string_view tensor) const;
 
-  // Reads the values of a box, row-major. out.size() == box.num_elements(). Throws a UserError if the
+  // Reads the values of `box`, row-major; out.size() must be box.num_elements(). Throws a UserError if the
   // tensor or the field is not stored, the box is outside the tensor, or a shard is damaged.
   void read(StateField field, std::string_view tensor, const Box& box, std::span<float> out) const;
   void read(StateField field, std::string_view tensor, const Box& box, std::span<double> out) const;
@@ -51,7 +52,7 @@ class Checkpoint {
   // does not exist.
   std::string small_file(std::string_view name) const;
 
-  // Reads every byte of every file. Throws a RuntimeFailure that names the first damaged file.
+  // Verifies every byte of every file. Throws a RuntimeFailure that names the first damaged file.
   void verify(EventSink& events) const;
 
  private:

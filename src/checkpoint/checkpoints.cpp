@@ -11,7 +11,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Sorted by step; for the same step, the folder with the final name is last.
+// Sorted by step; of several folders for one step, the folder with the final name is last.
 std::vector<StepFolder> step_folders(const Path& run) {
   const Path parent = run / kCheckpointsFolder;
   std::vector<StepFolder> result;
@@ -41,7 +41,7 @@ Bytes bytes_in(const Path& folder) {
   return sum;
 }
 
-// Whether the manifest is for this step and every file exists with the right size.
+// Whether the manifest is for this step and every file that it lists exists with the right size.
 bool is_complete(const StepFolder& folder) {
   try {
     const Manifest manifest = read_manifest(folder.path);
@@ -67,7 +67,7 @@ bool has_manifest(const Path& folder) {
   return fs::exists(folder / kManifestFile, error) || error;
 }
 
-// Returns false for a run; throws a UserError if the path is neither.
+// Returns whether the path is a checkpoint; false for a run. Throws a UserError if it is neither.
 bool is_checkpoint(const Path& path) {
   std::error_code error;
   if (!fs::is_directory(path, error))
@@ -79,7 +79,7 @@ bool is_checkpoint(const Path& path) {
   return false;
 }
 
-// Renames a complete temporary folder to its final name. Returns whether it did.
+// Renames a complete temporary folder to its final name. Returns whether it was renamed.
 bool restore_final_name(FileSystem& files, const StepFolder& folder) {
   std::error_code error;
   if (fs::exists(folder.final_path(), error) || error || !is_complete(folder)) return false;
@@ -103,7 +103,7 @@ std::optional<CheckpointEntry> newest_complete(const Path& run) {
 
 std::vector<CheckpointEntry> checkpoints_at(const Path& run_or_checkpoint) {
   if (!is_checkpoint(run_or_checkpoint)) return list_checkpoints(run_or_checkpoint);
-  // The name may be anything, because a checkpoint may have been copied.
+  // A copied checkpoint may have any folder name; the step is then read from the manifest.
   const auto folder = parse_step_folder(run_or_checkpoint);
   CheckpointEntry entry{folder ? folder->step : 0, run_or_checkpoint, bytes_in(run_or_checkpoint), false};
   try {
@@ -123,8 +123,8 @@ Path find_checkpoint(const Path& run_or_checkpoint) {
 Outcome<void> clear_leftovers(FileSystem& files, const Path& run) {
   try {
     for (const StepFolder& folder : step_folders(run)) {
-      // Removes only the remains of killed saves or removals: the user decides about a damaged folder that
-      // has a manifest.
+      // Removes only the remains of killed saves or removals. What to do about a damaged folder that has a
+      // manifest is left to the user.
       if (folder.is_temporary ? restore_final_name(files, folder) : has_manifest(folder.path)) continue;
       if (Outcome<void> done = remove_checkpoint(files, folder.path); !done) return done;
     }
@@ -153,7 +153,7 @@ Outcome<void> apply_retention(FileSystem& files, const Path& run, const Retentio
 
 Outcome<void> remove_checkpoint(FileSystem& files, const Path& folder) {
   if (Outcome<void> done = files.remove(folder / kManifestFile); !done) return done;
-  // This may fail on a full disk; in the worst case, files reappear after a crash without the manifest.
+  // Syncing may fail on a full disk; in the worst case, files without the manifest reappear after a crash.
   (void)files.sync_folder(folder);
   std::vector<Path> inside;
   std::error_code error;

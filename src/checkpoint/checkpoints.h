@@ -39,8 +39,8 @@ Path find_checkpoint(const Path& run_or_checkpoint);
 Outcome<void> clear_leftovers(FileSystem& files, const Path& run);
 
 struct Retention {
-  std::int64_t keep_last = 0;   // number of the newest checkpoints to keep; 0: all
-  std::int64_t keep_every = 0;  // also keeps checkpoints whose step is a multiple of this; 0: none
+  std::int64_t keep_last = 0;   // number of most recent checkpoints to keep; 0: all
+  std::int64_t keep_every = 0;  // also keep checkpoints whose step is a multiple of this; 0: none
   // The step of the last save. Later checkpoints are neither counted nor removed: a run that resumed from an
   // older checkpoint because the later ones are damaged must keep its own checkpoints.
   std::int64_t newest = INT64_MAX;

@@ -33,7 +33,7 @@ class ChecksummingFile final : public WritableFile {
       : file_(std::move(file)), sum_(sum) {}
 
   Outcome<void> write(std::span<const std::byte> bytes) override {
-    // Slices stay in the cache between computing the checksum and copying to the system.
+    // A slice stays in the cache between computing its checksum and copying it to the operating system.
     constexpr std::size_t kSlice = 1 << 18;
     while (!bytes.empty()) {
       const auto slice = bytes.first(std::min(bytes.size(), kSlice));

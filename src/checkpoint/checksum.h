@@ -21,7 +21,7 @@ std::string text(Checksum sum);  // 16 hexadecimal digits
 Checksum checksum(std::span<const std::byte> bytes);
 inline Checksum checksum(std::string_view text) { return checksum(std::as_bytes(std::span(text))); }
 
-// The checksum of bytes that arrive piece by piece.
+// Computes the checksum of a stream of bytes incrementally.
 class RunningChecksum {
  public:
   RunningChecksum();
@@ -36,8 +36,8 @@ class RunningChecksum {
   std::unique_ptr<State> state_;
 };
 
-// A file system that computes the checksum of one file at a time while it is written, when the bytes are in
-// the processor's cache. `files` must outlive it.
+// A file system that computes the checksum of one file at a time while the file is written and its bytes
+// are still in the CPU cache. `files` must outlive it.
 class ChecksummingFileSystem final : public FileSystem {
  public:
   explicit ChecksummingFileSystem(FileSystem& files) : files_(files) {}

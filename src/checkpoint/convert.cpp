@@ -51,7 +51,7 @@ void write_model_folder(FileSystem& files, const Path& folder, const HfDescripti
   try {
     value_or_throw(write(files, folder, description, weights, largest_shard, events));
     value_or_throw(write_files(files, folder, described));
-  } catch (...) {  // removes the incomplete model, which would only occupy space
+  } catch (...) {  // removes the incomplete model, which is of no use
     remove_model(folder);
     throw;
   }
@@ -59,9 +59,9 @@ void write_model_folder(FileSystem& files, const Path& folder, const HfDescripti
 
 namespace {
 
-constexpr std::int64_t kMostAtATime = 1 << 28;  // values
+constexpr std::int64_t kMostAtATime = 1 << 28;  // number of values in memory at a time
 
-// Consecutive tensors that are written together.
+// Groups of consecutive tensors; the tensors of a group are in memory and written together.
 std::vector<std::vector<LogicalTensor>> groups_of(const ModelSpec& model) {
   std::vector<std::vector<LogicalTensor>> groups(1);
   std::int64_t num_values = 0;
@@ -90,7 +90,7 @@ std::vector<std::byte> encoded(const WeightSource& weights, const LogicalTensor&
   return bytes;
 }
 
-// Writes the tensors as the shards of one writing rank.
+// Writes the tensors of one group as the shards of one writer rank.
 Outcome<Bytes> write_group(FileSystem& files, const Path& folder, int rank,
                            const std::vector<LogicalTensor>& tensors, const WeightSource& weights,
                            ElementType type) {
@@ -143,11 +143,11 @@ Converted convert(const ConvertOptions& options, FileSystem& files, EventSink& e
     throw UsageError("--shard-size: expected at least 1 byte, got {}", options.largest_shard.value);
   refuse_filled(options.to);
   const OpenedModel from = open_trained_model(options.from, events);
-  Converted done{from.spec, from.weights->type(), options.type.value_or(from.weights->type())};
+  Converted converted{from.spec, from.weights->type(), options.type.value_or(from.weights->type())};
   // Training resumes from master weights, which always have at least 32 bits.
-  if (options.format == ModelFormat::checkpoint && !options.type && width(done.to_type) < 4)
-    done.to_type = ElementType::f32;
-  const HfDescription description{done.model, done.to_type, from.folder.string(), from.folder};
+  if (options.format == ModelFormat::checkpoint && !options.type && width(converted.to_type) < 4)
+    converted.to_type = ElementType::f32;
+  const HfDescription description{converted.model, converted.to_type, from.folder.string(), from.folder};
   switch (options.format) {
     case ModelFormat::hf:
       write_model_folder(files, options.to, description, *from.weights, options.largest_shard, events);
@@ -156,23 +156,24 @@ Converted convert(const ConvertOptions& options, FileSystem& files, EventSink& e
       write_model_checkpoint(files, options.to, description, *from.weights, events);
       break;
   }
-  return done;
+  return converted;
 }
 
-OrderedJson to_json(const ConvertOptions& options, const Converted& done) {
+OrderedJson to_json(const ConvertOptions& options, const Converted& converted) {
   OrderedJson json;
   json["folder"] = options.to.string();
-  json["model_type"] = text(done.model.family);
-  json["parameters"] = num_parameters(done.model);
-  json["dtype"] = text(done.to_type);
-  json["from_dtype"] = text(done.from_type);
+  json["model_type"] = text(converted.model.family);
+  json["parameters"] = num_parameters(converted.model);
+  json["dtype"] = text(converted.to_type);
+  json["from_dtype"] = text(converted.from_type);
   return json;
 }
 
-std::string text(const ConvertOptions& options, const Converted& done) {
-  return fmt::format("{}: {} with {} parameters, {}{}\n", options.to.string(), text(done.model.family),
-                     with_commas(num_parameters(done.model)), text(done.to_type),
-                     done.to_type == done.from_type ? "" : fmt::format(" (from {})", text(done.from_type)));
+std::string text(const ConvertOptions& options, const Converted& converted) {
+  return fmt::format(
+      "{}: {} with {} parameters, {}{}\n", options.to.string(), text(converted.model.family),
+      with_commas(num_parameters(converted.model)), text(converted.to_type),
+      converted.to_type == converted.from_type ? "" : fmt::format(" (from {})", text(converted.from_type)));
 }
 
 }  // namespace optimus

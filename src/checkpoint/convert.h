@@ -1,5 +1,6 @@
 // Converts models from any source of weights to Hugging Face folders and to checkpoints; used by the
-// commands convert and export. Pure; inference/compare_logits.h checks that the result computes the same.
+// commands `convert` and `export`. inference/compare_logits.h checks that the converted model computes the
+// same logits.
 #pragma once
 
 #include <string>
@@ -11,13 +12,13 @@
 
 namespace optimus {
 
-// Writes the weights first and config.json last, so that an incomplete folder is not a model. Creates the
-// folder, and replaces an earlier model in it. Throws ReportedError.
+// Writes a Hugging Face folder: the weights first and config.json last, so that an incomplete folder is not
+// a model. Creates the folder, and replaces an earlier model in it. Throws ReportedError.
 void write_model_folder(FileSystem& files, const Path& folder, const HfDescription& description,
                         const WeightSource& weights, Bytes largest_shard, EventSink& events);
 
-// Writes RUN/checkpoints/step-0 with weights and no moments, for all commands except --resume. Only some
-// tensors are in memory at a time. Throws UserError.
+// Writes RUN/checkpoints/step-0 with weights but without optimizer moments; all commands except `--resume`
+// accept such a checkpoint. Only a limited number of tensors is in memory at a time. Throws UserError.
 void write_model_checkpoint(FileSystem& files, const Path& run, const HfDescription& description,
                             const WeightSource& weights, EventSink& events);
 
@@ -30,7 +31,7 @@ struct ConvertOptions {
   std::optional<ElementType> type;  // empty: the type of the source, but at least fp32 in checkpoints
   Bytes largest_shard{std::int64_t{5} << 30};
   bool skips_check = false;
-  std::int64_t threads = 0;  // of the comparison
+  std::int64_t threads = 0;  // number of threads that compare the logits; 0: all cores
 };
 // Declares everything except `from` and `to`, which are positional for one command and flags for the other.
 void declare(OptionTable& table, ConvertOptions& options);
@@ -39,10 +40,11 @@ struct Converted {
   ModelSpec model;
   ElementType from_type = ElementType::f32, to_type = ElementType::f32;
 };
-// The folder `to` must be new or empty. Throws ReportedError.
+// Converts the model `options.from` to the folder `options.to`, which must be new or empty. Throws
+// UserError.
 Converted convert(const ConvertOptions& options, FileSystem& files, EventSink& events);
 
-OrderedJson to_json(const ConvertOptions& options, const Converted& done);
-std::string text(const ConvertOptions& options, const Converted& done);
+OrderedJson to_json(const ConvertOptions& options, const Converted& converted);
+std::string text(const ConvertOptions& options, const Converted& converted);
 
 }  // namespace optimus

@@ -1,6 +1,6 @@
-// The element types that a checkpoint stores, and their conversion to numbers. Conversion is exact if the
-// target type can represent the value, otherwise it rounds to nearest even. Bytes are little-endian and need
-// no alignment. Read next: checkpoint/safetensors.h.
+// The element types of stored tensors, and their conversion to and from float and double. Conversion is
+// exact if the target type can represent the value; otherwise it rounds to nearest even. Bytes are
+// little-endian and need no alignment. Read next: checkpoint/safetensors.h.
 #pragma once
 
 #include <cstddef>

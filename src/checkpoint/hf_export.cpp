@@ -21,7 +21,7 @@ void copy_into(const LogicalTensor& tensor, std::span<const Real> values, std::s
     return;
   }
   const std::int64_t stride = tensor.hf.shape[1], num_columns = tensor.shape[1];
-  constexpr std::int64_t kTile = 64;  // number of rows per tile, so that the source stays in the cache
+  constexpr std::int64_t kTile = 64;  // rows per tile, so that a tile of the source stays in the cache
   for (std::int64_t first = 0; first < tensor.shape[0]; first += kTile)
     for (std::int64_t column = 0; column < num_columns; ++column)
       for (std::int64_t row = first; row < std::min(first + kTile, tensor.shape[0]); ++row)
@@ -39,7 +39,7 @@ Bytes size_of(const HfTensor& tensor, ElementType type) {
   return Bytes(tensor.shape.num_elements() * width(type));
 }
 
-// Assigns tensors in order; starts a new shard if the next tensor does not fit.
+// Assigns tensors to shards in order; starts a new shard if the next tensor does not fit.
 std::vector<ShardPlan> plan_shards(std::vector<HfTensor> tensors, const HfExport& options) {
   std::vector<ShardPlan> shards(1);
   for (HfTensor& tensor : tensors) {
@@ -67,7 +67,7 @@ std::string index_text(std::span<const ShardPlan> shards) {
          "\n";
 }
 
-// Encodes in blocks, to avoid a second copy of a large tensor.
+// Encodes in blocks, which avoids a second copy of a large tensor.
 template <typename Real>
 Outcome<void> write_values(SafetensorsWriter& writer, ElementType type, std::span<const Real> values) {
   constexpr std::size_t kBlock = 1 << 18;
@@ -105,7 +105,7 @@ Outcome<void> write_shard(FileSystem& files, const Path& path, const ShardPlan& 
   for (const HfTensor& tensor : shard.tensors)
     headers.push_back(
         {tensor.name, type, {tensor.shape.dims.begin(), tensor.shape.dims.begin() + tensor.shape.num_dims}});
-  // transformers rejects files whose metadata do not specify the framework.
+  // transformers rejects files whose metadata does not name the framework.
   Outcome<SafetensorsWriter> writer = SafetensorsWriter::create(files, path, headers, {{"format", "pt"}});
   if (!writer) return tl::unexpected(writer.error());
   for (const HfTensor& tensor : shard.tensors) {
@@ -123,10 +123,11 @@ Outcome<void> write_all(FileSystem& files, const Path& folder, const std::vector
   for (const ShardPlan& shard : shards)
     if (Outcome<void> done = write_shard(files, folder / shard.file, shard, read, options.type); !done)
       return done;
-  if (shards.size() == 1) return files.remove(folder / kWeightsIndex);  // from an earlier export
+  // removes the index of an earlier export
+  if (shards.size() == 1) return files.remove(folder / kWeightsIndex);
   if (Outcome<void> done = write_atomically(files, folder / kWeightsIndex, index_text(shards)); !done)
     return done;
-  return files.remove(folder / kWeightsFile);  // it would be read instead of the shards
+  return files.remove(folder / kWeightsFile);  // transformers would read it instead of the shards
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ bool file_exists(const Path& path) {
   return std::filesystem::is_regular_file(path, error);
 }
 
-// A small JSON file of the origin folder; null if it does not exist.
+// Reads a small JSON file of the folder that the model came from; null if it does not exist.
 Json read_origin_json(const Path& folder, const char* name) {
   if (folder.empty() || !file_exists(folder / name)) return nullptr;
   const Path path = folder / name;
@@ -46,8 +46,8 @@ const char* torch_name(ElementType type) {
   return "";
 }
 
-// The ids that begin and end a text: those of the origin folder, otherwise the token that ends documents,
-// which also precedes each document.
+// The ids of the tokens that begin and end a text: those in the origin folder's config, otherwise the
+// tokenizer's end-of-document token, which also precedes each document.
 struct BoundaryTokens {
   Json begin, end;
 };
@@ -66,7 +66,7 @@ BoundaryTokens boundary_tokens(const HfDescription& description, const Json& ori
   return tokens;
 }
 
-// Reads one id or a list of ids.
+// Appends eos_token_id, which may be one id or a list of ids.
 void add_ids(const Json& document, const std::string& source, std::vector<TokenId>& ids) {
   const auto value = JsonView(document, source).find("eos_token_id");
   if (!value) return;
@@ -109,8 +109,8 @@ std::vector<SmallFile> hf_description(const HfDescription& description) {
   return files;
 }
 
-Outcome<void> write_files(FileSystem& files, const Path& folder, const std::vector<SmallFile>& all) {
-  for (const SmallFile& file : all)
+Outcome<void> write_files(FileSystem& files, const Path& folder, const std::vector<SmallFile>& small_files) {
+  for (const SmallFile& file : small_files)
     if (Outcome<void> done = write_atomically(files, folder / file.name, file.content); !done) return done;
   return {};
 }

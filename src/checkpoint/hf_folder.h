@@ -14,30 +14,30 @@
 
 namespace optimus {
 
-// The files from which AutoTokenizer creates the tokenizer that `tokenizer` specifies (in the form that
-// open_tokenizer() accepts): "bytes", a tokenizer.json with the files in the same folder, or a folder
-// (empty if it contains no tokenizer). Throws ReportedError.
+// Returns the files from which AutoTokenizer creates the tokenizer that `tokenizer` specifies, in the form
+// that open_tokenizer() accepts: "bytes", the path of a tokenizer.json (related files in its folder are
+// included), or a folder
+// (no files if it contains no tokenizer). Throws ReportedError.
 std::vector<SmallFile> hf_tokenizer_files(const std::string& tokenizer);
 
-// The tokens that end generated text, as specified by a folder (generation_config.json, otherwise the
-// eos_token_id of config.json). Empty if it specifies none. Throws ReportedError.
+// Returns the ids of the tokens that end generated text, from the folder's generation_config.json or
+// otherwise from eos_token_id in config.json. Empty if neither specifies any. Throws ReportedError.
 std::vector<TokenId> hf_end_tokens(const Path& folder);
 
 struct HfDescription {
   ModelSpec model;
   ElementType type = ElementType::f32;  // of the weights
-  std::string tokenizer;                // as in open_tokenizer(); empty: no tokenizer
-  Path
-      // the folder that the model came from, whose token ids and generation settings are preserved; may be
-      // empty
-      origin;
+  std::string tokenizer;                // in the form that open_tokenizer() accepts; empty: no tokenizer
+  // The folder that the model was read from; its token ids and generation settings are preserved. Empty if
+  // there is none.
+  Path origin;
 };
 
-// All files except the weights. config.json is the last one and must be written last, because a folder
-// without it is not a model. Throws ReportedError.
+// Returns all files of the Hugging Face folder except the weights. config.json is the last one and must be
+// written last, because a folder without it is not a model. Throws ReportedError.
 std::vector<SmallFile> hf_description(const HfDescription& description);
 
 // Writes the files in order, each atomically.
-Outcome<void> write_files(FileSystem& files, const Path& folder, const std::vector<SmallFile>& all);
+Outcome<void> write_files(FileSystem& files, const Path& folder, const std::vector<SmallFile>& small_files);
 
 }  // namespace optimus

@@ -13,7 +13,7 @@
 namespace optimus {
 namespace {
 
-// Files saved from a model without its head lack these prefixes.
+// Names in files that were saved from a model without its head lack these prefixes.
 constexpr std::string_view kPrefixes[] = {"transformer.", "model.", "bert."};
 
 // Alternative suffixes in published files.
@@ -26,7 +26,7 @@ constexpr Alias kAliases[] = {
     {"cls.predictions.bias", "cls.predictions.decoder.bias"},  // one parameter with two names
 };
 
-// The names under which a tied word embedding is stored additionally or instead.
+// The name under which a tied word embedding may be stored in addition to, or instead of, its own name.
 struct TiedHead {
   std::string_view embedding, head;
 };
@@ -36,7 +36,7 @@ constexpr TiedHead kTiedHeads[] = {
     {"bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"},
 };
 
-// Buffers, and heads that are not trained.
+// Name endings of tensors that are ignored: buffers, and heads that are not trained.
 constexpr std::string_view kIgnoredEndings[] = {
     ".attn.bias",
     ".attn.masked_bias",    // GPT-2's causal mask
@@ -44,7 +44,7 @@ constexpr std::string_view kIgnoredEndings[] = {
     "embeddings.position_ids",
     "embeddings.token_type_ids",
     "pooler.dense.weight",
-    "pooler.dense.bias",  // for sentence pairs
+    "pooler.dense.bias",  // head for sentence pairs
     "cls.seq_relationship.weight",
     "cls.seq_relationship.bias",
     "cls.predictions.decoder.bias",  // duplicate of cls.predictions.bias
@@ -68,8 +68,8 @@ std::vector<std::string> possible_names(const LogicalTensor& tensor) {
   std::vector<std::string> names{name, std::string(without_prefix(name))};
   for (const Alias& alias : kAliases) {
     if (!ends_with(name, alias.usual_suffix)) continue;
-    for (const std::string& usual : {names[0], names[1]})
-      names.push_back(usual.substr(0, usual.size() - alias.usual_suffix.size()) +
+    for (const std::string& usual_name : {names[0], names[1]})
+      names.push_back(usual_name.substr(0, usual_name.size() - alias.usual_suffix.size()) +
                       std::string(alias.alternative_suffix));
   }
   if (tensor.is_also_head) names.emplace_back(tied_head(name));
@@ -86,7 +86,7 @@ std::vector<std::int64_t> sizes(const Shape& shape) {
   return {shape.dims.begin(), shape.dims.begin() + shape.num_dims};
 }
 
-// The checkpoint tensor that contains this logical tensor, with shape and type checked.
+// The checkpoint tensor that contains this logical tensor. Checks its shape and type.
 const StoredTensor& stored(const SafetensorsFolder& folder, const LogicalTensor& tensor) {
   const auto [found, file] = find_any(folder, tensor);
   if (found->shape != sizes(tensor.hf.shape))
@@ -98,7 +98,7 @@ const StoredTensor& stored(const SafetensorsFolder& folder, const LogicalTensor&
   return *found;
 }
 
-// Rows and columns of a box; a vector is a single row.
+// Rows and columns of a box; a one-dimensional box is a single row.
 struct Region {
   Span rows, columns;
 };
@@ -118,7 +118,7 @@ void decode_at(const StoredTensor& source, std::int64_t first, std::span<Real> o
 }
 
 // Element [row, column] of the logical tensor is element [column, row] in the file. Rows are processed in
-// tiles, so that reads are contiguous and writes stay in the cache.
+// tiles, so that reads are contiguous and the written rows stay in the cache.
 template <typename Real>
 void read_transposed(const StoredTensor& source, const Region& region, std::span<Real> out) {
   constexpr std::int64_t kTile = 64;
@@ -152,8 +152,8 @@ void read_box(const SafetensorsFolder& folder, const LogicalTensor& tensor, cons
               out.subspan(static_cast<std::size_t>(row - region.rows.begin) * num_columns, num_columns));
 }
 
-// A head that is stored although the config ties it must contain the same numbers; otherwise training would
-// lose it.
+// A head that is stored although the config ties it to the embedding must have the same values; otherwise
+// its values would be lost.
 void check_tied_head(const SafetensorsFolder& folder, const LogicalTensor& embedding) {
   const std::string_view name = tied_head(embedding.hf.name);
   const StoredTensor& table = stored(folder, embedding);

@@ -17,9 +17,10 @@
 
 namespace optimus {
 
-// Throws if the folder does not match the model: a tensor is missing, has another shape or is not of a float
-// type, or there is a separate head although the config ties it. Unused tensors are ignored if they are in a
-// table in the source file (masks, position ids, BERT's other heads), otherwise they cause a warning.
+// Throws a UserError if the folder does not match the model: a tensor is missing, has another shape or is
+// not of a float type, or a separate head differs from the embedding although the config ties them. Unused
+// tensors that are known to be irrelevant (masks, position ids, BERT's other heads) are ignored; any other
+// unused tensor causes a warning.
 void check_hf_weights(const SafetensorsFolder& folder, const ModelSpec& spec, EventSink& events);
 
 // Reads the values of `box` of one logical tensor, row-major. out.size() == box.num_elements().
@@ -37,7 +38,8 @@ struct HfTensor {
   Shape shape;
   std::vector<LogicalTensor> parts;
 };
-// In the order of their first parts. Together the parts cover each tensor exactly once.
+// Groups logical tensors by the checkpoint tensor that contains them, in the order of their first parts.
+// Throughout, the parts of a checkpoint tensor cover it exactly once.
 std::vector<HfTensor> hf_tensors(const std::vector<LogicalTensor>& tensors);
 
 // Copies the values of a logical tensor to their positions in the checkpoint tensor.
@@ -45,11 +47,12 @@ void place_logical(const LogicalTensor& tensor, std::span<const float> values, s
 void place_logical(const LogicalTensor& tensor, std::span<const double> values, std::span<double> whole);
 
 struct HfExport {
-  ElementType type = ElementType::f32;         // any float type
-  Bytes largest_shard{std::int64_t{5} << 30};  // of data; a single tensor may be larger
+  ElementType type = ElementType::f32;  // any float type
+  // maximum size of one shard's data; a single tensor may be larger
+  Bytes largest_shard{std::int64_t{5} << 30};
 };
 
-// Fills in the values of one logical tensor, row-major.
+// Writes the values of one logical tensor, row-major, into `out`.
 template <typename Real>
 using ReadTensor = std::function<void(const LogicalTensor& tensor, std::span<Real> out)>;
 

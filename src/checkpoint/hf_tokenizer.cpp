@@ -17,7 +17,8 @@ constexpr const char* kCompanionFiles[] = {
     kSettings,   "special_tokens_map.json", "added_tokens.json",   "vocab.json",        "merges.txt",
     "vocab.txt", "tokenizer.model",         "chat_template.jinja", "chat_template.json"};
 
-// A tokenizer_config.json with the generic class, which uses tokenizer.json unchanged for every model family.
+// A tokenizer_config.json with the generic tokenizer class, which uses tokenizer.json as it is for every
+// model family.
 SmallFile generic_tokenizer_config(const std::string& end_token) {
   OrderedJson settings;
   settings["tokenizer_class"] = "PreTrainedTokenizerFast";
@@ -40,13 +41,14 @@ std::vector<SmallFile> byte_tokenizer_files() {
 std::vector<SmallFile> hf_tokenizer_files(const std::string& tokenizer) {
   if (tokenizer == "bytes") return byte_tokenizer_files();
   std::error_code ignored;
-  const Path given = tokenizer;
-  const bool is_folder = std::filesystem::is_directory(given, ignored);
-  const Path file = is_folder ? given / kTokenizer : given;
+  const Path tokenizer_path = tokenizer;
+  const bool is_folder = std::filesystem::is_directory(tokenizer_path, ignored);
+  const Path file = is_folder ? tokenizer_path / kTokenizer : tokenizer_path;
   std::vector<SmallFile> files;
   const bool has_table = !is_folder || std::filesystem::exists(file, ignored);
   if (has_table) files.push_back({kTokenizer, read_input_file(file, kMaxTokenizerBytes)});
-  // A tokenizer with another file name may be in a folder with unrelated files.
+  // A tokenizer file with another name may be in a folder with unrelated files, so no companion files are
+  // copied.
   if (file.filename() == kTokenizer)
     for (const char* name : kCompanionFiles)
       if (const Path path = file.parent_path() / name; std::filesystem::is_regular_file(path, ignored))

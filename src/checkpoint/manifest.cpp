@@ -13,7 +13,8 @@
 namespace optimus {
 namespace {
 
-// Per field and tensor. Each rank stores one or two boxes of a tensor; the check needs memory for each box.
+// Limit per field and tensor. Each rank stores one or two boxes of a tensor; the coverage check needs
+// memory for each box.
 constexpr std::size_t kMaxPieces = 1 << 17;
 constexpr std::int64_t kMaxElementBytes = 8;
 
@@ -81,7 +82,7 @@ void check_piece(const CheckpointPiece& piece, const Manifest& manifest, const s
                     text(tensor.shape));
 }
 
-// Checks every tensor for one stored field.
+// Checks that the pieces of `field` cover every tensor exactly once.
 void check_coverage(StateField field, const Manifest& manifest, const std::string& source) {
   std::vector<Box> boxes;
   for (int t = 0; t < std::ssize(manifest.tensors); ++t) {
@@ -162,7 +163,7 @@ Manifest merge(std::span<const Manifest> lists, const std::string& source) {
     if (list.step != result.step)
       throw UserError("{}: one rank has stored step {}, but another rank step {}", source, result.step,
                       list.step);
-    std::vector<int> merged_index;  // index of each tensor of the list in the result
+    std::vector<int> merged_index;  // index in `result` of each tensor of the list
     for (const CheckpointTensor& tensor : list.tensors) {
       const auto [found, is_new] = tensor_index.emplace(tensor.name, static_cast<int>(result.tensors.size()));
       if (is_new) result.tensors.push_back(tensor);

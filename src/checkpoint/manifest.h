@@ -2,10 +2,10 @@
 // tensor. It is written last, so a folder is a checkpoint exactly if it has a valid manifest.
 // docs/use/checkpoints.md describes the file.
 //
-// A checkpoint stores the fields of the optimizer state: master weights and the two moments of Adam. Working
-// weights are rounded masters and are not stored. Tensors are the canonical logical tensors of
-// model/tensors.h; boxes may be cut in any way, so loading does not depend on the plan that saved. Read next:
-// checkpoint/save.h, checkpoint/checkpoint.h.
+// A checkpoint stores the fields of the optimizer state: master weights and the two moments of Adam.
+// Working weights are the rounded master weights and are not stored. Tensors are the canonical logical
+// tensors of model/tensors.h; each may be split into any boxes, so loading does not depend on the plan that
+// saved. Read next: checkpoint/save.h, checkpoint/checkpoint.h.
 #pragma once
 
 #include <array>
@@ -39,7 +39,7 @@ struct CheckpointTensor {
   bool operator==(const CheckpointTensor&) const = default;
 };
 
-// One box of one field of one tensor. In its file it is the tensor stored_name().
+// One box of one field of one tensor. Its file stores it under the name stored_name().
 struct CheckpointPiece {
   StateField field = StateField::master;
   int tensor = 0;  // index into Manifest::tensors
@@ -52,12 +52,12 @@ struct Manifest {
   std::int64_t step = 0;
   std::vector<CheckpointFile> files;
   std::vector<CheckpointTensor> tensors;
-  std::vector<CheckpointPiece> pieces;  // by field, tensor and box
+  std::vector<CheckpointPiece> pieces;  // sorted by field, tensor and box
 
   // The pieces of one tensor; empty if the field is not stored.
   std::span<const CheckpointPiece> pieces_of(StateField field, int tensor) const;
   bool has_field(StateField field) const;
-  Bytes bytes() const;  // total of all files
+  Bytes bytes() const;  // total size of all files
   bool operator==(const Manifest&) const = default;
 };
 
@@ -67,9 +67,9 @@ inline constexpr std::string_view kManifestFile = "manifest.json";
 // "master/layers.0.attention.q.weight[0:128, 0:768]"
 std::string stored_name(StateField field, std::string_view tensor, const Box& box);
 
-// Sorts the pieces, then throws a UserError that starts with `source` unless: names are unique and plain,
-// sizes fit into 63 bits, boxes are inside their tensors, every present field covers every tensor exactly
-// once, and masters are present.
+// Sorts the pieces, then validates the manifest. Throws a UserError that starts with `source` unless names
+// are unique and plain, sizes fit into 63 bits, boxes are inside their tensors, every field that is present
+// covers every tensor exactly once, and master weights are present.
 void make_valid(Manifest& manifest, const std::string& source);
 
 std::string manifest_text(const Manifest& manifest);  // content of the file; the manifest must be valid
@@ -77,8 +77,9 @@ std::string manifest_text(const Manifest& manifest);  // content of the file; th
 Manifest parse_manifest(std::string_view text, const std::string& source);
 Manifest read_manifest(const Path& folder);
 
-// The shard list of one rank is also a manifest, of the rank's own files and pieces, which alone do not cover
-// the tensors. It is stored as rank-00000.json in the same folder until the checkpoint is committed.
+// The shard list of one rank is a manifest that contains only the files and pieces of that rank, which
+// alone do not cover the tensors. It is stored as rank-00000.json in the checkpoint's folder until the
+// checkpoint is committed.
 std::string shard_list_text(const Manifest& list);
 Manifest parse_shard_list(std::string_view text, const std::string& source);  // throws UserError
 // Combines the lists of all ranks into one manifest, which is not validated yet. Throws a UserError if two

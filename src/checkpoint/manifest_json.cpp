@@ -1,6 +1,6 @@
-// The JSON format of the manifest and of the shard list of one rank; see manifest.h. One row of numbers per
-// box keeps the manifest of thousands of ranks within megabytes; boxes that several fields store in the same
-// way share one row.
+// The JSON format of the manifest and of the shard list of one rank; see manifest.h. Each box is one row of
+// numbers, which keeps the manifest of thousands of ranks within megabytes; boxes that several fields store
+// in the same file share one row.
 #include <algorithm>
 #include <charconv>
 #include <map>
@@ -17,7 +17,7 @@ constexpr const char* kManifestFormat = "optimus-checkpoint";
 constexpr const char* kListFormat = "optimus-shard-list";
 constexpr Bytes kMaxManifestBytes{std::int64_t{256} << 20};
 
-// Appends a row: [tensor, file, begin, end, …].
+// Appends the row of one box: [tensor, file, begin, end, …].
 void append_row(const CheckpointPiece& piece, std::string& out) {
   out += fmt::format("[{}, {}", piece.tensor, piece.file);
   for (int d = 0; d < piece.box.num_dims; ++d)
@@ -94,7 +94,7 @@ Shape parse_shape(const JsonView& view) {
   return shape;
 }
 
-// A non-negative integer; -1 for everything else.
+// Returns a non-negative integer, or -1 if the value is anything else.
 std::int64_t number_at(const Json& row, std::size_t index) {
   const Json& value = row[index];
   if (!value.is_number_unsigned()) return -1;
@@ -102,10 +102,10 @@ std::int64_t number_at(const Json& row, std::size_t index) {
   return number > static_cast<std::uint64_t>(INT64_MAX) ? -1 : static_cast<std::int64_t>(number);
 }
 
-// Avoids a JsonView per number, because there may be millions of them.
-CheckpointPiece parse_row(const Json& row, const std::string& where) {
+// Reads the row without a JsonView per number, because there may be millions of numbers.
+CheckpointPiece parse_row(const Json& row, const std::string& location) {
   const auto refuse = [&] {
-    JsonView(row, where).refuse("[tensor, file, begin, end, …] of whole numbers, for 1 to 4 dims");
+    JsonView(row, location).refuse("[tensor, file, begin, end, …] of whole numbers, for 1 to 4 dims");
   };
   if (!row.is_array() || row.size() < 4 || row.size() > 2 + 2 * kMaxDims || row.size() % 2 != 0) refuse();
   for (std::size_t i = 0; i < row.size(); ++i)
@@ -130,19 +130,19 @@ void parse_group(const JsonView& group, std::vector<CheckpointPiece>& pieces) {
   const JsonView boxes = group.at("boxes");
   if (!boxes.raw().is_array()) boxes.refuse("a list");
   for (const Json& row : boxes.raw()) {
-    CheckpointPiece piece = parse_row(row, boxes.where());
+    CheckpointPiece piece = parse_row(row, boxes.location());
     for (const StateField field : fields) piece.field = field, pieces.push_back(piece);
   }
 }
 
 void check_version(const JsonView& view, const char* format) {
   if (view.at("format").text() != format)
-    throw UserError("{}: expected format {}, got {}", view.where(), format,
+    throw UserError("{}: expected format {}, got {}", view.location(), format,
                     in_quotes(view.at("format").text()));
   const std::int64_t version = view.at("version").integer();
   if (version != kManifestVersion)
     throw UserError("{}: checkpoint format version {} is not supported; this program reads version {}{}",
-                    view.where(), version, kManifestVersion,
+                    view.location(), version, kManifestVersion,
                     version > kManifestVersion ? "; a newer program is required" : "");
 }
 

@@ -13,7 +13,7 @@
 namespace optimus {
 namespace {
 
-// The smallest floating-point type that represents all values of the types added.
+// The smallest floating-point type that represents all values of all added types.
 class CommonType {
  public:
   void add(ElementType type) {
@@ -87,12 +87,14 @@ bool path_exists(const Path& path) {
 }
 
 bool has_hf_weights(const Path& folder) {
-  // A file in the format of another library counts as weights here; opening the folder reports the problem.
+  // A file in the format of another library also counts as weights; opening the folder then reports the
+  // problem.
   return path_exists(folder / kWeightsFile) || path_exists(folder / kWeightsIndex) ||
          path_exists(folder / "pytorch_model.bin");
 }
 
-// Whether the weights of one model fit the other. Rotary positions and dropout have no weights.
+// Whether weights for one spec fit the other. Names, dropout rates and the length of rotary positions do
+// not affect weights.
 bool is_same_model(ModelSpec a, ModelSpec b) {
   for (ModelSpec* spec : {&a, &b}) {
     spec->name.clear();

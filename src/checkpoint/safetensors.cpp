@@ -26,8 +26,8 @@ struct Entry {
   std::optional<std::vector<std::int64_t>> shape, offsets;
 };
 
-// Receives the JSON events of a header, which is known to start as an object. Depth 1 is the header, 2 a
-// tensor or the metadata, 3 a list.
+// Receives the JSON events of a header, which is known to start with "{". Depth 1 is the header object,
+// depth 2 a tensor or the metadata, depth 3 a list.
 class HeaderEvents final : public nlohmann::json_sax<Json> {
  public:
   explicit HeaderEvents(const std::string& source) : source_(source) {}
@@ -52,10 +52,10 @@ class HeaderEvents final : public nlohmann::json_sax<Json> {
     if (depth_ != 2) return refuse("a string");
     if (is_metadata_) return metadata.insert_or_assign(key_, std::move(text)), true;
     if (key_ != "dtype") return refuse("a string");
-    if (entry().type) throw UserError("{}: dtype appears twice", where());
+    if (entry().type) throw UserError("{}: dtype appears twice", location());
     entry().type = find_element_type(text);
     if (!entry().type)
-      throw UserError("{}: dtype {} is not one of {}", where(), in_quotes(text), element_type_names());
+      throw UserError("{}: dtype {} is not one of {}", location(), in_quotes(text), element_type_names());
     return true;
   }
 
@@ -82,7 +82,7 @@ class HeaderEvents final : public nlohmann::json_sax<Json> {
     if (depth_ != 2 || is_metadata_) return refuse("a list");
     if (key_ != "shape" && key_ != "data_offsets") return refuse("a list");
     auto& target = key_ == "shape" ? entry().shape : entry().offsets;
-    if (target) throw UserError("{}: {} appears twice", where(), key_);
+    if (target) throw UserError("{}: {} appears twice", location(), key_);
     list_ = &target.emplace();
     depth_ = 3;
     return true;
@@ -97,7 +97,7 @@ class HeaderEvents final : public nlohmann::json_sax<Json> {
  private:
   Entry& entry() { return entries.back(); }
 
-  std::string where() const {
+  std::string location() const {
     if (depth_ < 2) return fmt::format("{}: header", source_);
     return fmt::format("{}: {}", source_,
                        is_metadata_ ? std::string(kMetadata) : "tensor " + in_quotes(entries.back().name));
@@ -113,9 +113,9 @@ class HeaderEvents final : public nlohmann::json_sax<Json> {
                                 : !entry().shape   ? "shape"
                                 : !entry().offsets ? "data_offsets"
                                                    : "";
-    if (*missing) throw UserError("{}: {} is missing", where(), missing);
+    if (*missing) throw UserError("{}: {} is missing", location(), missing);
     if (entry().offsets->size() != 2)
-      throw UserError("{}: data_offsets: expected [begin, end], got {} numbers", where(),
+      throw UserError("{}: data_offsets: expected [begin, end], got {} numbers", location(),
                       entry().offsets->size());
   }
 
@@ -128,12 +128,12 @@ class HeaderEvents final : public nlohmann::json_sax<Json> {
     return nullptr;
   }
 
-  // Never returns; the return type allows event functions to return its call.
+  // Never returns; declared bool so that event functions can return its call.
   [[noreturn]] bool refuse(std::string_view found) const {
     const char* const right = expected();
     if (right == nullptr)
       throw UserError("{}: unknown key {}; expected dtype, shape or data_offsets", where(), in_quotes(key_));
-    throw UserError("{}: {}: expected {}, got {}", where(), in_quotes(key_), right, found);
+    throw UserError("{}: {}: expected {}, got {}", location(), in_quotes(key_), right, found);
   }
 
   const std::string& source_;
@@ -144,7 +144,7 @@ class HeaderEvents final : public nlohmann::json_sax<Json> {
   std::vector<std::int64_t>* list_ = nullptr;
 };
 
-// The product of shape and width; nullopt if it overflows.
+// The size in bytes of a tensor with this shape and type; nullopt if it overflows.
 std::optional<std::int64_t> checked_bytes(std::span<const std::int64_t> shape, ElementType type) {
   if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return 0;
   std::int64_t product = width(type);
@@ -172,13 +172,13 @@ std::string_view header_of(std::span<const std::byte> file, const std::string& s
 
 StoredTensor placed(const Entry& entry, std::span<const std::byte> data, const std::string& source) {
   const std::int64_t begin = (*entry.offsets)[0], end = (*entry.offsets)[1];
-  const auto where = [&] { return fmt::format("{}: tensor {}", source, in_quotes(entry.name)); };
+  const auto location = [&] { return fmt::format("{}: tensor {}", source, in_quotes(entry.name)); };
   if (begin > end || end > static_cast<std::int64_t>(data.size()))
-    throw UserError("{}: data_offsets [{}, {}] are not inside the {} bytes of data", where(), begin, end,
+    throw UserError("{}: data_offsets [{}, {}] are not inside the {} bytes of data", location(), begin, end,
                     data.size());
   const std::optional<std::int64_t> size = checked_bytes(*entry.shape, *entry.type);
   if (size != end - begin)
-    throw UserError("{}: the data has {} bytes, but {} with shape {} requires {}", where(), end - begin,
+    throw UserError("{}: the data has {} bytes, but {} with shape {} requires {}", location(), end - begin,
                     text(*entry.type), shape_text(*entry.shape),
                     size ? std::to_string(*size) : "more than a file can contain");
   StoredTensor tensor;

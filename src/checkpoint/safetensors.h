@@ -59,7 +59,7 @@ class SafetensorsFile {
   const Path& path() const { return path_; }
   const SafetensorsMetadata& metadata() const { return content_.metadata; }
   const std::vector<StoredTensor>& tensors() const { return content_.tensors; }
-  const StoredTensor* find(std::string_view name) const;  // nullptr if there is none
+  const StoredTensor* find(std::string_view name) const;  // nullptr if there is no such tensor
 
  private:
   Path path_;
@@ -68,12 +68,12 @@ class SafetensorsFile {
   std::unordered_map<std::string_view, std::size_t> places_;  // the names are owned by content_
 };
 
-// The weights of a Hugging Face folder: model.safetensors, or otherwise the shards listed in
+// The weights in a Hugging Face folder: model.safetensors, or otherwise the shards listed in
 // model.safetensors.index.json.
 class SafetensorsFolder {
  public:
   // Opens a folder, or one safetensors file. Throws a ReportedError; every tensor must be in the shard that
-  // the index specifies, and in no other one.
+  // the index assigns it to, and in no other shard.
   static SafetensorsFolder open(const Path& path);
 
   struct Found {
@@ -93,16 +93,18 @@ class SafetensorsFolder {
 inline constexpr std::string_view kWeightsFile = "model.safetensors";
 inline constexpr std::string_view kWeightsIndex = "model.safetensors.index.json";
 
-// Maps tensors to files, as specified by an index. Throws a UserError unless the files are plain names of
-// .safetensors files.
+// The file that contains a tensor, according to an index. parse_safetensors_index() throws a UserError
+// unless the files are plain names of .safetensors files.
 struct SafetensorsIndexRow {
   std::string tensor, file;
 };
 std::vector<SafetensorsIndexRow> parse_safetensors_index(std::string_view text, const std::string& source);
 
-// Writes one file: the header immediately, then the bytes of the tensors in the given order, in pieces of
-// any size. The file appears at commit(). Data starts at a multiple of 8; a tensor is aligned if the sizes
-// of the tensors before it are multiples of its alignment (wide types first ensures this). Not thread-safe.
+// Writes one file: create() writes the header, then write() takes the bytes of the tensors in the order of
+// the headers, in blocks of any size. The file appears at commit(). Data starts at a multiple of 8 bytes; a
+// tensor is aligned if the sizes
+// of the tensors before it are multiples of its alignment, for example if
+// wider types come first. Not thread-safe.
 class SafetensorsWriter {
  public:
   // Names must be unique and valid UTF-8.
@@ -110,9 +112,9 @@ class SafetensorsWriter {
                                            std::span<const TensorHeader> tensors,
                                            const SafetensorsMetadata& metadata = {});
   Outcome<void> write(std::span<const std::byte> bytes);
-  // All bytes that the headers declare must have been written.
+  // Requires that all bytes declared in the headers have been written.
   Outcome<void> commit();
-  std::int64_t size() const { return file_.size(); }  // size of the file so far
+  std::int64_t size() const { return file_.size(); }  // bytes written so far, with the header
 
  private:
   SafetensorsWriter(AtomicFile file, std::int64_t bytes_left)

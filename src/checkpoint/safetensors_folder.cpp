@@ -17,7 +17,7 @@ void check_shard_name(const JsonView& view, const std::string& name) {
       !name.empty() && name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
   if (!is_plain || !ends_with(name, ".safetensors"))
     throw UserError("{}: expected the name of a .safetensors file in the folder of the index, got {}",
-                    view.where(), in_quotes(name));
+                    view.location(), in_quotes(name));
 }
 
 }  // namespace
@@ -56,7 +56,7 @@ std::vector<std::string> shard_names(std::span<const SafetensorsIndexRow> rows, 
   return names;
 }
 
-// Checks that every tensor is in the file that the index specifies, and in no other file.
+// Checks that every tensor is in the file that the index assigns it to, and in no other file.
 void check_shards(std::span<const SafetensorsIndexRow> rows, const std::vector<SafetensorsFile>& files) {
   std::unordered_map<std::string_view, const SafetensorsFile*> holder;
   for (const SafetensorsFile& file : files)

@@ -8,13 +8,13 @@
 namespace optimus {
 namespace {
 
-// The header, padded with spaces so that the data starts at a multiple of 8.
+// The header as JSON, padded with spaces so that the data starts at a multiple of 8 bytes.
 std::string header_text(std::span<const TensorHeader> tensors, const SafetensorsMetadata& metadata) {
   std::set<std::string_view> names;
   OrderedJson header = OrderedJson::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
-  // Members are appended to the underlying list, because look-ups by name in an ordered object take quadratic
-  // time in total.
+  // Members are appended to the underlying vector, because an ordered object looks up names linearly, which
+  // would take quadratic time in total.
   auto& members = header.get_ref<OrderedJson::object_t&>();
   std::int64_t at = 0;
   for (const TensorHeader& tensor : tensors) {

@@ -42,7 +42,8 @@ TensorHeader header_of(const StatePiece& piece) {
   return header;
 }
 
-// The metadata of a shard: the shapes of the whole tensors. The names of its tensors contain the boxes.
+// The metadata of a shard: the shapes of the whole tensors. The names of the stored tensors contain their
+// boxes.
 SafetensorsMetadata metadata_of(std::span<const StatePiece> pieces) {
   std::map<std::string, std::string> texts;
   for (const StatePiece& piece : pieces) texts.emplace(piece.tensor, text(piece.shape));
@@ -116,8 +117,9 @@ Outcome<void> write_manifest(FileSystem& files, const Path& folder, Manifest man
 }
 
 // An existing checkpoint of this step is first renamed to a temporary name. If the process is killed
-// between the two renames, both folders are complete under temporary names, and clear_leftovers renames one
-// of them.
+// between the two renames, both folders are complete under temporary names, and clear_leftovers() renames
+// one
+// of them to the final name.
 Outcome<void> rename_to_final(FileSystem& files, const StepFolder& folder) {
   const Path name = folder.final_path(), parent = name.parent_path();
   const Path replaced = temporary_step_folder(parent, folder.step).path;
@@ -156,14 +158,14 @@ Outcome<Bytes> write_shards(FileSystem& files, const Path& folder, Rank rank,
                             std::span<const StatePiece> pieces, const ShardOptions& options) {
   Manifest list;
   list.step = step_folder(folder).step;
-  std::map<std::string, int> known;
+  std::map<std::string, int> tensor_index;
   while (!pieces.empty()) {
     const auto next = pieces.first(fill_shard(pieces, options.largest));
     const int file = static_cast<int>(list.files.size());
     Outcome<CheckpointFile> written = write_shard(files, folder / shard_name(rank, file + 1), next);
     if (!written) return tl::unexpected(written.error());
     list.files.push_back(std::move(*written));
-    append_pieces(next, file, list, known);
+    append_pieces(next, file, list, tensor_index);
     pieces = pieces.subspan(next.size());
   }
   if (Outcome<void> done = write_atomically(files, folder / list_name(rank.value), shard_list_text(list));

@@ -5,10 +5,10 @@
 //   one rank                       every rank                             one rank
 //   begin_checkpoint  ── folder ──>  write_shards (its own pieces)  ──all──>  commit_checkpoint
 //
-// No rank needs the data of another: the committing rank reads only the shard lists of the others, which are
-// small. Environment failures (full disk, lost folder) are Outcomes: a failed save does not end a run; call
-// abandon_checkpoint, continue, and try again later. Only one save per run may be in progress. Read next:
-// checkpoint/checkpoints.h (retention), checkpoint/checkpoint.h (reading).
+// No rank needs the data of another: the committing rank reads only the shard lists of the other ranks,
+// which are small. Environment failures (full disk, lost folder) are Outcomes: a failed save does not end a
+// run; call abandon_checkpoint(), continue, and try again later. Only one save per run may be in progress.
+// Read next: checkpoint/checkpoints.h (retention), checkpoint/checkpoint.h (reading).
 #pragma once
 
 #include <cstdint>
@@ -36,11 +36,12 @@ struct StatePiece {
   std::span<const std::byte> values;    // of the box, row-major, contiguous
 };
 
-// Removes the remains of killed saves (clear_leftovers in checkpoints.h) and creates the temporary folder.
+// Removes the remains of killed saves (clear_leftovers() in checkpoints.h) and creates the temporary
+// folder, whose path it returns.
 Outcome<Path> begin_checkpoint(FileSystem& files, const Path& run, std::int64_t step);
 
 struct ShardOptions {
-  Bytes largest{std::int64_t{4} << 30};  // of data in one file; a single piece may be larger
+  Bytes largest{std::int64_t{4} << 30};  // maximum size of one file's data; a single piece may be larger
 };
 // Writes the pieces of one rank in order into rank-00000.safetensors (followed by -2, -3, … if `largest` is
 // exceeded), then the list of them. Returns the number of bytes written.
@@ -48,11 +49,11 @@ Outcome<Bytes> write_shards(FileSystem& files, const Path& folder, Rank rank,
                             std::span<const StatePiece> pieces, const ShardOptions& options = {});
 
 struct CommitOptions {
-  int num_writers = 1;             // number of ranks that have called write_shards: 0 … num_writers - 1
+  int num_writers = 1;             // ranks 0 … num_writers - 1 have called write_shards()
   std::vector<SmallFile> files{};  // must include state.json
 };
-// Writes the small files and the manifest, renames the folder to its final name, and returns that. Replaces
-// an existing checkpoint of this step. Fails if the pieces do not cover every tensor exactly once.
+// Writes the small files and the manifest, renames the folder to its final name, and returns the new path.
+// Replaces an existing checkpoint of this step. Fails if the pieces do not cover every tensor exactly once.
 Outcome<Path> commit_checkpoint(FileSystem& files, const Path& folder, const CommitOptions& options);
 
 // Removes a temporary folder; ignores failures.
@@ -68,18 +69,19 @@ Outcome<SavedCheckpoint> save_checkpoint(FileSystem& files, const Path& run, std
                                          std::vector<SmallFile> small_files,
                                          const ShardOptions& options = {});
 
-// Determines the boxes that each rank stores, so that replicated data is stored once: of the holders of an
-// element, the one with the smallest assigned size so far writes it. Indexed by rank, then ordered by tensor.
-// The same on every rank. The cost is that of layout/sync.h. Throws a UserError if the layout is invalid.
+// Determines the boxes that each rank stores, so that replicated data is stored once: of the ranks that
+// hold an element, the one with the fewest elements assigned so far stores it. The result is indexed by
+// rank; the boxes of a rank are sorted by tensor. Every rank computes the same result, at the cost of
+// sync() in layout/sync.h. Throws a UserError if the layout is invalid.
 std::vector<std::vector<TensorBox>> boxes_to_save(const Layout& layout);
 
-// The same if some ranks are lost: other holders store their boxes, and boxes without a remaining holder are
-// listed.
+// The assignment if some ranks are lost: other holders store their boxes, and boxes without a remaining
+// holder are listed in `lost`.
 struct SaveAssignment {
-  std::vector<std::vector<TensorBox>> boxes;  // [rank]; empty for lost ranks
-  std::vector<TensorBox> lost;                // by tensor
+  std::vector<std::vector<TensorBox>> boxes;  // [rank]: boxes that it stores; empty for lost ranks
+  std::vector<TensorBox> lost;                // sorted by tensor
 };
-// is_present: [rank]; ranks beyond its end are lost.
+// is_present[rank]: whether the rank is still there; ranks beyond its end are lost.
 SaveAssignment boxes_to_save(const Layout& layout, const std::vector<bool>& is_present);
 
 }  // namespace optimus

@@ -20,8 +20,8 @@ struct StepFolder {
 
 // Returns nullopt for a path of another form.
 std::optional<StepFolder> parse_step_folder(const Path& path);
-// Returns a new name each time, so that a rank that is still writing an abandoned save cannot write into the
-// next one.
+// Returns a new name on each call, so that a rank that is still writing for an abandoned save cannot write
+// into the folder of the next save.
 StepFolder temporary_step_folder(const Path& parent, std::int64_t step);
 
 }  // namespace optimus

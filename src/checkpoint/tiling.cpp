@@ -1,13 +1,13 @@
-// Implements tiling.h. The number of boxes that contain an element is the sum of the signs of all corners
-// that are not greater than the element in any dimension (sign +1 if an even number of the corner's
-// coordinates are ends, otherwise -1):
+// Implements tiling.h. Each corner of a box has a sign: +1 if an even number of its coordinates are ends,
+// otherwise -1. The number of boxes that contain an element is the sum of the signs of all corners that are
+// not greater than the element in any dimension:
 //
 //     +----- -         1  1  0
 //     |      |   sums  1  1  0     Therefore boxes cover the shape exactly once if and only if the signs
 //     - ---- +         0  0  0     of the boxes and the negated signs of the shape cancel at every corner.
 //
-// At the first corner where they do not cancel, everything before it has cancelled, so the remaining sum is
-// the error at that element.
+// At the first corner where the signs do not cancel, all corners before it have cancelled, so the remaining
+// sum is the error at that element.
 #include "checkpoint/tiling.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace optimus {
 namespace {
 
 struct Corner {
-  std::array<std::int64_t, kMaxDims> at{};
+  std::array<std::int64_t, kMaxDims> position{};
   int sign = 0;
 };
 
@@ -26,7 +26,7 @@ void append_corners(const Box& box, int sign, std::vector<Corner>& corners) {
     Corner corner{{}, sign};
     for (int d = 0; d < box.num_dims; ++d) {
       const bool is_end = (ends >> d & 1) != 0;
-      corner.at[static_cast<std::size_t>(d)] = is_end ? box[d].end : box[d].begin;
+      corner.position[static_cast<std::size_t>(d)] = is_end ? box[d].end : box[d].begin;
       if (is_end) corner.sign = -corner.sign;
     }
     corners.push_back(corner);
@@ -41,11 +41,12 @@ std::optional<TilingMistake> find_tiling_mistake(const Shape& shape, std::span<c
   corners.reserve((boxes.size() + 1) << shape.num_dims);
   append_corners(Box(shape), -1, corners);
   for (const Box& box : boxes) append_corners(box, 1, corners);
-  std::sort(corners.begin(), corners.end(), [](const Corner& a, const Corner& b) { return a.at < b.at; });
+  std::sort(corners.begin(), corners.end(),
+            [](const Corner& a, const Corner& b) { return a.position < b.position; });
   for (std::size_t i = 0; i < corners.size();) {
-    const auto at = corners[i].at;
+    const auto at = corners[i].position;
     int sum = 0;
-    for (; i < corners.size() && corners[i].at == at; ++i) sum += corners[i].sign;
+    for (; i < corners.size() && corners[i].position == at; ++i) sum += corners[i].sign;
     if (sum != 0) return TilingMistake{at, 1 + sum};
   }
   return std::nullopt;

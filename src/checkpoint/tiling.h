@@ -15,8 +15,9 @@ struct TilingMistake {
   int times = 0;  // number of boxes that contain it: 0, or more than 1
 };
 
-// Returns the first element (row-major) that is not in exactly one box, or nullopt. The boxes must be inside
-// the shape. Works on corners: n boxes take O(n log n) time in any arrangement.
+// Returns the first element (row-major) that is not in exactly one box, or nullopt. The boxes must be
+// inside the shape. Processes the corners of the boxes, not their elements: n boxes take O(n log n) time in
+// any arrangement.
 std::optional<TilingMistake> find_tiling_mistake(const Shape& shape, std::span<const Box> boxes);
 
 }  // namespace optimus

@@ -12,7 +12,7 @@ namespace {
 constexpr const char* kFormat = "optimus-training-state";
 
 // Format: {"layers": 4, "steps": 16, "maxima": {"layers.1.attention.qkv.input": [16 numbers, oldest first],
-// …}}, without slots that were 0 in all steps.
+// …}}. fp8 slots whose maximum was 0 in all steps are omitted.
 OrderedJson history_json(const Fp8History& history) {
   OrderedJson maxima = OrderedJson::object();
   const std::size_t num_slots = history.steps.front().size();
@@ -35,7 +35,7 @@ Fp8History parse_history(const JsonView& json) {
   for (const auto& [name, row] : json.at("maxima").members()) {
     const int slot = fp8_slot_of(name);
     if (slot < 0 || slot >= static_cast<int>(num_slots))
-      throw UserError("{}: {} is not an operand of an fp8 GEMM in a model with {} layers", json.where(),
+      throw UserError("{}: {} is not an operand of an fp8 GEMM in a model with {} layers", json.location(),
                       in_quotes(name), num_slots / kFp8SlotsOfLayer);
     const std::vector<JsonView> values = row.elements();
     if (values.size() != num_steps) row.refuse(fmt::format("{} maxima, one per step", num_steps));
@@ -109,7 +109,7 @@ TrainingState parse_training_state(std::string_view content, const std::string& 
   state.seed = view.at("seed").integer();
   state.plan_epoch = view.at("plan_epoch").integer(0);
   const JsonView precision = view.at("precision"), scale = view.at("loss_scale");
-  state.precision = parse_precision(precision.text(), precision.where());
+  state.precision = parse_precision(precision.text(), precision.location());
   scale.allow_only(scale_keys);
   state.loss_scale.value = scale.at("value").number();
   if (!std::isfinite(state.loss_scale.value) || state.loss_scale.value <= 0)

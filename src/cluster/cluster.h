@@ -14,22 +14,24 @@
 
 namespace optimus {
 
-// A physical device, identified by its number in the profile.
+// A physical device, identified by its index in the profile.
 struct Device {
   int value = 0;
   constexpr auto operator<=>(const Device&) const = default;
 };
 
-// The closest unit that two devices share, from near to far.
+// How two devices are connected: through the closest unit that they share, from near to far. `islands`
+// means that they are in different islands.
 enum class LinkClass { same_device, domain, node, network, islands };
 
 struct Link {
   LinkClass kind = LinkClass::same_device;
-  double bytes_per_second = 0;  // one direction, while the other devices are idle
-  // one direction, while all devices of both nodes (islands) send as well
+  double bytes_per_second = 0;  // in one direction, while the other devices are idle
+  // in one direction, while all devices of both nodes (or islands) send as well
   double shared_bytes_per_second = 0;
   Seconds latency{};
-  // as a function of the message size in bytes; valid as long as the cluster lives; null: 1
+  // fraction of `bytes_per_second` that is reached, as a function of the message size in bytes; valid as
+  // long as the cluster lives; nullptr means 1 for every size
   const Curve* efficiency = nullptr;
 
   double efficiency_of(Bytes message) const {

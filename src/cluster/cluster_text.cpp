@@ -24,8 +24,8 @@ NumberFormat comparison_format(const DeviceType& type) {
 std::vector<std::string> group_row(const HardwareProfile& profile, const NodeGroup& group) {
   const DeviceType& type = profile.types[static_cast<std::size_t>(group.type)];
   const NumberFormat format = comparison_format(type);
-  const double share = group.network.nic.bytes_per_second * group.network.nics_per_node /
-                       group.devices_per_node / group.network.oversubscription;
+  const double fraction = group.network.nic.bytes_per_second * group.network.nics_per_node /
+                          group.devices_per_node / group.network.oversubscription;
   return {type.name,
           with_commas(group.num_devices),
           fmt::format("{} x {}", group.num_nodes(), group.devices_per_node),
@@ -34,7 +34,7 @@ std::vector<std::string> group_row(const HardwareProfile& profile, const NodeGro
           fmt::format("{} {}", rate(peak_flops(type, format), "FLOP"), text(format)),
           rate(type.memory_bytes_per_second, "B"),
           rate(group.domain_link.bytes_per_second, "B"),
-          rate(share, "B"),
+          rate(fraction, "B"),
           fmt::format("{}", group.island)};
 }
 

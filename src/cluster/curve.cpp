@@ -19,19 +19,19 @@ double Curve::at(double size) const {
   return left->fraction * std::pow(right->fraction / left->fraction, part);
 }
 
-void validate(const Curve& curve, const std::string& where) {
+void validate(const Curve& curve, const std::string& location) {
   if (curve.points.size() > kMaxCurvePoints)
-    throw UserError("{} has {} points, at most {} are supported", where, curve.points.size(),
+    throw UserError("{} has {} points, at most {} are supported", location, curve.points.size(),
                     kMaxCurvePoints);
-  CurvePoint before;
+  CurvePoint previous_point;
   for (const CurvePoint& point : curve.points) {
-    if (!(std::isfinite(point.size) && point.size > before.size))
-      throw UserError("{}: expected ascending sizes above 0, got {} after {}", where, point.size,
-                      before.size);
-    if (!(point.fraction > 0 && point.fraction <= 1 && point.fraction >= before.fraction))
-      throw UserError("{}: expected non-decreasing fractions above 0 and at most 1, got {} after {}", where,
-                      point.fraction, before.fraction);
-    before = point;
+    if (!(std::isfinite(point.size) && point.size > previous_point.size))
+      throw UserError("{}: expected ascending sizes above 0, got {} after {}", location, point.size,
+                      previous_point.size);
+    if (!(point.fraction > 0 && point.fraction <= 1 && point.fraction >= previous_point.fraction))
+      throw UserError("{}: expected non-decreasing fractions above 0 and at most 1, got {} after {}",
+                      location, point.fraction, previous_point.fraction);
+    previous_point = point;
   }
 }
 

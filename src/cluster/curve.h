@@ -14,7 +14,8 @@ struct CurvePoint {
 };
 
 struct Curve {
-  std::vector<CurvePoint> points;  // sizes ascend, fractions never descend; empty: 1 everywhere
+  // sizes ascend, fractions never descend; if empty, the fraction is 1 everywhere
+  std::vector<CurvePoint> points;
   bool operator==(const Curve&) const = default;
 
   // O(log points). Returns the first fraction for size <= 0.
@@ -23,8 +24,8 @@ struct Curve {
 
 inline constexpr int kMaxCurvePoints = 1'000;
 
-// Throws a UserError that starts with `where` unless sizes are above 0 and ascend, and fractions are above 0,
-// at most 1 and do not descend.
-void validate(const Curve& curve, const std::string& where);
+// Throws a UserError that starts with `location` unless sizes are above 0 and ascend, and fractions are above
+// 0, at most 1 and do not descend.
+void validate(const Curve& curve, const std::string& location);
 
 }  // namespace optimus

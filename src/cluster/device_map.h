@@ -1,5 +1,5 @@
-// DeviceMap: maps each virtual device of a plan to a physical device. A plain value; the loss of a device
-// results in a new map.
+// DeviceMap: maps each virtual device of a plan to a physical device. A plain value; when a device is lost,
+// a new map is created.
 #pragma once
 
 #include <compare>
@@ -11,7 +11,7 @@
 
 namespace optimus {
 
-// A device as numbered in a plan, from 0.
+// A device of a plan, identified by its index, starting at 0.
 struct VirtualDevice {
   int value = 0;
   constexpr auto operator<=>(const VirtualDevice&) const = default;
@@ -27,7 +27,7 @@ class DeviceMap {
 
   int size() const { return static_cast<int>(physical_.size()); }
   Device operator[](VirtualDevice device) const { return physical_[static_cast<std::size_t>(device.value)]; }
-  // Returns nullopt if no virtual device is mapped to it. O(log size).
+  // The virtual device that is mapped to `device`; nullopt if there is none. O(log size).
   std::optional<VirtualDevice> virtual_of(Device device) const;
   const std::vector<Device>& devices() const { return physical_; }
   bool operator==(const DeviceMap& other) const { return physical_ == other.physical_; }

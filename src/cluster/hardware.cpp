@@ -11,36 +11,36 @@
 namespace optimus {
 namespace {
 
-void require_positive(double value, const std::string& where, const char* field) {
+void require_positive(double value, const std::string& location, const char* field) {
   if (!(std::isfinite(value) && value > 0))
-    throw UserError("{}: {}: expected more than 0, got {}", where, field, value);
+    throw UserError("{}: {}: expected more than 0, got {}", location, field, value);
 }
 
-void require_range(std::int64_t value, std::int64_t smallest, std::int64_t largest, const std::string& where,
-                   const char* field) {
+void require_range(std::int64_t value, std::int64_t smallest, std::int64_t largest,
+                   const std::string& location, const char* field) {
   if (value < smallest || value > largest)
-    throw UserError("{}: {}: expected {} to {}, got {}", where, field, smallest, largest, value);
+    throw UserError("{}: {}: expected {} to {}, got {}", location, field, smallest, largest, value);
 }
 
-void check_type(const DeviceType& type, const std::string& where) {
-  if (type.name.empty()) throw UserError("{}: name is empty", where);
-  require_positive(static_cast<double>(type.memory.value), where, "memory");
-  require_positive(type.memory_bytes_per_second, where, "memory_bytes_per_second");
+void check_type(const DeviceType& type, const std::string& location) {
+  if (type.name.empty()) throw UserError("{}: name is empty", location);
+  require_positive(static_cast<double>(type.memory.value), location, "memory");
+  require_positive(type.memory_bytes_per_second, location, "memory_bytes_per_second");
   if (!(std::isfinite(type.watts) && type.watts >= 0))
-    throw UserError("{}: watts: expected at least 0, got {}", where, type.watts);
+    throw UserError("{}: watts: expected at least 0, got {}", location, type.watts);
   if (type.price_per_hour && !(std::isfinite(*type.price_per_hour) && *type.price_per_hour >= 0))
-    throw UserError("{}: price_per_hour: expected at least 0, got {}", where, *type.price_per_hour);
-  require_positive(type.peak.fp32, where, "peak_flops.fp32");
+    throw UserError("{}: price_per_hour: expected at least 0, got {}", location, *type.price_per_hour);
+  require_positive(type.peak.fp32, location, "peak_flops.fp32");
   const PeakFlops& peak = type.peak;
   for (const double value : {peak.fp64, peak.tf32, peak.bf16, peak.fp16, peak.fp8, peak.fp4})
     if (!(std::isfinite(value) && value >= 0))
-      throw UserError("{}: expected a peak of at least 0 operations per second, got {}", where, value);
-  validate(type.gemm_efficiency, where + ": product_efficiency");
+      throw UserError("{}: expected a peak of at least 0 operations per second, got {}", location, value);
+  validate(type.gemm_efficiency, location + ": product_efficiency");
   std::set<NumberFormat> formats;
   for (const KernelTimes& times : type.kernels) {
-    validate(times, fmt::format("{}: kernels in {}", where, text(times.format)));
+    validate(times, fmt::format("{}: kernels in {}", location, text(times.format)));
     if (!formats.insert(times.format).second)
-      throw UserError("{}: kernels in {} appear twice", where, text(times.format));
+      throw UserError("{}: kernels in {} appear twice", location, text(times.format));
   }
 }
 
@@ -49,39 +49,40 @@ void check_types(const HardwareProfile& profile, const std::string& source) {
                 "the number of device types");
   std::set<std::string> names;
   for (const DeviceType& type : profile.types) {
-    const std::string where = fmt::format("{}: device type {}", source, in_quotes(type.name));
-    check_type(type, where);
-    if (!names.insert(type.name).second) throw UserError("{} appears twice", where);
+    const std::string location = fmt::format("{}: device type {}", source, in_quotes(type.name));
+    check_type(type, location);
+    if (!names.insert(type.name).second) throw UserError("{} appears twice", location);
   }
 }
 
-void check_link(const LinkSpec& link, const std::string& where) {
-  require_positive(link.bytes_per_second, where, "bytes_per_second");
+void check_link(const LinkSpec& link, const std::string& location) {
+  require_positive(link.bytes_per_second, location, "bytes_per_second");
   if (!(std::isfinite(link.latency.value) && link.latency.value >= 0))
-    throw UserError("{}: latency_seconds: expected at least 0, got {}", where, link.latency.value);
-  validate(link.efficiency, where + ": efficiency");
+    throw UserError("{}: latency_seconds: expected at least 0, got {}", location, link.latency.value);
+  validate(link.efficiency, location + ": efficiency");
 }
 
-void check_group(const HardwareProfile& profile, const NodeGroup& group, const std::string& where) {
-  require_range(group.type, 0, static_cast<std::int64_t>(profile.types.size()) - 1, where, "the device type");
-  require_range(group.island, 0, kMaxIslands - 1, where, "island");
-  require_range(group.num_devices, 1, kMaxDevices, where, "devices");
-  require_range(group.devices_per_node, 1, kMaxDevices, where, "devices_per_node");
-  require_range(group.devices_per_domain, 1, kMaxDevices, where, "devices_per_domain");
+void check_group(const HardwareProfile& profile, const NodeGroup& group, const std::string& location) {
+  require_range(group.type, 0, static_cast<std::int64_t>(profile.types.size()) - 1, location,
+                "the device type");
+  require_range(group.island, 0, kMaxIslands - 1, location, "island");
+  require_range(group.num_devices, 1, kMaxDevices, location, "devices");
+  require_range(group.devices_per_node, 1, kMaxDevices, location, "devices_per_node");
+  require_range(group.devices_per_domain, 1, kMaxDevices, location, "devices_per_domain");
   const int larger = std::max(group.devices_per_node, group.devices_per_domain);
   const int smaller = std::min(group.devices_per_node, group.devices_per_domain);
   if (larger % smaller != 0)
     throw UserError("{}: devices_per_domain: expected a divisor or multiple of devices_per_node {}, got {}",
-                    where, group.devices_per_node, group.devices_per_domain);
-  require_range(group.host_memory.value, 0, INT64_MAX, where, "host_memory");
-  require_range(group.network.nics_per_node, 1, 1000, where, "network.nics_per_node");
+                    location, group.devices_per_node, group.devices_per_domain);
+  require_range(group.host_memory.value, 0, INT64_MAX, location, "host_memory");
+  require_range(group.network.nics_per_node, 1, 1000, location, "network.nics_per_node");
   if (!(std::isfinite(group.network.oversubscription) && group.network.oversubscription >= 1))
-    throw UserError("{}: network.oversubscription: expected at least 1, got {}", where,
+    throw UserError("{}: network.oversubscription: expected at least 1, got {}", location,
                     group.network.oversubscription);
-  check_link(group.domain_link, where + ": domain_link");
-  check_link(group.node_link, where + ": node_link");
-  check_link(group.host_link, where + ": host_link");
-  check_link(group.network.nic, where + ": network");
+  check_link(group.domain_link, location + ": domain_link");
+  check_link(group.node_link, location + ": node_link");
+  check_link(group.host_link, location + ": host_link");
+  check_link(group.network.nic, location + ": network");
 }
 
 // Returns the number of devices.
@@ -104,12 +105,12 @@ void check_islands(const HardwareProfile& profile, const std::string& source) {
                     source, num_islands, *islands.rbegin());
   std::set<std::pair<int, int>> pairs;
   for (const IslandLink& link : profile.island_links) {
-    const std::string where =
+    const std::string location =
         fmt::format("{}: the link between islands {} and {}", source, link.first, link.second);
     if (link.first < 0 || link.second >= num_islands || link.first >= link.second)
-      throw UserError("{}: expected two of the {} islands, in ascending order", where, num_islands);
-    if (!pairs.emplace(link.first, link.second).second) throw UserError("{} appears twice", where);
-    check_link({link.bytes_per_second, link.latency, {}}, where);
+      throw UserError("{}: expected two of the {} islands, in ascending order", location, num_islands);
+    if (!pairs.emplace(link.first, link.second).second) throw UserError("{} appears twice", location);
+    check_link({link.bytes_per_second, link.latency, {}}, location);
   }
   const auto needed = static_cast<std::size_t>(num_islands) * static_cast<std::size_t>(num_islands - 1) / 2;
   if (pairs.size() != needed)
@@ -118,22 +119,22 @@ void check_islands(const HardwareProfile& profile, const std::string& source) {
 }
 
 void check_devices(const HardwareProfile& profile, std::int64_t num_devices, const std::string& source) {
-  std::int64_t before = -1;
+  std::int64_t previous_device = -1;
   for (const SpeedFactor& entry : profile.speed_factors) {
     require_range(entry.device, 0, num_devices - 1, source, "a device in speed_factors");
-    if (entry.device <= before)
+    if (entry.device <= previous_device)
       throw UserError("{}: speed_factors: expected devices in ascending order, got {} after {}", source,
                       entry.device, before);
     require_positive(entry.factor, source, "a factor in speed_factors");
-    before = entry.device;
+    previous_device = entry.device;
   }
-  before = -1;
+  previous_device = -1;
   for (const int device : profile.missing_devices) {
     require_range(device, 0, num_devices - 1, source, "a device in missing_devices");
-    if (device <= before)
+    if (device <= previous_device)
       throw UserError("{}: missing_devices: expected devices in ascending order, got {} after {}", source,
                       device, before);
-    before = device;
+    previous_device = device;
   }
   if (static_cast<std::int64_t>(profile.missing_devices.size()) == num_devices)
     throw UserError("{}: all {} devices are missing", source, num_devices);

@@ -17,7 +17,7 @@
 
 namespace optimus {
 
-// Peak of dense GEMMs, operations per second; 0: the device does not support the format.
+// The peak of dense GEMMs in operations per second; 0 if the device does not support the format.
 struct PeakFlops {
   double fp64 = 0, fp32 = 0, tf32 = 0, bf16 = 0, fp16 = 0, fp8 = 0, fp4 = 0;
   bool operator==(const PeakFlops&) const = default;
@@ -32,11 +32,11 @@ struct DeviceType {
   std::optional<double> price_per_hour{};
   // fraction of the peak, as a function of the edge of a cube with the same number of operations
   Curve gemm_efficiency{};
-  std::vector<KernelTimes> kernels{};  // measured; at most one per format
+  std::vector<KernelTimes> kernels{};  // measured; at most one entry per number format
   bool operator==(const DeviceType&) const = default;
 };
 
-// One direction, for one device while the others are idle.
+// The performance of a link in one direction, for one device while the others are idle.
 struct LinkSpec {
   double bytes_per_second = 0;
   Seconds latency{};
@@ -47,7 +47,7 @@ struct LinkSpec {
 struct NetworkSpec {
   int nics_per_node = 1;
   LinkSpec nic;
-  // under full load, traffic between nodes gets 1 / oversubscription of the NICs' bandwidth
+  // under full load, traffic between nodes receives 1 / oversubscription of the NICs' bandwidth
   double oversubscription = 1;
   bool operator==(const NetworkSpec&) const = default;
 };
@@ -57,12 +57,13 @@ struct NodeGroup {
   int type = 0;  // index into HardwareProfile::types
   int island = 0;
   int num_devices = 0, devices_per_node = 8;
-  // Number of devices joined by the fast link (NVLink): a part of a node, a node, or several nodes (NVL72).
+  // The number of devices joined by the fast link (NVLink): a part of a node, a node, or several nodes
+  // (NVL72).
   int devices_per_domain = 8;
   LinkSpec domain_link;  // within a domain
   LinkSpec node_link;    // within a node, between domains
   LinkSpec host_link;    // between a device and the memory of its host
-  Bytes host_memory;     // per node
+  Bytes host_memory;     // memory of one node
   NetworkSpec network;
   bool operator==(const NodeGroup&) const = default;
 
@@ -70,7 +71,7 @@ struct NodeGroup {
   int num_domains() const { return (num_devices + devices_per_domain - 1) / devices_per_domain; }
 };
 
-// The link between two islands: one direction, total of all devices.
+// The link between two islands: in one direction, in total for all devices.
 struct IslandLink {
   int first = 0, second = 0;  // islands, first < second
   double bytes_per_second = 0;
@@ -80,7 +81,7 @@ struct IslandLink {
 
 struct SpeedFactor {
   int device = 0;
-  double factor = 1;  // 0.5: half as fast as its type
+  double factor = 1;  // relative to the device's type; 0.5 means half as fast
   bool operator==(const SpeedFactor&) const = default;
 };
 
@@ -103,7 +104,7 @@ inline constexpr int kMaxNodeGroups = 10'000;
 // valid values.
 void validate(const HardwareProfile& profile, const std::string& source);
 
-// Peak operations per second in that format; 0 if the device does not support it.
+// Peak operations per second in `format`; 0 if the device does not support it.
 double peak_flops(const DeviceType& type, NumberFormat format);
 
 }  // namespace optimus

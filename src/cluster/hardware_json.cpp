@@ -13,7 +13,7 @@ namespace {
 using Names = std::vector<std::string>;
 
 Bytes read_bytes(const JsonView& value) {
-  if (value.raw().is_string()) return parse_bytes(value.text(), value.where());
+  if (value.raw().is_string()) return parse_bytes(value.text(), value.location());
   return Bytes(value.integer(0));
 }
 
@@ -134,18 +134,18 @@ void read_network_into(NetworkSpec& target, const JsonView& group, bool is_requi
 
 // The type of a group: one that the file defines, or a built-in one, which is then added to the profile.
 int find_type(std::vector<DeviceType>& types, const JsonView& name) {
-  const auto find = [&](std::string_view wanted) {
+  const auto find = [&](std::string_view name) {
     return std::find_if(types.begin(), types.end(),
-                        [&](const DeviceType& type) { return type.name == wanted; });
+                        [&](const DeviceType& type) { return type.name == name; });
   };
   auto found = find(name.text());
   if (found == types.end()) {
     const auto shipped = find_device_type(name.text());
     if (!shipped) {
-      Names known = device_type_names();
-      for (const DeviceType& type : types) known.push_back(type.name);
-      throw UserError("{} is {}, which is neither in device_types nor a built-in type{}", name.where(),
-                      in_quotes(name.text()), did_you_mean(name.text(), known));
+      Names known_names = device_type_names();
+      for (const DeviceType& type : types) known_names.push_back(type.name);
+      throw UserError("{} is {}, which is neither in device_types nor a built-in type{}", name.location(),
+                      in_quotes(name.text()), did_you_mean(name.text(), known_names));
     }
     found = find(shipped->name);
     if (found == types.end()) found = types.insert(types.end(), *shipped);

@@ -47,33 +47,33 @@ double KernelTimes::seconds(std::string_view table, double amount,
   return amount / found->second.at(std::vector<double>(sizes));
 }
 
-void validate(const KernelTimes& times, const std::string& where) {
+void validate(const KernelTimes& times, const std::string& location) {
   for (const double seconds : {times.launch_seconds, times.step_seconds})
     if (!(seconds >= 0 && seconds < 60))
-      throw UserError("{}: a host time of {} seconds is outside the range 0 to 60", where, seconds);
+      throw UserError("{}: a host time of {} seconds is outside the range 0 to 60", location, seconds);
   for (const auto& [name, table] : times.tables) {
     const bool is_gemm = name.starts_with("product") || name.starts_with("narrow."),
                is_attention = name.starts_with("attention");
-    const std::size_t wanted = is_gemm ? 3 : is_attention ? 2 : 1;
-    if (table.axes.size() != wanted)
-      throw UserError("{}: {}: expected {} axes, got {}", where, name, wanted, table.axes.size());
+    const std::size_t num_axes = is_gemm ? 3 : is_attention ? 2 : 1;
+    if (table.axes.size() != num_axes)
+      throw UserError("{}: {}: expected {} axes, got {}", location, name, num_axes, table.axes.size());
     std::size_t points = 1;
     for (const std::vector<double>& axis : table.axes) {
-      double before = 0;
+      double previous_size = 0;
       for (const double size : axis) {
-        if (!(std::isfinite(size) && size > before))
-          throw UserError("{}: sizes of {}: expected ascending sizes above 0, got {} after {}", where, name,
-                          size, before);
-        before = size;
+        if (!(std::isfinite(size) && size > previous_size))
+          throw UserError("{}: sizes of {}: expected ascending sizes above 0, got {} after {}", location,
+                          name, size, previous_size);
+        previous_size = size;
       }
       points *= axis.size();
       if (points > kMaxTableRates) break;
     }
     if (points == 0 || points != table.rates.size())
-      throw UserError("{}: {} has {} rates, its axes require {}", where, name, table.rates.size(), points);
+      throw UserError("{}: {} has {} rates, its axes require {}", location, name, table.rates.size(), points);
     for (const double rate : table.rates)
       if (!(rate > 0 && std::isfinite(rate)))
-        throw UserError("{}: a rate of {}: expected more than 0, got {}", where, name, rate);
+        throw UserError("{}: a rate of {}: expected more than 0, got {}", location, name, rate);
   }
 }
 

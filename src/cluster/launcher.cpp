@@ -150,7 +150,7 @@ std::string first_slurm_host(const std::string& list) {
 
 int port_of_job(const std::string& job) {
   constexpr int kFirst = 15000, kNumber = 15000;
-  return kFirst + static_cast<int>(RandomKey(0).with(job).value % kNumber);
+  return kFirst + static_cast<int>(RandomKey(0).derive(job).value % kNumber);
 }
 
 }  // namespace optimus

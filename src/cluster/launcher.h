@@ -13,23 +13,24 @@ namespace optimus {
 // Returns the value of an environment variable, or nullopt. Tests pass a map.
 using Environment = std::function<std::optional<std::string>(const std::string& name)>;
 
+// "optimus launch", "torchrun", "Open MPI", "MPICH", "Slurm", "Kubernetes" or "single process"
 struct LaunchInfo {
-  std::string
-      launcher;  // "optimus launch", "torchrun", "Open MPI", "MPICH", "Slurm", "Kubernetes", "single process"
+  std::string launcher;
   int rank = 0, world_size = 1;
   int local_rank = 0;
-  // All ranks are on this machine: their rendezvous is a file of this user (launch/rendezvous_file.h), and no
-  // port is open to the network.
+  // Whether all ranks are on this machine. Their rendezvous is then a file of this user
+  // (launch/rendezvous_file.h), and no port is open to the network.
   bool is_one_host = true;
-  // Several hosts: the address of the store of rank 0; empty and 0 if unknown.
+  // With several hosts: the address at which rank 0 hosts the store; empty and 0 if unknown.
   std::string master_host{};
   int master_port = 0;
-  // torchrun's store listens on the master's port: rank 0 uses another port and publishes it in that store.
+  // torchrun's store occupies the master port. Rank 0 then uses another port and publishes it in that
+  // store.
   bool has_torch_store = false;
   // Identifies the job: equal for all its processes and different for other jobs, as far as the launcher
   // provides this.
   std::string job{};
-  // Names of the variables that must be set for a rendezvous of several hosts.
+  // Names of the environment variables that a rendezvous of several hosts needs and that are not set.
   std::vector<std::string> missing{};
 
   std::string master() const;  // "host:port" if known, otherwise empty

@@ -1,4 +1,4 @@
-// The number formats that devices compute in.
+// The number formats in which devices compute.
 #pragma once
 
 #include <string>

@@ -11,15 +11,16 @@ namespace optimus {
 // The file with the measured profile of this machine, in the user's cache folder.
 Path measured_cluster_path();
 
-// "here" is this machine as measured, "herex2" two workers on it. Names have precedence over files;
-// "./h100x8" refers to the file. Throws ReportedError.
+// "here" is this machine as it was measured; "herex2" is two workers on it. Names have precedence over
+// files; "./h100x8" refers to the file. Throws ReportedError.
 Cluster open_cluster(const std::string& name_or_path);
 // Whether the name is "here" or of the form "herex2", so that the links are measured instead of taken from
 // specifications.
 bool is_measured_cluster_name(const std::string& name);
 
-// `num_devices` devices of one type with the links of the measured machine. If `num_sharing` devices share
-// a processor, each has that part of its performance.
+// `num_devices` devices of one type with the links of the measured machine. Each device has 1 /
+// `num_sharing` of the performance and memory of `type`; pass a value above 1 if that many devices share
+// one processor.
 HardwareProfile replicate_device(HardwareProfile measured, const DeviceType& type, int num_devices,
                                  int num_sharing);
 

@@ -119,10 +119,10 @@ struct Alias {
 constexpr Alias kAliases[] = {{"v100", "v100-32"}, {"a100", "a100-80"}, {"h100-80", "h100"}};
 
 std::string canonical(std::string_view name) {
-  std::string wanted = lower(name);
+  std::string wanted_name = lower(name);
   for (const Alias& alias : kAliases)
-    if (wanted == alias.name) return alias.type;
-  return wanted;
+    if (wanted_name == alias.name) return alias.type;
+  return wanted_name;
 }
 
 Curve curve(std::span<const CurvePoint> points) { return {{points.begin(), points.end()}}; }
@@ -131,9 +131,9 @@ constexpr double kGiB = 1073741824.0;
 Bytes gib(double amount) { return Bytes(static_cast<std::int64_t>(amount * kGiB)); }
 
 [[noreturn]] void refuse_type(std::string_view name, const std::string& source) {
-  const std::vector<std::string> known = device_type_names();
+  const std::vector<std::string> known_names = device_type_names();
   throw UserError("{}: {} is not a known device type{}; known types are {}", source, in_quotes(name),
-                  did_you_mean(name, known), join(known, ", "));
+                  did_you_mean(name, known_names), join(known_names, ", "));
 }
 
 // "h100x512" -> h100, 512. Returns nullopt if the text has another form; the count may exceed the range of
@@ -153,9 +153,9 @@ std::optional<Part> split_part(std::string_view part) {
 }  // namespace
 
 std::optional<DeviceType> find_device_type(std::string_view name) {
-  const std::string wanted = canonical(name);
+  const std::string wanted_name = canonical(name);
   for (const TypeRow& row : kTypes)
-    if (wanted == row.name) {
+    if (wanted_name == row.name) {
       const double tera = 1e12;
       return DeviceType{.name = row.name,
                         .memory = gib(row.memory_gib),
@@ -185,9 +185,9 @@ std::optional<DeviceType> find_type_by_vendor_name(std::string_view vendor_name)
 }
 
 NodeGroup standard_group(std::string_view type_name, int type, int num_devices) {
-  const std::string wanted = canonical(type_name);
+  const std::string wanted_name = canonical(type_name);
   for (const NodeRow& row : kNodes) {
-    if (wanted != row.type) continue;
+    if (wanted_name != row.type) continue;
     const auto link = [](double gb_per_second, double microseconds, std::span<const CurvePoint> messages) {
       return LinkSpec{gb_per_second * 1e9, Seconds(microseconds * 1e-6), curve(messages)};
     };

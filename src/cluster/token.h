@@ -17,7 +17,7 @@ struct Token {
   std::string origin;  // "OPTIMUS_TOKEN", the name of the file, or "made for this run"
 };
 
-// The file has precedence over the variable; returns nullopt if neither is set. Throws a UserError if the
+// The file has precedence over the variable. Returns nullopt if neither is given. Throws a UserError if the
 // token is too short or contains invalid characters, or if other users can read the file.
 std::optional<Token> find_token(const Environment& environment, const Path& file);
 

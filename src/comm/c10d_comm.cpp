@@ -74,8 +74,8 @@ class ProcessPending final : public Pending {
     return outcome;
   }
 
-  std::optional<Deadline::Clock::time_point> ended() const override { return operation_->ended(); }
-  std::optional<Seconds> took() const override { return operation_->took(); }
+  std::optional<Deadline::Clock::time_point> end_time() const override { return operation_->end_time(); }
+  std::optional<Seconds> duration() const override { return operation_->duration(); }
 
  private:
   const std::shared_ptr<ProcessGroup> group_;
@@ -201,9 +201,10 @@ class ProcessComm final : public Comm {
   Outcome<std::vector<std::string>> gpu_ids_of(const Key& key);
   void close(Members& members, const std::string& reason);
   CommOutcome<void> wait_for_arrival(const Key& key, const Deadline& deadline);
-  CommFailure connect_failure(const Key& key, const std::string& reason, Deadline::Clock::time_point began);
+  CommFailure connect_failure(const Key& key, const std::string& reason,
+                              Deadline::Clock::time_point begin_time);
   CommFailure declined_failure(const Key& key, const std::string& stored,
-                               Deadline::Clock::time_point began) const;
+                               Deadline::Clock::time_point begin_time) const;
   std::unique_ptr<Pending> collective(const Group& group, CommOperation operation);
   std::unique_ptr<Pending> message(int epoch, int peer, int tag, CommOperation operation);
   bool is_connected(const Key& key) const;
@@ -228,8 +229,8 @@ std::string arrival_key(const std::string& group, int rank) {
 std::string arrivals_key(const std::string& group) { return fmt::format("arrived/{}/all", group); }
 
 CommFailure ProcessComm::connect_failure(const Key& key, const std::string& reason,
-                                         Deadline::Clock::time_point began) {
-  const double waited = std::chrono::duration<double>(Deadline::Clock::now() - began).count();
+                                         Deadline::Clock::time_point begin_time) {
+  const double waited = std::chrono::duration<double>(Deadline::Clock::now() - begin_time).count();
   CommFailure failure{"connect", group_text(key.group, key.epoch), {}, Seconds(waited), reason};
   for (const int member : key.group.members) {
     const auto has_arrived = store_->find(arrival_key(connection_key(key), member));
@@ -240,11 +241,11 @@ CommFailure ProcessComm::connect_failure(const Key& key, const std::string& reas
 }
 
 CommFailure ProcessComm::declined_failure(const Key& key, const std::string& stored,
-                                          Deadline::Clock::time_point began) const {
+                                          Deadline::Clock::time_point begin_time) const {
   int declining_rank = 0;
   const auto [end, problem] = std::from_chars(stored.data(), stored.data() + stored.size(), declining_rank);
   const std::string reason(end, stored.data() + stored.size());
-  const double waited = std::chrono::duration<double>(Deadline::Clock::now() - began).count();
+  const double waited = std::chrono::duration<double>(Deadline::Clock::now() - begin_time).count();
   return {"connect",
           group_text(key.group, key.epoch),
           {declining_rank},
@@ -254,7 +255,7 @@ CommFailure ProcessComm::declined_failure(const Key& key, const std::string& sto
 
 // The last member to arrive sets one key that the others poll, so that no member polls one key per rank.
 CommOutcome<void> ProcessComm::wait_for_arrival(const Key& key, const Deadline& deadline) {
-  const auto began = Deadline::Clock::now();
+  const auto begin_time = Deadline::Clock::now();
   const std::string all = arrivals_key(connection_key(key));
   Outcome<void> stored = store_->set(arrival_key(connection_key(key), rank()), gpu_id_);
   const Outcome<std::int64_t> count =
@@ -262,15 +263,17 @@ CommOutcome<void> ProcessComm::wait_for_arrival(const Key& key, const Deadline& 
              : Outcome<std::int64_t>(0);
   if (stored && count && *count == std::ssize(key.group.members)) stored = store_->set(all, "");
   if (!stored || !count)
-    return tl::unexpected(connect_failure(key, (stored ? count.error() : stored.error()).why, began));
+    return tl::unexpected(connect_failure(key, (stored ? count.error() : stored.error()).why, begin_time));
   for (std::chrono::milliseconds pause(1);; pause = std::min(2 * pause, kMaxPollInterval)) {
     const auto is_complete = store_->find(all);
-    if (!is_complete) return tl::unexpected(connect_failure(key, is_complete.error().why, began));
+    if (!is_complete) return tl::unexpected(connect_failure(key, is_complete.error().why, begin_time));
     if (*is_complete && !(*is_complete)->empty())
-      return tl::unexpected(declined_failure(key, **is_complete, began));
+      return tl::unexpected(declined_failure(key, **is_complete, begin_time));
     if (*is_complete) return {};
-    if (const auto reason = shared_.abandoned()) return tl::unexpected(connect_failure(key, *reason, began));
-    if (deadline.has_passed()) return tl::unexpected(connect_failure(key, deadline_text(deadline), began));
+    if (const auto reason = shared_.abandoned())
+      return tl::unexpected(connect_failure(key, *reason, begin_time));
+    if (deadline.has_passed())
+      return tl::unexpected(connect_failure(key, deadline_text(deadline), begin_time));
     std::this_thread::sleep_for(pause);
   }
 }
@@ -280,11 +283,11 @@ CommOutcome<void> ProcessComm::connect(const Key& key, const Deadline& deadline)
   const int size = static_cast<int>(key.group.members.size());
   std::unique_ptr<GroupLink> link;
   if (size > 1) {
-    const auto began = Deadline::Clock::now();
+    const auto begin_time = Deadline::Clock::now();
     if (const auto arrived = wait_for_arrival(key, deadline); !arrived) return arrived;
     auto made = store_->link(connection_key(key), member_index_of(rank(), key.group), size, deadline,
                              [this] { return shared_.abandoned(); });
-    if (!made) return tl::unexpected(connect_failure(key, made.error().why, began));
+    if (!made) return tl::unexpected(connect_failure(key, made.error().why, begin_time));
     link = std::move(*made);
   } else {
     link = std::make_unique<SingleRankLink>();
@@ -315,13 +318,13 @@ Outcome<std::vector<std::string>> ProcessComm::gpu_ids_of(const Key& key) {
 // All members see the same GPU ids, so all decide the same way.
 CommOutcome<void> ProcessComm::connect_nccl_group(const Key& key, const Deadline& deadline,
                                                   Members& members) {
-  const auto began = Deadline::Clock::now();
+  const auto begin_time = Deadline::Clock::now();
   const auto gpus = gpu_ids_of(key);
-  if (!gpus) return tl::unexpected(connect_failure(key, gpus.error().why, began));
+  if (!gpus) return tl::unexpected(connect_failure(key, gpus.error().why, begin_time));
   if (!why_nccl_is_unusable(key.group.members, *gpus).empty()) return {};
   auto made =
       optimus::connect_nccl_group(shared_, connection_key(key), key.group, key.epoch, device_, deadline);
-  if (!made) return tl::unexpected(connect_failure(key, made.error().why, began));
+  if (!made) return tl::unexpected(connect_failure(key, made.error().why, begin_time));
   members.gpus = *made;
   watch_.add(std::move(*made));
   return {};

@@ -6,9 +6,10 @@
 //                                 deadline);
 //
 // Collectives of CUDA tensors use NCCL if each member has its own GPU (nccl_group.h); otherwise they go
-// through host memory, as messages always do. A thread per group drives operations of several stages, so they
-// progress while the rank computes. A rank that fails writes a note to the store, so the failure report of
-// the others names the rank that was missing and not one that merely gave up.
+// through host memory, as messages always do. A thread per group drives operations of several stages, so
+// they progress while the rank computes. A rank whose operation fails writes a note to the store, so that
+// the failure reports of the other ranks name the rank that was missing and not a rank that merely gave up
+// waiting for it.
 #pragma once
 
 #include <memory>
@@ -20,7 +21,7 @@
 namespace optimus {
 
 struct ProcessCommOptions {
-  int rank = 0, size = 1;  // also the worker id (Comm::change_membership)
+  int rank = 0, size = 1;  // `rank` is also the worker id (Comm::change_membership)
   StoreClient::StoreEndpoint store;
   AlgorithmThresholds sizes{};
   at::Device device{at::kCPU};  // of this rank

@@ -65,16 +65,16 @@ class RetiredMessages {
   void add(GlooWork gloo_work) {
     GlooWork oldest;
     const std::lock_guard lock(mutex_);
-    all_.push_back(std::move(gloo_work));
-    if (all_.size() <= kMaxRetired) return;
-    oldest = std::move(all_.front());
-    all_.pop_front();
+    messages_.push_back(std::move(gloo_work));
+    if (messages_.size() <= kMaxRetired) return;
+    oldest = std::move(messages_.front());
+    messages_.pop_front();
   }
 
  private:
   static constexpr std::size_t kMaxRetired = 64;
   std::mutex mutex_;
-  std::deque<GlooWork> all_;
+  std::deque<GlooWork> messages_;
 };
 
 class GlooTransfer final : public LinkMessage {

@@ -26,8 +26,8 @@ class StoreClient {
   struct StoreEndpoint {
     std::string host = "127.0.0.1";
     int port = 0;
-    std::string token{};    // of the run
-    std::string address{};  // at which other ranks reach this machine
+    std::string token{};    // the run's access token
+    std::string address{};  // the address at which other ranks reach this machine
     bool is_etcd = false;   // as in StoreAddress
     std::string prefix{};   // prepended to every key
     std::shared_ptr<KeyStore>
@@ -43,9 +43,9 @@ class StoreClient {
   // Increments the counter of this key and returns its new value.
   Outcome<std::int64_t> count(const std::string& key);
 
-  // Connects to the other members of a group under a key that all of them use, each key once. All members
-  // must be about to call this. `abandon_reason` is polled meanwhile: when it returns a reason, the call
-  // fails at once with that reason.
+  // Connects to the other members of a group. All members must call this at about the same time with the
+  // same `key`; each key can be used once. `abandon_reason` is polled meanwhile: when it returns a reason,
+  // the call fails at once with that reason.
   using AbandonCheck = std::function<std::optional<std::string>()>;
   Outcome<std::unique_ptr<GroupLink>> link(const std::string& key, int member_index, int size,
                                            const Deadline& deadline, const AbandonCheck& abandon_reason);
@@ -56,8 +56,8 @@ class StoreClient {
   std::unique_ptr<Impl> impl_;
 };
 
-// torchrun itself listens on MASTER_PORT with a c10d store that anyone can read. Publishes the address of our
-// store there, and no secret.
+// torchrun itself listens on MASTER_PORT with a c10d store that anyone can read. Publishes the address of
+// our store there, without its token.
 Outcome<void> announce_in_torch_store(const std::string& host, int port, const std::string& key,
                                       const std::string& value, const Deadline& deadline);
 // Waits until the key exists.

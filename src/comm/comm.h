@@ -1,14 +1,14 @@
 // Communication between ranks: named collectives and messages. Each operation has a deadline and ends
 // either in success or in a failure that names the missing ranks. The step program (schedule/program.h)
-// decides what is sent when; this interface only carries it.
+// decides what is sent and when; this interface only transfers it.
 //
 //   comm.connect(epoch, program.groups, Deadline::after(Seconds(60), "connecting"));
 //   auto sum = comm.all_reduce(group, gradients, ReduceOp::sum, "gradients of block 3");
 //   …                                                  // other work continues meanwhile
 //   if (auto done = sum->wait(Deadline::after(…)); !done) return tl::unexpected(done.error());
 //
-// Two implementations: threads of one process (thread_comm.h; tests, several ranks on one GPU) and
-// processes (c10d_comm.h), which use Gloo for messages and NCCL for collectives of GPU tensors
+// Two implementations: threads of one process (thread_comm.h; for tests, and for several ranks on one GPU)
+// and processes (c10d_comm.h), which use Gloo for messages and NCCL for collectives of GPU tensors
 // (nccl_group.h) if each member has a GPU. A group of one rank runs the same code.
 //
 // One thread calls a Comm, except for prepare() and the *_ahead messages; several threads may each have a
@@ -64,23 +64,23 @@ T value_or_throw(CommOutcome<T> outcome) {
   return std::move(*outcome);
 }
 
-// An operation in flight. Holds the tensors that it works on; they must not be touched until wait() has
-// returned. Destroying it earlier abandons the operation: it may still run, and its tensors stay alive
+// An operation in flight. Owns references to its tensors, which must not be read or written until wait()
+// has returned. Destroying it earlier abandons the operation: it may still run, and its tensors stay alive
 // until it ends. Must not outlive its Comm.
 class Pending {
  public:
   virtual ~Pending() = default;
   virtual bool is_done() = 0;  // never blocks
-  // On CUDA the current stream of the calling thread waits and the host does not (except for timeouts).
-  // Errors that occur on the device afterwards are reported by Comm::settle and by every later operation of
-  // the group.
+  // On CUDA, the current stream of the calling thread waits; the calling thread itself blocks only to
+  // enforce the deadline. Errors that occur on the device afterwards are reported by Comm::settle and by
+  // every later operation of the group.
   virtual CommOutcome<void> wait(const Deadline& deadline) = 0;
-  // After wait(): when the operation ended, which may be long before wait() returned. nullopt: not known.
-  virtual std::optional<Deadline::Clock::time_point> ended() const { return std::nullopt; }
+  // After wait(): when the operation ended, which may be long before wait() returned. nullopt if unknown.
+  virtual std::optional<Deadline::Clock::time_point> end_time() const { return std::nullopt; }
   // After wait(), once the device has passed it: how long the transport (a network behind host memory, a
-  // stream between GPUs) worked on the operation after its tensors were ready. nullopt: not known, or not
-  // yet.
-  virtual std::optional<Seconds> took() const { return std::nullopt; }
+  // stream between GPUs) worked on the operation after its tensors were ready. nullopt if unknown, or not
+  // known yet.
+  virtual std::optional<Seconds> duration() const { return std::nullopt; }
 };
 
 class Comm {
@@ -92,34 +92,35 @@ class Comm {
   // Changes to another membership and to this rank's worker id in it. Closes all groups, clears an
   // abandon() and leaves nothing connected. No other thread may be using this object.
   virtual void change_membership(const Membership& membership) = 0;
-  // The last ranks leave: from now on the world is the first `size` ranks. Their groups must be connected
-  // next.
+  // Removes the last ranks: from now on the world consists of the first `size` ranks, whose groups must be
+  // connected next.
   virtual void shrink(int size) = 0;
 
   // Connects this rank's groups for a plan epoch, eagerly and in an order that all ranks derive without
-  // communication (sorted by role and members). Members are ranks; The role world without listed members is
-  // all ranks. Groups without this rank may be listed and are skipped. Operations belong to the epoch that
-  // was connected last; groups of earlier epochs stay until they are dropped.
+  // communication (sorted by role and members). Members are ranks; a group with the role `world` and no
+  // listed members has all ranks. Groups that do not contain this rank are skipped. Operations belong to
+  // the epoch that was connected last; groups of earlier epochs stay until they are dropped.
   virtual CommOutcome<void> connect(int epoch, std::span<const Group> groups, const Deadline& deadline) = 0;
   // Connects the groups of a future epoch in advance, from another thread, while operations of the present
   // one continue. connect() then reuses them.
   virtual CommOutcome<void> prepare(int epoch, std::span<const Group> groups, const Deadline& deadline) = 0;
-  // Called instead of prepare(): this rank will not connect. Ranks that prepare the epoch with the world
-  // group then fail soon, with this reason.
+  // Called instead of prepare() if this rank will not connect. prepare() on other ranks, if it includes the
+  // world group, then fails soon with this reason.
   virtual void decline(int epoch, const std::string& reason) = 0;
-  // Thread-safe.
+  // Closes the groups of this epoch. Thread-safe.
   virtual void drop(int epoch) = 0;
   // From another thread: makes every present and future wait fail at once with this reason.
   virtual void abandon(const std::string& reason) = 0;
 
   // Tensors are contiguous and have the same type and size on all members. `description` names the
-  // operation in failures and logs.
+  // operation
+  // in failures and logs.
   virtual std::unique_ptr<Pending> all_reduce(const Group& group, at::Tensor tensor, ReduceOp kind,
                                               std::string_view description) = 0;
   // `to` has the size of `from` times the number of members, in their order.
   virtual std::unique_ptr<Pending> all_gather(const Group& group, at::Tensor from, at::Tensor to,
                                               std::string_view description) = 0;
-  // `from` has the size of `to` times the number of members; each member receives the sum of its piece.
+  // `from` has the size of `to` times the number of members; each member receives the sum of its shard.
   virtual std::unique_ptr<Pending> reduce_scatter(const Group& group, at::Tensor from, at::Tensor to,
                                                   std::string_view description) = 0;
   virtual std::unique_ptr<Pending> broadcast(const Group& group, at::Tensor tensor, int root,
@@ -131,15 +132,16 @@ class Comm {
   virtual std::unique_ptr<Pending> receive(int peer, at::Tensor tensor, int tag,
                                            std::string_view description) = 0;
 
-  // The same in a future epoch that this rank has prepared, concurrently with operations of the present
-  // epoch: from one other thread, which must have ended before connect() of that epoch.
+  // The same for a future epoch that this rank has prepared. May be called by one other thread,
+  // concurrently with operations of the present epoch; it must be finished before connect() is called for
+  // that epoch.
   virtual std::unique_ptr<Pending> send_ahead(int epoch, int peer, at::Tensor tensor, int tag,
                                               std::string_view description) = 0;
   virtual std::unique_ptr<Pending> receive_ahead(int epoch, int peer, at::Tensor tensor, int tag,
                                                  std::string_view description) = 0;
 
-  // Whether some of this rank's groups of the epoch run collectives directly between GPUs, over another
-  // path than messages.
+  // Whether some of this rank's groups of the epoch run collectives directly between GPUs, over a different
+  // path than messages use.
   virtual bool uses_nccl() const { return false; }
   // Waits until all operations that were started have ended on the devices too; results computed with them
   // are valid only then.

@@ -31,8 +31,8 @@ int tag_of(const CommOperation& operation, std::int64_t number) {
 // lowest set bit, and its subtree is the contiguous range of indices up to that bit.
 int parent_of(int member_index) { return member_index & (member_index - 1); }
 int subtree_size(int member_index, int size) {
-  const int most = member_index == 0 ? size : member_index & -member_index;
-  return std::min(most, size - member_index);
+  const int subtree_limit = member_index == 0 ? size : member_index & -member_index;
+  return std::min(subtree_limit, size - member_index);
 }
 // Largest subtrees first: they have the longest way to go.
 std::vector<int> children_of(int member_index, int size) {
@@ -137,8 +137,9 @@ std::int64_t MemberExchange::num_segments(const at::Tensor& piece) const {
 }
 
 at::Tensor MemberExchange::segment(const at::Tensor& piece, std::int64_t index) const {
-  const std::int64_t most = sizes_.segment / static_cast<std::int64_t>(piece.element_size());
-  return piece.narrow(0, index * most, std::min(most, piece.numel() - index * most));
+  const std::int64_t segment_elements = sizes_.segment / static_cast<std::int64_t>(piece.element_size());
+  return piece.narrow(0, index * segment_elements,
+                      std::min(segment_elements, piece.numel() - index * segment_elements));
 }
 
 at::Tensor MemberExchange::scratch_row(std::int64_t slot, std::int64_t bytes) const {

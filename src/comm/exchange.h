@@ -2,7 +2,7 @@
 // of members, either by one of them or identically by all, so all members get the same bits.
 //
 //   all_gather       each member sends its row to all others, directly into place
-//   reduce_scatter   each member sends piece p to member p, which adds the pieces, a segment at a time
+// reduce_scatter each member sends shard p to member p, which adds the shards, one segment at a time
 //   all_reduce       small: each member sends everything to all others, all add identically
 //                    large: reduce_scatter, and each sum is sent to all members as soon as it is ready
 //   broadcast        the root sends to all others
@@ -36,11 +36,13 @@ namespace optimus {
 //   4 MiB                          4026    6604        4358                 19300   30484       10457
 //   16 MiB                        21370   29832       24508                 45882  117014       44051
 struct AlgorithmThresholds {
-  std::int64_t split_min_bytes = 512 << 10;  // bytes from which an all_reduce is done by pieces
-  std::int64_t segment = 4 << 20;            // bytes of a piece that are added at a time
-  int max_direct_members = 8;                // members; larger groups send small tensors along a tree
+  // all_reduces of at least this many bytes are split into one shard per member
+  std::int64_t split_min_bytes = 512 << 10;
+  std::int64_t segment = 4 << 20;  // bytes of a shard that are received and added at a time
+  int max_direct_members = 8;      // groups with more members send small tensors along a tree
   std::int64_t tree_max_bytes =
-      4 << 10;  // bytes up to which an all_reduce uses the tree: its root holds a row of each member
+      // all_reduces of at most this many bytes use the tree, whose root stores the row of every member
+      4 << 10;
 };
 
 // Pool of scratch memory for operations: allocating fresh memory costs more than the additions. Thread-safe.
@@ -56,15 +58,15 @@ class ScratchMemory {
 
 class MemberExchange {
  public:
-  // number: index of the operation in its group. `link` and `scratch` must outlive this.
+  // `number` is the index of the operation in its group. `link` and `scratch` must outlive this object.
   MemberExchange(CommOperation operation, GroupLink& link, ScratchMemory& scratch, std::int64_t number,
                  AlgorithmThresholds sizes);
-  // A message to or from the member at `peer`, with a tag of its own.
+  // A message to or from the member with group index `peer`.
   MemberExchange(CommOperation message, GroupLink& link, ScratchMemory& scratch, int peer, int tag);
   ~MemberExchange();
 
   const CommOperation& operation() const { return operation_; }
-  // Whether it makes no progress unless run() is called.
+  // Whether the operation has further stages, which make progress only in run().
   bool has_stages() const;
 
   // Starts all messages that can be started. Does not block. Throws LinkError.
@@ -72,11 +74,11 @@ class MemberExchange {
   // Runs the remaining stages; blocks. Throws LinkError.
   void run(Interrupter& interrupter, const Interrupter::Limits& limits);
 
-  // After a LinkError: the members that have not done their part. Closes the link's connections, so that the
-  // others learn of the failure.
+  // After a LinkError: returns the members that have not done their part. Closes the link's connections, so
+  // that the other members learn of the failure.
   struct Unfinished {
     std::set<int> closed, silent;  // group indices of members
-    bool is_relayed = false;       // a silent member may itself only be waiting for another
+    bool is_relayed = false;       // a silent member may itself be waiting for another member
   };
   Unfinished give_up();
 
@@ -84,7 +86,7 @@ class MemberExchange {
   struct Message {
     std::unique_ptr<LinkMessage> transfer;
     int member_index = 0;
-    bool is_receive = false, is_second = false;  // of an all_reduce's second stage
+    bool is_receive = false, is_second = false;  // `is_second`: belongs to the second stage of an all_reduce
     bool is_done = false;
   };
   using Waiting = std::vector<std::size_t>;  // indices into messages_
@@ -122,7 +124,7 @@ class MemberExchange {
   const AlgorithmThresholds sizes_;
   at::Tensor memory_;
   std::vector<Message> messages_;
-  std::vector<Waiting> segments_;  // receives of each segment, as far as started
+  std::vector<Waiting> segments_;  // [segment]: its receives, for segments that have been started
 };
 
 }  // namespace optimus

@@ -26,13 +26,13 @@ std::string_view word(FlightState state) {
 }  // namespace
 
 FlightLog::FlightLog(int rank, std::size_t capacity)
-    : rank_(rank), capacity_(capacity), began_(std::chrono::steady_clock::now()) {
+    : rank_(rank), capacity_(capacity), begin_time_(std::chrono::steady_clock::now()) {
   ensure(capacity > 0, "a flight log needs at least one entry");
   ring_.reserve(capacity);
 }
 
 Seconds FlightLog::now() const {
-  return Seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count());
+  return Seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_time_).count());
 }
 
 std::int64_t FlightLog::post(std::string_view kind, std::string_view description, std::string_view group,
@@ -43,7 +43,7 @@ std::int64_t FlightLog::post(std::string_view kind, std::string_view description
   if (member_index == ring_.size()) ring_.emplace_back();
   FlightEntry& entry = ring_[member_index];
   entry.number = num_posted_, entry.bytes = bytes, entry.state = FlightState::posted;
-  entry.began = time, entry.seconds = Seconds(0);
+  entry.begin_time = time, entry.seconds = Seconds(0);
   entry.operation.assign(kind).append(" of ").append(description);
   entry.group.assign(group);
   return num_posted_++;
@@ -55,7 +55,7 @@ void FlightLog::end(std::int64_t number, FlightState state) {
   FlightEntry& entry = ring_[static_cast<std::size_t>(number) % capacity_];
   if (entry.number != number || entry.state != FlightState::posted) return;
   entry.state = state;
-  entry.seconds = time - entry.began;
+  entry.seconds = time - entry.begin_time;
 }
 
 std::vector<FlightEntry> FlightLog::entries() const {
@@ -66,19 +66,20 @@ std::vector<FlightEntry> FlightLog::entries() const {
     all = ring_;
   }
   for (FlightEntry& entry : all)
-    if (entry.state == FlightState::posted) entry.seconds = time - entry.began;
+    if (entry.state == FlightState::posted) entry.seconds = time - entry.begin_time;
   std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.number < b.number; });
   return all;
 }
 
 std::string FlightLog::text() const {
   std::string result;
-  const WallClock::time_point began = WallClock::now() - std::chrono::duration_cast<WallClock::duration>(
-                                                             std::chrono::steady_clock::now() - began_);
+  const WallClock::time_point begin_time =
+      WallClock::now() -
+      std::chrono::duration_cast<WallClock::duration>(std::chrono::steady_clock::now() - begin_time_);
   for (const FlightEntry& entry : entries())
     result += fmt::format("{}rank {} #{}: {}, {}, {}: {} {:.6f} s\n",
-                          time_stamp(began + std::chrono::duration_cast<WallClock::duration>(
-                                                 std::chrono::duration<double>(entry.began.value))),
+                          time_stamp(begin_time + std::chrono::duration_cast<WallClock::duration>(
+                                                      std::chrono::duration<double>(entry.begin_time.value))),
                           rank_, entry.number, entry.operation, entry.group,
                           optimus::text(Bytes(entry.bytes)), word(entry.state), entry.seconds.value);
   return result;

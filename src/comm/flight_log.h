@@ -1,5 +1,5 @@
 // The last operations of a rank, as in PyTorch's flight recorder: which operation was started, whether it
-// ended, how long it took. Shown when a run fails; it decides nothing. A ring of fixed length whose strings
+// ended, how long it took. Shown when a run fails; not used for anything else. A ring buffer whose strings
 // are reused, so logging does not allocate during training. Any thread may read while the rank's own thread
 // writes.
 #pragma once
@@ -18,11 +18,12 @@ namespace optimus {
 enum class FlightState : std::uint8_t { posted, done, failed };
 
 struct FlightEntry {
-  std::int64_t number = 0;  // of this rank's operations, from 0
+  std::int64_t number = 0;  // index of the operation on this rank, from 0
   std::string operation, group;
   std::int64_t bytes = 0;
   FlightState state = FlightState::posted;
-  Seconds began, seconds;  // relative to the creation of the log; until the operation ended, or until now
+  Seconds begin_time,
+      seconds;  // begin_time is relative to the creation of the log; `seconds` is the duration so far
 };
 
 class FlightLog {
@@ -43,7 +44,7 @@ class FlightLog {
 
   const int rank_;
   const std::size_t capacity_;
-  const std::chrono::steady_clock::time_point began_;
+  const std::chrono::steady_clock::time_point begin_time_;
   mutable std::mutex mutex_;
   std::int64_t num_posted_ = 0;
   std::vector<FlightEntry> ring_;

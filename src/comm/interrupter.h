@@ -29,8 +29,8 @@ class Interrupter {
     const Deadline& deadline;
     std::function<std::optional<std::string>()> stop;  // returns a reason to stop, if there is one
   };
-  // Returns when the transfer with the member at `member_index` is done. Throws LinkError: closed, deadline
-  // or stopped.
+  // Returns when the transfer with the member at `member_index` is done. Throws LinkError if the connection
+  // is closed, the deadline has passed or the wait was stopped.
   void wait(LinkMessage& transfer, GroupLink& link, int member_index, const Limits& limits);
 
  private:

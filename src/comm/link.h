@@ -1,5 +1,5 @@
-// Message transport between the processes of a group, as the algorithms (exchange.h) see it. c10d_link.h
-// implements it with Gloo; tests may use one that fails.
+// Message transport between the processes of a group, on which the algorithms of exchange.h are built.
+// c10d_link.h implements it with Gloo; tests may use an implementation that fails on purpose.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,8 +10,8 @@
 
 namespace optimus {
 
-// Why a message cannot be carried. Thrown only inside this folder; the public functions turn it into a
-// CommFailure.
+// Why a message could not be transferred. Thrown only inside this folder; the public functions turn it into
+// a CommFailure.
 struct LinkError {
   enum class Kind { closed, deadline, stopped };
   Kind kind = Kind::closed;
@@ -23,16 +23,16 @@ struct LinkError {
 class LinkMessage {
  public:
   virtual ~LinkMessage() = default;
-  // Returns true when done and false when interrupted; it may then be called again. Throws LinkError if the
-  // connection is closed. A timeout closes all connections of the link (Gloo's behaviour), so callers pass a
-  // long timeout and use interrupt().
+  // Returns true when the message is transferred and false when interrupted; it may then be called again.
+  // Throws LinkError if the connection is closed. A timeout closes all connections of the link (Gloo's
+  // behaviour), so callers pass a long timeout and use interrupt().
   virtual bool wait(std::chrono::milliseconds timeout) = 0;
   // Ends the current wait, or else the next one.
   virtual void interrupt() = 0;
 };
 
-// Connections to all members of a group, which are addressed by their index in it. Between two members,
-// messages with the same tag arrive in the order of sending.
+// Connections to all members of a group, which are addressed by their index in the group. Between two
+// members, messages with the same tag arrive in the order of sending.
 class GroupLink {
  public:
   virtual ~GroupLink() = default;

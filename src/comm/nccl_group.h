@@ -2,11 +2,11 @@
 // that ends processes and no environment variable to set (docs/contribute/decisions/0010-nccl-directly.md).
 // Point-to-point messages go through host memory (c10d_comm.h), because those of NCCL have no tags.
 //
-// The operations of a group run on a stream of their own: after all work that the current stream has been
-// given so far, and concurrently with later work. No thread blocks inside NCCL: communicators are
-// non-blocking, and a watchdog thread of the rank polls operations in flight. An operation fails when its
-// deadline has passed, its run is abandoned or a peer has failed; the watchdog then aborts the communicator,
-// which is never used again.
+// The operations of a group run on a separate stream: after all work that has been submitted to the current
+// stream so far, and concurrently with work submitted later. No thread blocks inside NCCL: communicators
+// are non-blocking, and a watchdog thread of the rank polls operations in flight. An operation fails when
+// its deadline has passed, its run is abandoned or a peer has failed; the watchdog then aborts the
+// communicator, which is never used again.
 //
 // Compiled where PyTorch has CUDA and NCCL's header is available (OPTIMUS_NCCL); elsewhere has_nccl() is
 // false.
@@ -43,15 +43,15 @@ class NcclGroup {
   // Aborts failed operations on the device too, and waits for that.
   virtual void abort_failed() = 0;
   virtual bool is_idle() = 0;
-  // Sets this deadline on operations in flight that have none.
+  // Sets this deadline for operations in flight that have none.
   virtual void limit(const Deadline& deadline) = 0;
   // The first failure of the group, if any.
   virtual CommOutcome<void> state() = 0;
   virtual void close(const std::string& reason) = 0;
 };
 
-// `key` is the same on all members and used once. All members must be about to call this. `shared` must
-// outlive the group.
+// All members must call this at about the same time with the same `key`, which can be used once. `shared`
+// must outlive the group.
 Outcome<std::shared_ptr<NcclGroup>> connect_nccl_group(SharedRankState& shared, const std::string& key,
                                                        Group group, int epoch, at::Device device,
                                                        const Deadline& deadline);

@@ -148,10 +148,11 @@ int member_index_of(int rank, const Group& group) {
 std::vector<Group> own_groups(std::span<const Group> groups, int rank, int num_ranks) {
   std::vector<Group> rank_groups;
   for (const Group& group : groups) {
-    Group whole = with_members(group, num_ranks);
-    for (const int member : whole.members)
-      ensure(member >= 0 && member < num_ranks, "{} in a world of {} ranks", group_text(whole, 0), num_ranks);
-    if (member_index_of(rank, whole) >= 0) rank_groups.push_back(std::move(whole));
+    Group full_group = with_members(group, num_ranks);
+    for (const int member : full_group.members)
+      ensure(member >= 0 && member < num_ranks, "{} in a world of {} ranks", group_text(full_group, 0),
+             num_ranks);
+    if (member_index_of(rank, full_group) >= 0) rank_groups.push_back(std::move(full_group));
   }
   std::sort(rank_groups.begin(), rank_groups.end(), is_ordered_before);
   rank_groups.erase(std::unique(rank_groups.begin(), rank_groups.end()), rank_groups.end());

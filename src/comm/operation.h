@@ -1,5 +1,5 @@
-// What all implementations of Comm share: the kinds of operation, requirements on their tensors, names of
-// groups and failures. Not how data is transferred.
+// Code that all implementations of Comm share: the kinds of operation, requirements on their tensors, names
+// of groups and failures. Does not transfer data.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,7 +30,7 @@ struct CommOperation {
   CommKind kind = CommKind::connect;
   at::Tensor from{}, to{};
   ReduceOp sum = ReduceOp::sum;
-  int root = 0;  // broadcast: its index among the members
+  int root = 0;  // of a broadcast: the group index of its root
   std::string description;
 
   std::string text() const;  // "all_reduce of gradients of block 3"
@@ -53,11 +53,11 @@ std::string deadline_text(const Deadline& deadline);
 std::string group_text(const Group& group, int epoch);
 // Returns `world` with all ranks listed, so that a group is identified by its members.
 Group with_members(const Group& group, int num_ranks);
-// Order by role and members, in which groups are connected.
+// The order in which groups are connected: by role, then by members.
 bool is_ordered_before(const Group& a, const Group& b);
 // The rank's index in the group; -1 if it is not a member.
 int member_index_of(int rank, const Group& group);
-// Those of `groups` that contain the rank, without duplicates, in the order in which they are connected.
+// The groups that contain `rank`, without duplicates, in the order in which they are connected.
 std::vector<Group> own_groups(std::span<const Group> groups, int rank, int num_ranks);
 
 }  // namespace optimus

@@ -14,8 +14,8 @@
 namespace optimus {
 namespace {
 
-Seconds seconds_since(Deadline::Clock::time_point began) {
-  return Seconds(std::chrono::duration<double>(Deadline::Clock::now() - began).count());
+Seconds seconds_since(Deadline::Clock::time_point begin_time) {
+  return Seconds(std::chrono::duration<double>(Deadline::Clock::now() - begin_time).count());
 }
 
 // The group's thread has no deadline of its own: the thread that waits for the operation cancels it.
@@ -68,7 +68,7 @@ ProcessOperation::ProcessOperation(std::shared_ptr<ProcessGroup> group,
     : group_(std::move(group)),
       exchange_(std::move(exchange)),
       flight_(flight),
-      began_(Deadline::Clock::now()) {}
+      begin_time_(Deadline::Clock::now()) {}
 
 void ProcessOperation::begin() {
   try {
@@ -76,7 +76,7 @@ void ProcessOperation::begin() {
       throw LinkError{LinkError::Kind::stopped, -1, *reason};
     exchange_->begin();
   } catch (const LinkError& error) {
-    end(tl::unexpected(group_->fail(*exchange_, error, seconds_since(began_))));
+    end(tl::unexpected(group_->fail(*exchange_, error, seconds_since(begin_time_))));
   }
 }
 
@@ -107,7 +107,7 @@ void ProcessOperation::run(const Deadline& deadline) {
     exchange_->run(group_->shared().interrupter, {deadline, [this] { return stop_reason(); }});
     end({});
   } catch (const LinkError& error) {
-    end(tl::unexpected(group_->fail(*exchange_, error, seconds_since(began_))));
+    end(tl::unexpected(group_->fail(*exchange_, error, seconds_since(begin_time_))));
   }
 }
 
@@ -116,7 +116,7 @@ void ProcessOperation::end(CommOutcome<void> outcome) {
   {
     const std::lock_guard lock(mutex_);
     state_ = State::ended;
-    ended_ = Deadline::Clock::now();
+    end_time_ = Deadline::Clock::now();
     outcome_ = std::move(outcome);
   }
   changed_.notify_all();
@@ -150,8 +150,9 @@ ProcessGroup::~ProcessGroup() {
 }
 
 std::shared_ptr<ProcessOperation> ProcessGroup::begin(std::unique_ptr<MemberExchange> exchange) {
-  const CommOperation& what = exchange->operation();
-  const std::int64_t flight = shared_.log.post(name(what.kind), what.description, text_, what.bytes());
+  const CommOperation& comm_operation = exchange->operation();
+  const std::int64_t flight =
+      shared_.log.post(name(comm_operation.kind), comm_operation.description, text_, comm_operation.bytes());
   const bool has_stages = exchange->has_stages();
   auto operation = std::make_shared<ProcessOperation>(shared_from_this(), std::move(exchange), flight);
   operation->begin();
@@ -235,9 +236,9 @@ CommFailure ProcessGroup::fail(MemberExchange& exchange, const LinkError& error,
   if (error.member_index >= 0)
     failure.missing = {group_.members[static_cast<std::size_t>(error.member_index)]};
   write_failure_note(failure);
-  MemberExchange::Unfinished left = exchange.give_up();
-  if (error.kind == LinkError::Kind::closed) left.closed.insert(error.member_index);
-  name_missing(left, failure);
+  MemberExchange::Unfinished unfinished = exchange.give_up();
+  if (error.kind == LinkError::Kind::closed) unfinished.closed.insert(error.member_index);
+  name_missing(unfinished, failure);
   write_failure_note(failure);
   return failure;
 }

@@ -1,6 +1,6 @@
 // A group of processes as one rank sees it: its link, its operations in flight, and two background threads,
-// one for multi-stage operations and one for messages that are polled before they are waited for. The first
-// failure breaks the group permanently.
+// one for multi-stage operations and one for messages whose completion is polled before they are waited
+// for. The first failure breaks the group permanently.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@
 
 namespace optimus {
 
-// State that all operations of one rank share. Outlives its groups.
+// State that all operations of one rank share. Must outlive all groups of the rank.
 struct SharedRankState {
   int generation = 0, rank = 0;
   StoreClient* store = nullptr;
@@ -39,8 +39,8 @@ struct SharedRankState {
 
 class ProcessGroup;
 
-// One operation in flight. Executed exactly once, by the thread that waits for it or by a thread of the
-// group.
+// One operation in flight. It is executed exactly once, by the thread that waits for it or by a background
+// thread of the group.
 class ProcessOperation {
  public:
   ProcessOperation(std::shared_ptr<ProcessGroup> group, std::unique_ptr<MemberExchange> exchange,
@@ -56,8 +56,8 @@ class ProcessOperation {
   CommOutcome<void> wait(const Deadline& deadline);
   const MemberExchange& exchange() const { return *exchange_; }
   // Valid after wait().
-  Deadline::Clock::time_point ended() const { return ended_; }
-  Seconds took() const { return Seconds(std::chrono::duration<double>(ended_ - began_).count()); }
+  Deadline::Clock::time_point end_time() const { return end_time_; }
+  Seconds duration() const { return Seconds(std::chrono::duration<double>(end_time_ - begin_time_).count()); }
 
  private:
   enum class State { idle, queued, running, ended };
@@ -68,8 +68,8 @@ class ProcessOperation {
       group_;  // shared: an operation may be in flight when its group is dropped
   const std::unique_ptr<MemberExchange> exchange_;
   const std::int64_t flight_;
-  const Deadline::Clock::time_point began_;
-  Deadline::Clock::time_point ended_;
+  const Deadline::Clock::time_point begin_time_;
+  Deadline::Clock::time_point end_time_;
   std::mutex mutex_;
   std::condition_variable changed_;
   State state_ = State::idle;
@@ -88,14 +88,14 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
 
   std::shared_ptr<ProcessOperation> start(CommOperation operation);
   std::shared_ptr<ProcessOperation> start_message(CommOperation operation, int peer, int tag);
-  // Queues the operation for a thread of the group.
+  // Queues the operation for a background thread of the group.
   void run_in_background(std::shared_ptr<ProcessOperation> operation);
-  // Ends all operations in flight, and the threads.
+  // Ends all operations in flight, and the background threads.
   void close(const std::string& reason);
 
   std::optional<std::string> broken();
-  // After a failure inside the group: breaks it, informs the others through the store, and finds out which
-  // members are missing.
+  // After a failure inside the group: breaks the group, informs the other members through the store, and
+  // finds out which members are missing.
   CommFailure fail(MemberExchange& exchange, const LinkError& error, Seconds waited);
 
  private:
@@ -121,9 +121,9 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   std::condition_variable changed_;
   std::optional<std::string> broken_;
   bool is_stopping_ = false;
-  // Separate threads, because a message may arrive only after the sender has received our part of a
-  // collective.
-  std::array<BackgroundThread, 2> background_threads_;  // of messages; of multi-stage operations
+  // Messages and collectives have separate threads, because a message may arrive only after its sender has
+  // received this rank's part of a collective.
+  std::array<BackgroundThread, 2> background_threads_;  // [0]: messages, [1]: multi-stage operations
 };
 
 }  // namespace optimus

@@ -1,5 +1,5 @@
-// Reports to the thread sanitizer which memory an operation reads and writes: libtorch's kernels are not
-// instrumented, so it would not see their accesses. No effect in other builds.
+// Reports to ThreadSanitizer which memory an operation reads and writes: libtorch's kernels are not
+// instrumented, so the sanitizer would not see their accesses. No effect in other builds.
 #pragma once
 
 #include <cstddef>

@@ -41,14 +41,14 @@ void SharedOperation::submit(int member_index, CommOperation operation) {
   ensure(!contribution.has_arrived, "rank {} submits {} twice",
          members_[static_cast<std::size_t>(member_index)], operation.text());
   // All operations are compared with the first.
-  if (const Contribution& other = contributions_[first_];
+  if (const Contribution& other = contributions_[first_arrived_];
       num_arrived_ > 0 && !fit(other.operation, operation))
     mark_broken({fmt::format("rank {} started {} ({}) where rank {} started {} ({})",
                              members_[static_cast<std::size_t>(member_index)], operation.text(),
-                             optimus::text(Bytes(operation.bytes())), members_[first_],
+                             optimus::text(Bytes(operation.bytes())), members_[first_arrived_],
                              other.operation.text(), optimus::text(Bytes(other.operation.bytes()))),
                  {}});
-  if (num_arrived_ == 0) first_ = static_cast<std::size_t>(member_index);
+  if (num_arrived_ == 0) first_arrived_ = static_cast<std::size_t>(member_index);
   const at::Tensor& tensor = operation.from.defined() ? operation.from : operation.to;
   if (tensor.defined()) contribution.is_ready = StreamMark::of(tensor.device());
   if (operation.kind == CommKind::all_reduce) num_stages_ = 2;

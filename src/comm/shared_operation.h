@@ -1,5 +1,6 @@
-// One operation of rank threads: the members submit their tensors, and once all have arrived the work is done
-// in parts by whichever members wait. A member that is busy elsewhere does not block the others.
+// One operation of rank threads: the members submit their tensors, and once all have arrived, the members
+// that wait for the result do the work in parts. A member that is busy elsewhere does not block the other
+// members.
 //
 //   all_reduce   stage 0: part i sums piece i of all tensors into member i's
 //                stage 1: part i copies the other members' pieces into member i's
@@ -20,7 +21,7 @@
 
 namespace optimus {
 
-// Why the operation fails, and which missing ranks caused that.
+// Why the operation failed, and which missing ranks caused the failure.
 struct BreakReason {
   std::string reason;
   std::vector<int> missing;
@@ -30,10 +31,10 @@ class SharedOperation {
  public:
   explicit SharedOperation(std::vector<int> members);
 
-  // The member at `member_index` submits its operation. One that does not match those of the others fails the
-  // operation for all.
+  // The member at `member_index` submits its operation. If it does not match the operations of the other
+  // members, the operation fails for all of them.
   void submit(int member_index, CommOperation operation);
-  // Fails the operation for all members; the first call counts.
+  // Fails the operation for all members; the reason of the first call is kept.
   void mark_broken(BreakReason break_reason);
 
   bool has_arrived(int member_index) const {
@@ -54,7 +55,7 @@ class SharedOperation {
 
   // After completion: the caller's stream waits for all work on the caller's tensors.
   void await_work(int member_index) const;
-  // After completion: releases the member's tensors, though others may still use this object.
+  // After completion: releases the member's tensors, although other members may still use this object.
   void release(int member_index);
   // Whether the work has also finished on the device.
   bool is_passed() const;
@@ -73,8 +74,8 @@ class SharedOperation {
 
   const std::vector<int> members_;
   std::vector<Contribution> contributions_;
-  std::array<std::vector<StreamMark>, 2> marks_;  // [stage][part]: recorded after the part
-  std::size_t num_arrived_ = 0, first_ = 0;       // group index of the member that arrived first
+  std::array<std::vector<StreamMark>, 2> marks_;     // [stage][part]: recorded after the part
+  std::size_t num_arrived_ = 0, first_arrived_ = 0;  // group index of the member that arrived first
   std::size_t stage_ = 0, num_stages_ = 1;
   std::size_t next_part_ = 0, num_running_ = 0, num_ended_ = 0;  // of this stage
   std::optional<BreakReason> broken_;

@@ -12,7 +12,7 @@ namespace optimus {
 class StreamMark {
  public:
   StreamMark() = default;  // already passed
-  // After all work that the device's current stream has been given so far.
+  // A mark after all work that has been submitted to the device's current stream so far.
   static StreamMark of(at::Device device);
   // Work submitted later to the device's current stream runs after the mark; the calling thread does not
   // wait.

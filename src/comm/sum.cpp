@@ -69,11 +69,11 @@ void sum_on_device(std::span<const at::Tensor> pieces, const at::Tensor& to, Red
   const bool is_half = to.scalar_type() == at::kBFloat16 || to.scalar_type() == at::kHalf;
   at::Tensor sums = pieces[0].to(to.device(), is_half ? at::kFloat : to.scalar_type(), true, /*copy=*/true);
   for (const at::Tensor& piece : pieces.subspan(1)) {
-    const at::Tensor here = piece.to(to.device(), sums.scalar_type(), true);
+    const at::Tensor local_piece = piece.to(to.device(), sums.scalar_type(), true);
     if (kind == ReduceOp::sum)
-      sums.add_(here);
+      sums.add_(local_piece);
     else
-      sums.copy_(at::maximum(sums, here));
+      sums.copy_(at::maximum(sums, local_piece));
   }
   to.copy_(sums);
 }

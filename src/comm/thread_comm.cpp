@@ -122,7 +122,7 @@ class ThreadPending final : public Pending {
   }
 
   CommOutcome<void> wait_once(const Deadline& deadline) {
-    const auto began = Deadline::Clock::now();
+    const auto begin_time = Deadline::Clock::now();
     std::unique_lock lock(info_.world->mutex);
     SharedOperation& shared_operation = *info_.shared_operation;
     while (!shared_operation.is_done() && !has_failed()) {
@@ -130,22 +130,22 @@ class ThreadPending final : public Pending {
       if (shared_operation.is_complete()) {
         shared_operation.changed.wait(lock);  // other members are working, and parts never block
       } else if (deadline.has_passed()) {
-        give_up(deadline_text(deadline), began);
+        give_up(deadline_text(deadline), begin_time);
       } else {
         shared_operation.changed.wait_until(lock, deadline.end());
       }
     }
     // Another member in the middle of a part still accesses this rank's memory. Parts never block.
     shared_operation.changed.wait(lock, [&] { return !shared_operation.is_in_progress(); });
-    if (!shared_operation.is_done()) return tl::unexpected(failure_since(began));
+    if (!shared_operation.is_done()) return tl::unexpected(failure_since(begin_time));
     shared_operation.await_work(info_.member_index);
     shared_operation.release(info_.member_index);
     return {};
   }
 
   // The group cannot be used any more: its members would disagree about what has happened in it.
-  void give_up(const std::string& reason, Deadline::Clock::time_point began) {
-    const double waited = std::chrono::duration<double>(Deadline::Clock::now() - began).count();
+  void give_up(const std::string& reason, Deadline::Clock::time_point begin_time) {
+    const double waited = std::chrono::duration<double>(Deadline::Clock::now() - begin_time).count();
     const std::vector<int> missing = info_.shared_operation->missing();
     info_.shared_operation->mark_broken({reason, missing});
     const int rank = info_.key.group.members[static_cast<std::size_t>(info_.member_index)];
@@ -154,8 +154,8 @@ class ThreadPending final : public Pending {
         {fmt::format("rank {}: {} timed out after {:.3g} s", rank, info_.operation, waited), missing});
   }
 
-  CommFailure failure_since(Deadline::Clock::time_point began) const {
-    const double waited = std::chrono::duration<double>(Deadline::Clock::now() - began).count();
+  CommFailure failure_since(Deadline::Clock::time_point begin_time) const {
+    const double waited = std::chrono::duration<double>(Deadline::Clock::now() - begin_time).count();
     if (info_.rank->abandoned)
       return {info_.operation, info_.key.text(), info_.shared_operation->missing(), Seconds(waited),
               *info_.rank->abandoned};
@@ -300,9 +300,10 @@ class ThreadComm final : public Comm {
   }
 
   std::unique_ptr<Pending> collective(const Group& group, CommOperation operation) {
-    const Group whole = with_members(group, size());
-    ensure(is_connected({epoch_, whole}), "rank {}: {} is not connected", rank_, group_text(whole, epoch_));
-    return start({.generation = generation_, .epoch = epoch_, .group = whole}, std::move(operation));
+    const Group full_group = with_members(group, size());
+    ensure(is_connected({epoch_, full_group}), "rank {}: {} is not connected", rank_,
+           group_text(full_group, epoch_));
+    return start({.generation = generation_, .epoch = epoch_, .group = full_group}, std::move(operation));
   }
 
   std::unique_ptr<Pending> message(int epoch, std::vector<int> endpoints, int tag, CommOperation operation) {

@@ -1,11 +1,12 @@
 // Communication between ranks that are threads of one process: for tests, and for several ranks on one GPU.
-// Equivalent to c10d_comm.h without connections: operations, failures and bits are the same.
+// Equivalent to c10d_comm.h without connections: same operations, same failures, bitwise equal results.
 //
 //   ThreadWorld world(4);
 //   std::jthread rank_2([comm = world.comm(2)] { … });
 //
-// Works on CPUs and on CUDA; each rank may have a stream of its own. A rank whose Comm is destroyed has left:
-// ranks that wait for it fail at once. Under the thread sanitizer all memory accesses are announced.
+// Works on CPUs and on CUDA; each rank may have a stream of its own. A rank whose Comm is destroyed has
+// left: operations of ranks that wait for it fail at once. Under ThreadSanitizer all memory accesses are
+// reported to it.
 #pragma once
 
 #include <memory>
@@ -26,7 +27,7 @@ class ThreadWorld {
   std::unique_ptr<Comm> comm(int rank);
 
  private:
-  std::shared_ptr<ThreadWorldState> state_;  // shared: with each rank's Comm and operations under way
+  std::shared_ptr<ThreadWorldState> state_;  // shared with each rank's Comm and with operations in flight
 };
 
 }  // namespace optimus

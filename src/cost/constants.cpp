@@ -69,7 +69,7 @@ constexpr ConstantRow kRows[] = {
     {"memory.group", &C::group_bytes, 0.02e9, 1e9, "bytes per communicator"},
     {"memory.reserve", &C::reserve, 0.001, 0.3, "fraction of memory that the allocator reserves without use"},
     {"memory.live", &C::live_factor, 0.6, 1.6, "temporary tensors, relative to the counted ones"},
-    // Constants that are stated, not fitted, come last.
+    // Constants that are stated instead of fitted come last.
     {"expert.imbalance", &C::expert_imbalance, 1, 4, "tokens of the busiest MoE device, relative to the mean",
      true},
     {"expert.product", &C::expert_gemm, 0.2, 1.2, "grouped GEMMs, relative to one GEMM of the same size",
@@ -97,7 +97,7 @@ constexpr std::size_t kNumFittedConstants = [] {
 }();
 
 struct FittedRow {
-  std::string_view without;  // "": fitted on all data
+  std::string_view excluded_source;  // "": fitted on all data
   std::array<double, kNumFittedConstants> values;
 };
 constexpr FittedRow kFitted[] = {
@@ -121,14 +121,14 @@ const Constants& fitted_constants() {
 
 Constants constants_fitted_without(std::string_view source) {
   for (const FittedRow& row : kFitted)
-    if (!row.without.empty() && row.without == source) return made_from(row);
+    if (!row.excluded_source.empty() && row.excluded_source == source) return made_from(row);
   return fitted_constants();
 }
 
 std::vector<std::string_view> left_out_sources() {
   std::vector<std::string_view> sources;
   for (const FittedRow& row : kFitted)
-    if (!row.without.empty()) sources.push_back(row.without);
+    if (!row.excluded_source.empty()) sources.push_back(row.excluded_source);
   return sources;
 }
 

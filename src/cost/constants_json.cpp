@@ -34,18 +34,20 @@ NamedConstants parse_constants(std::string_view text, const std::string& source)
                     kConstantsVersion);
   static const std::vector<std::string> keys = {"format", "version", "origin", "constants"};
   json.allow_only(keys);
-  NamedConstants named{fitted_constants(), fmt::format("{} ({})", source, json.text_or("origin", "by hand"))};
+  NamedConstants named_constants{fitted_constants(),
+                                 fmt::format("{} ({})", source, json.text_or("origin", "by hand"))};
   std::vector<std::string> names;
   for (const ConstantRow& row : constant_rows()) names.emplace_back(row.name);
   json.at("constants").allow_only(names);
   for (const ConstantRow& row : constant_rows())
     if (const auto value = json.at("constants").find(row.name)) {
       const double number = value->number();
-      if (!(number >= row.low && number <= row.high))
-        throw UserError("{}: expected {} to {}, got {}", value->where(), row.low, row.high, number);
-      named.constants.*row.member = number;
+      if (!(number >= row.min_value && number <= row.max_value))
+        throw UserError("{}: expected {} to {}, got {}", value->location(), row.min_value, row.max_value,
+                        number);
+      named_constants.constants.*row.member = number;
     }
-  return named;
+  return named_constants;
 }
 
 NamedConstants read_constants(const Path& path) {

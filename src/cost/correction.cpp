@@ -17,8 +17,9 @@ class Corrector {
   void run() {
     const std::vector<DeviceType>& types = result_.profile.types;
     const bool is_first_builtin = is_builtin(types[static_cast<std::size_t>(first_type())]);
-    // There is one set of constants. If all devices have the same type, the residual of layers goes into the
-    // constants, so that the peak rates stay those of the data sheet.
+    // All devices share one set of constants. If they also have the same type, the residual of layers is
+    // applied to the constants, so that the peak rates stay those of the data sheet; otherwise it is
+    // applied to each type.
     if (types.size() == 1 && is_first_builtin) {
       const double slower = factor(ResidualKind::layers, types.front().name);
       result_.constants.compute_residual *= slower, result_.constants.memory_residual *= slower;
@@ -35,11 +36,11 @@ class Corrector {
 
   void correct_constants(const std::string& name) {
     result_.constants.host_residual *= factor(ResidualKind::host, name);
-    // An update is limited by the memory bandwidth, which the residual of layers has corrected already.
+    // An update is limited by memory bandwidth, which the residual of layers has already corrected.
     const double layers =
         std::clamp(factor_of(residuals_, ResidualKind::layers, name), 1 / kMaxCorrection, kMaxCorrection);
-    if (const Residual* known = find(ResidualKind::optimizer, name))
-      result_.constants.optimizer_traffic *= use(*known) / layers;
+    if (const Residual* known_residual = find(ResidualKind::optimizer, name))
+      result_.constants.optimizer_traffic *= use(*known_residual) / layers;
   }
 
   static bool is_builtin(const DeviceType& type) {
@@ -59,8 +60,8 @@ class Corrector {
     const std::string name = result_.profile.types[static_cast<std::size_t>(group.type)].name;
     if (!find_device_type(name)) return;
     const NodeGroup shipped = standard_group(name, group.type, group.num_devices);
-    const auto correct_link = [&](LinkSpec& link, const LinkSpec& usual, const std::string& kind) {
-      if (!(link == usual)) return;
+    const auto correct_link = [&](LinkSpec& link, const LinkSpec& nominal_link, const std::string& kind) {
+      if (!(link == nominal_link)) return;
       link.bytes_per_second /= factor(ResidualKind::large_messages, name + "/" + kind);
       link.latency.value *= factor(ResidualKind::small_messages, name + "/" + kind);
     };
@@ -68,22 +69,22 @@ class Corrector {
     correct_link(group.network.nic, shipped.network.nic, "network");
   }
 
-  const Residual* find(ResidualKind kind, const std::string& where) const {
-    for (const Residual& one : residuals_)
-      if (one.kind == kind && one.where == where) return &one;
+  const Residual* find(ResidualKind kind, const std::string& device_type) const {
+    for (const Residual& residual : residuals_)
+      if (residual.kind == kind && residual.device_type == device_type) return &residual;
     return nullptr;
   }
 
-  double use(const Residual& one) {
+  double use(const Residual& residual) {
     const bool is_listed = std::any_of(result_.used.begin(), result_.used.end(), [&](const Residual& other) {
-      return other.kind == one.kind && other.where == one.where;
+      return other.kind == residual.kind && other.device_type == residual.device_type;
     });
-    if (!is_listed) result_.used.push_back(one);
-    return std::clamp(one.factor, 1 / kMaxCorrection, kMaxCorrection);
+    if (!is_listed) result_.used.push_back(residual);
+    return std::clamp(residual.factor, 1 / kMaxCorrection, kMaxCorrection);
   }
 
-  double factor(ResidualKind kind, const std::string& where) {
-    const Residual* const known = find(kind, where);
+  double factor(ResidualKind kind, const std::string& device_type) {
+    const Residual* const known = find(kind, device_type);
     return known == nullptr ? 1 : use(*known);
   }
 
@@ -103,21 +104,22 @@ Corrected corrected(HardwareProfile profile, const Constants& constants,
 std::string text(const Corrected& corrected) {
   if (corrected.used.empty()) return "history: no runs of these devices and links";
   std::vector<std::string> parts;
-  for (const Residual& one : corrected.used)
-    parts.push_back(fmt::format("{} on {} x {:.2f} ({:.2f}–{:.2f}, {} run{})", text(one.kind), one.where,
-                                one.factor, one.low, one.high, one.num_runs, one.num_runs == 1 ? "" : "s"));
+  for (const Residual& residual : corrected.used)
+    parts.push_back(fmt::format("{} on {} x {:.2f} ({:.2f}–{:.2f}, {} run{})", text(residual.kind),
+                                residual.device_type, residual.factor, residual.low, residual.high,
+                                residual.num_runs, residual.num_runs == 1 ? "" : "s"));
   return "history: seconds of " + join(parts, "; ");
 }
 
 OrderedJson to_json(const std::vector<Residual>& residuals) {
   OrderedJson json = OrderedJson::array();
-  for (const Residual& one : residuals)
-    json.push_back({{"kind", text(one.kind)},
-                    {"where", one.where},
-                    {"factor", one.factor},
-                    {"low", one.low},
-                    {"high", one.high},
-                    {"runs", one.num_runs}});
+  for (const Residual& residual : residuals)
+    json.push_back({{"kind", text(residual.kind)},
+                    {"where", residual.device_type},
+                    {"factor", residual.factor},
+                    {"low", residual.low},
+                    {"high", residual.high},
+                    {"runs", residual.num_runs}});
   return json;
 }
 

@@ -1,10 +1,10 @@
-// Applies the residuals of past runs to the inputs of predictions: device types, links, and constants of the
-// host and the optimizer.
+// Applies the residuals of past runs to the inputs of predictions: device types, links, and the constants
+// for host time and optimizer.
 //
-// Residuals compare runs with predictions for the built-in devices and links, so only those are corrected. A
-// device type that `optimus profile` has measured, or a link that a cluster file overrides, is left
-// unchanged. The residual of layers determines the factor of a device type; residuals of embedding and head
-// are not used, because no constant applies to them alone. Pure.
+// Residuals compare runs with predictions for the built-in devices and links, so only those are corrected.
+// A device type that `optimus profile` has measured, or a link that a cluster file overrides, is left
+// unchanged. A device type is corrected by the residual of layers; the residuals of embedding and head are
+// not used, because they would change a single block only. Pure.
 #pragma once
 
 #include "base/json.h"
@@ -17,15 +17,15 @@ namespace optimus {
 struct Corrected {
   HardwareProfile profile;
   Constants constants;
-  std::vector<Residual> used;  // residuals that changed something
+  std::vector<Residual> used;  // residuals that were applied
 };
-// Factors are limited to 1 / kMaxCorrection … kMaxCorrection.
+// Each factor is clamped to 1 / kMaxCorrection … kMaxCorrection.
 inline constexpr double kMaxCorrection = 10;
 Corrected corrected(HardwareProfile profile, const Constants& constants,
                     const std::vector<Residual>& residuals);
 
-// "history: seconds of layers on h100 x 1.09 (0.98–1.21, 7 runs); …", or that the history has no runs of
-// these devices.
+// "history: seconds of layers on h100 x 1.09 (0.98–1.21, 7 runs); …", or a note that the history has no
+// runs of these devices.
 std::string text(const Corrected& corrected);
 OrderedJson to_json(const std::vector<Residual>& residuals);
 

@@ -9,7 +9,8 @@
 namespace optimus {
 namespace {
 
-// The nominal power of a type; a device with a lower power limit computes more slowly.
+// Nominal power of the architecture's devices in watts; 0 if there is no single value. A device with a
+// lower power limit computes more slowly.
 double nominal_watts(Architecture architecture) {
   switch (architecture) {
     case Architecture::ampere:
@@ -23,7 +24,7 @@ double nominal_watts(Architecture architecture) {
   return 0;
 }
 
-// Number of multiprocessors; 0 if waves of tiles are not modelled.
+// Number of multiprocessors of the architecture's devices; 0 if waves of tiles are not modelled.
 double multiprocessors_of(Architecture architecture) {
   switch (architecture) {
     case Architecture::ampere:
@@ -38,7 +39,8 @@ double multiprocessors_of(Architecture architecture) {
   return 0;
 }
 
-// Bytes of an element in memory. Narrow formats are cast from 16 bits, which is charged separately.
+// Bytes per element of GEMM operands in memory. 8-bit and 4-bit operands are cast from 16 bits, which is
+// charged separately.
 double width_of(NumberFormat format) {
   switch (format) {
     case NumberFormat::fp64:
@@ -55,8 +57,8 @@ double width_of(NumberFormat format) {
   return 2;
 }
 
-// Seconds of host time for a launch from compiled code. Published runs do not determine it; measured on our
-// own runs on one device.
+// Seconds of host time per kernel launch from compiled code. Published runs cannot determine this value; it
+// was measured in runs of the Optimus engine on one device.
 constexpr double kNativeLaunch = 4e-6;
 
 }  // namespace
@@ -99,8 +101,8 @@ DeviceCost::DeviceCost(const DeviceType& type, double speed, const Software& sof
     case Architecture::other:
       break;
   }
-  if (const double usual = nominal_watts(architecture_); usual > 0 && type.watts > 0) {
-    const double factor = std::pow(type.watts / usual, c.power);
+  if (const double typical = nominal_watts(architecture_); typical > 0 && type.watts > 0) {
+    const double factor = std::pow(type.watts / typical, c.power);
     gemm_speed_ *= factor, flash_ *= factor;
   }
   switch (software.kernels) {
@@ -124,23 +126,24 @@ const KernelTimes* DeviceCost::measured(NumberFormat format) const {
       if (times.format == wanted) return &times;
     return nullptr;
   };
-  if (const KernelTimes* own = find(format)) return own;
-  // The Optimus engine never replaces fp32 by TF32. bf16 and fp16 have equal size.
+  if (const KernelTimes* times = find(format)) return times;
+  // The Optimus engine never replaces fp32 by TF32. bf16 and fp16 have the same size, so times in bf16
+  // serve for both.
   if (format == NumberFormat::tf32) return find(NumberFormat::fp32);
   const bool is_half = format == NumberFormat::fp16 || format == NumberFormat::bf16;
   if (!is_half) return nullptr;
-  // Measurements in fp8 include bf16, because some GEMMs stay in 16 bits.
+  // Measurements in fp8 include tables for bf16, because some GEMMs of an fp8 run stay in 16 bits.
   const KernelTimes* const half = find(NumberFormat::bf16);
   return half != nullptr ? half : find(NumberFormat::fp8);
 }
 
-// Tiles of 128 x 256 elements are computed in parallel, one per multiprocessor; the last wave may leave many
-// multiprocessors idle.
+// Tiles of 128 x 256 elements are computed in parallel, one per multiprocessor; in the last wave of tiles
+// many multiprocessors may be idle. Returns (waves / ceil(waves)) ^ Constants::wave.
 double DeviceCost::wave_efficiency(double rows, double columns) const {
   if (multiprocessors_ == 0) return 1;
   const auto rounds = [&](double height, double width) {
     const double tiles = std::ceil(rows / height) * std::ceil(columns / width) / multiprocessors_;
-    // the idle part of a single wave is included in the curve
+    // the efficiency curve includes the idle part of a single wave
     return tiles < 1 ? 1 : tiles / std::ceil(tiles);
   };
   return std::pow(std::max(rounds(128, 256), rounds(256, 128)), constants_.wave);
@@ -158,10 +161,10 @@ double DeviceCost::peak(NumberFormat format) const {
 double DeviceCost::gemm(double rows, double inner, double columns, GemmFormat format) const {
   const double multiply_adds = rows * inner * columns;
   if (multiply_adds <= 0) return 0;
-  const double fastest = peak(format.format), usual = peak(NumberFormat::bf16);
-  // A faster format has less time to fill the device: the same curve, read at the size with the same time at
-  // peak rate.
-  const double edge = std::cbrt(multiply_adds * usual / fastest) * size_;
+  const double fastest = peak(format.format), bf16_peak = peak(NumberFormat::bf16);
+  // A faster format needs a larger GEMM to keep the device busy for the same time. So the bf16 curve is
+  // read at the size of the bf16 GEMM that takes as long at peak rate.
+  const double edge = std::cbrt(multiply_adds * bf16_peak / fastest) * size_;
   double reached = type_.gemm_efficiency.at(edge) * gemm_speed_;
   if (format.is_low_precision()) reached *= constants_.fp8;
   if (format.format == NumberFormat::fp8 && format.has_blocks) reached *= constants_.fp8_blocks;
@@ -173,7 +176,8 @@ double DeviceCost::gemm(double rows, double inner, double columns, GemmFormat fo
                   traffic(bytes));
 }
 
-// As fast as one GEMM with all rows, except for padding of rows to whole tiles and for reading all weights.
+// As fast as one GEMM with all rows, except that the rows of each expert are padded to whole tiles and the
+// weights of all experts are read.
 double DeviceCost::grouped_gemm_seconds(double rows, double inner, double columns, double experts,
                                         GemmFormat format) const {
   if (rows <= 0) return 0;

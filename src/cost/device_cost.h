@@ -1,5 +1,5 @@
-// Seconds of work on a single device: GEMMs, attention, memory traffic between GEMMs, updates. Sizes are
-// plain numbers; cost/instruction_cost.h derives them from instructions.
+// Seconds of work on a single device: GEMMs, attention, memory traffic of the other operations, kernel
+// launches. Sizes are plain numbers; cost/instruction_cost.h derives them from instructions.
 #pragma once
 
 #include "cluster/hardware.h"
@@ -9,8 +9,8 @@
 namespace optimus {
 
 enum class Architecture { ampere, hopper, blackwell, other };
-// Derived from the name of the type. `other`: no published run was fitted on it, so only its own curves are
-// used.
+// Derived from the name of the device type. `other`: no published run used this architecture, so only the
+// type's own efficiency curves apply.
 Architecture architecture_of(const DeviceType& type);
 
 // Number format of GEMM inputs. has_blocks: one scale per block of 16 or 32 elements.
@@ -23,25 +23,27 @@ struct GemmFormat {
 
 class DeviceCost {
  public:
-  // All references must outlive this object. speed: of this device relative to its type.
+  // All references must outlive this object. `speed`: speed of this device relative to its type.
   DeviceCost(const DeviceType& type, double speed, const Software& software, const Constants& constants);
 
-  // [rows, inner] x [inner, columns].
+  // Seconds of a GEMM [rows, inner] x [inner, columns].
   double gemm(double rows, double inner, double columns, GemmFormat format) const;
-  // One kernel with `experts` such GEMMs, each with its share of the rows.
+  // Seconds of one kernel that computes `experts` such GEMMs, among which `rows` are divided evenly.
   double grouped_gemm_seconds(double rows, double inner, double columns, double experts,
                               GemmFormat format) const;
-  // Flash attention with this number of floating-point operations and heads of `head_dim`.
+  // Seconds of flash attention with this number of floating-point operations and heads of width `head_dim`.
   double flash(double flops, double head_dim, bool is_backward, NumberFormat format) const;
-  // The GEMMs of attention that materialises its scores: a batch of [length, head_dim] x [head_dim, length].
+  // Seconds of the GEMMs of attention that materialises its scores: batched [length, head_dim] x [head_dim,
+  // length].
   double scores(double flops, double length, double head_dim, NumberFormat format) const;
-  // Bytes read from or written to device memory.
+  // Seconds to read or write this number of bytes of device memory; of pointwise operations, including
+  // their overhead.
   double traffic(double bytes) const { return bytes / bandwidth_ * constants_.memory_residual; }
   double pointwise_traffic(double bytes) const { return traffic(bytes * pointwise_); }
   double launches(double kernels) const { return kernels * launch_ * constants_.host_residual; }
 
-  // Measured times of the engine's kernels in this format on this device. nullptr if they were not measured,
-  // or for other software.
+  // Measured times of the engine's kernels in this format on this device; nullptr if there are none or the
+  // software is not the Optimus engine.
   const KernelTimes* measured(NumberFormat format) const;
   double speed() const { return speed_; }
 
@@ -50,7 +52,8 @@ class DeviceCost {
 
  private:
   double wave_efficiency(double rows, double columns) const;
-  double peak(NumberFormat format) const;  // falls back to the next wider format that the device supports
+  // peak rate; falls back to the next wider format that the device supports
+  double peak(NumberFormat format) const;
 
   const DeviceType& type_;
   const Software& software_;

@@ -9,7 +9,7 @@
 namespace optimus {
 namespace {
 
-// The observation of one run, with its weight by age.
+// The observation of one run. `age_weight` halves every kHalfLife seconds.
 struct RunObservation {
   double log = 0, variance = 0, age_weight = 1;
 };
@@ -19,45 +19,47 @@ struct Sums {
   double mean() const { return weighted / weight; }
 };
 
-Sums sums_of(const std::vector<RunObservation>& all, double run_variance) {
+Sums sums_of(const std::vector<RunObservation>& observations, double run_variance) {
   Sums sums;
-  for (const RunObservation& one : all) {
-    const double weight = one.age_weight / (run_variance + one.variance);
-    sums.weight += weight, sums.weighted += weight * one.log;
+  for (const RunObservation& run_observation : observations) {
+    const double weight = run_observation.age_weight / (run_variance + run_observation.variance);
+    sums.weight += weight, sums.weighted += weight * run_observation.log;
   }
   return sums;
 }
 
-// 97.5 % quantile of Student's distribution: Cornish-Fisher expansion around the normal quantile; 10 % too
-// small at two degrees of freedom.
+// 97.5 % quantile of Student's t-distribution: Cornish-Fisher expansion around the normal quantile, which
+// is 10 % too small at two degrees of freedom.
 double quantile(double freedom) { return 1.96 + 2.372 / freedom + 2.823 / (freedom * freedom); }
 
-// The variance between runs beyond the variation between steps. The prior has the weight of kRunWeight runs.
-double run_variance_of(const std::vector<RunObservation>& all, double num_others) {
+// The variance between runs beyond the variation between steps. Its prior has the weight of kRunWeight
+// runs. `num_others`: number of runs besides the first, weighted by age.
+double run_variance_of(const std::vector<RunObservation>& observations, double num_others) {
   double variance = kRunSpread * kRunSpread;
-  constexpr int kRounds = 3;  // the mean's weights depend on the variance
+  constexpr int kRounds = 3;  // iterations, because the weights of the mean depend on the variance
   for (int round = 0; round < kRounds; ++round) {
-    const double mean = sums_of(all, variance).mean();
+    const double mean = sums_of(observations, variance).mean();
     double beyond = 0;
-    for (const RunObservation& one : all)
-      beyond += one.age_weight * ((one.log - mean) * (one.log - mean) - one.variance);
+    for (const RunObservation& run_observation : observations)
+      beyond += run_observation.age_weight *
+                ((run_observation.log - mean) * (run_observation.log - mean) - run_observation.variance);
     variance = (kRunWeight * kRunSpread * kRunSpread + std::max(0.0, beyond)) / (kRunWeight + num_others);
   }
   return variance;
 }
 
-Residual residual_factor_of(const std::vector<RunObservation>& all) {
+Residual residual_factor_of(const std::vector<RunObservation>& observations) {
   double count = 0;
-  for (const RunObservation& one : all) count += one.age_weight;
-  const double num_others = std::max(0.0, count - 1), variance = run_variance_of(all, num_others);
-  const Sums sums = sums_of(all, variance);
+  for (const RunObservation& run_observation : observations) count += run_observation.age_weight;
+  const double num_others = std::max(0.0, count - 1), variance = run_variance_of(observations, num_others);
+  const Sums sums = sums_of(observations, variance);
   const double precision = 1 / (kPriorSpread * kPriorSpread) + sums.weight;
   const double middle = sums.weighted / precision;
   const double width = quantile(kRunWeight + num_others) / std::sqrt(precision);
   Residual result;
   result.factor = std::exp(middle), result.low = std::exp(middle - width),
   result.high = std::exp(middle + width);
-  result.run_spread = std::sqrt(variance), result.num_runs = static_cast<int>(all.size());
+  result.run_spread = std::sqrt(variance), result.num_runs = static_cast<int>(observations.size());
   return result;
 }
 
@@ -92,33 +94,36 @@ void add_run(History& history, PastRun run) {
 }
 
 std::vector<Residual> residuals(const History& history) {
-  std::map<std::pair<ResidualKind, std::string>, std::vector<std::pair<std::int64_t, const Evidence*>>> told;
+  std::map<std::pair<ResidualKind, std::string>, std::vector<std::pair<std::int64_t, const Evidence*>>>
+      evidence_of;
   for (const PastRun& run : history.runs)
-    for (const Evidence& one : run.evidence) told[{one.kind, one.where}].emplace_back(run.end_time, &one);
+    for (const Evidence& evidence : run.evidence)
+      evidence_of[{evidence.kind, evidence.device_type}].emplace_back(run.end_time, &evidence);
   std::vector<Residual> result;
-  for (auto& [key, all] : told) {
-    // Sums are computed in a fixed order, independent of the order of the runs.
+  for (auto& [key, all] : evidence_of) {
+    // Sorted, so that sums are computed in an order that does not depend on the order of the runs.
     std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
       const auto order = [](const auto& one) {
-        return std::tuple(one.first, one.second->log_factor, one.second->doubt, one.second->steps);
+        return std::tuple(one.first, one.second->log_factor, one.second->uncertainty, one.second->steps);
       };
       return order(a) < order(b);
     });
-    std::vector<RunObservation> words;
+    std::vector<RunObservation> observations;
     for (const auto& [when, one] : all) {
       const double age = static_cast<double>(all.back().first) - static_cast<double>(when);
-      words.push_back({one->log_factor, one->doubt * one->doubt + kStepSpread * kStepSpread / one->steps,
-                       std::exp2(-age / kHalfLife)});
+      observations.push_back({one->log_factor,
+                              one->uncertainty * one->uncertainty + kStepSpread * kStepSpread / one->steps,
+                              std::exp2(-age / kHalfLife)});
     }
-    Residual& found = result.emplace_back(residual_factor_of(words));
-    found.kind = key.first, found.where = key.second;
+    Residual& found = result.emplace_back(residual_factor_of(observations));
+    found.kind = key.first, found.device_type = key.second;
   }
   return result;
 }
 
-double factor_of(const std::vector<Residual>& residuals, ResidualKind kind, const std::string& where) {
-  for (const Residual& one : residuals)
-    if (one.kind == kind && one.where == where) return one.factor;
+double factor_of(const std::vector<Residual>& residuals, ResidualKind kind, const std::string& device_type) {
+  for (const Residual& residual : residuals)
+    if (residual.kind == kind && residual.device_type == device_type) return residual.factor;
   return 1;
 }
 

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kHistoryVersion = 1;
 constexpr Bytes kMaxHistoryBytes{std::int64_t{4} << 20};
-constexpr double kMaxLogFactor = 10;  // e^10: no run is that far from its prediction
+constexpr double kMaxLogFactor = 10;  // a factor of e^10: no run differs that much from its prediction
 constexpr std::int64_t kMaxNumber = std::int64_t{1} << 60;
 constexpr std::size_t kMaxNameLength = 100;
 
@@ -23,9 +23,10 @@ ResidualKind kind_of(const JsonView& word) {
   word.refuse("a kind of work, such as \"layers\"");
 }
 
-double number_within(const JsonView& value, double low, double high) {
+double number_within(const JsonView& value, double min_value, double max_value) {
   const double number = value.number();
-  if (!(number >= low && number <= high)) value.refuse(fmt::format("a number from {} to {}", low, high));
+  if (!(number >= min_value && number <= max_value))
+    value.refuse(fmt::format("a number from {} to {}", min_value, max_value));
   return number;
 }
 
@@ -35,25 +36,25 @@ std::string name_in(const JsonView& value) {
   return value.text();
 }
 
-OrderedJson to_json(const Evidence& one) {
-  return {{"kind", text(one.kind)},
-          {"where", one.where},
-          {"log_factor", one.log_factor},
-          {"doubt", one.doubt},
-          {"steps", one.steps}};
+OrderedJson to_json(const Evidence& evidence) {
+  return {{"kind", text(evidence.kind)},
+          {"where", evidence.device_type},
+          {"log_factor", evidence.log_factor},
+          {"doubt", evidence.uncertainty},
+          {"steps", evidence.steps}};
 }
 
 Evidence evidence_in(const JsonView& json) {
   static const std::vector<std::string> keys = {"kind", "where", "log_factor", "doubt", "steps"};
   json.allow_only(keys);
   return {.kind = kind_of(json.at("kind")),
-          .where = name_in(json.at("where")),
+          .device_type = name_in(json.at("where")),
           .log_factor = number_within(json.at("log_factor"), -kMaxLogFactor, kMaxLogFactor),
-          .doubt = number_within(json.at("doubt"), 0, kMaxLogFactor),
+          .uncertainty = number_within(json.at("doubt"), 0, kMaxLogFactor),
           .steps = static_cast<int>(json.at("steps").integer(1, INT_MAX))};
 }
 
-// The members of PastStrategy by their names in the file.
+// The integer members of PastStrategy and their keys in the file.
 constexpr std::pair<const char*, int PastStrategy::*> kParts[] = {
     {"pp", &PastStrategy::pp},         {"tp", &PastStrategy::tp},
     {"cp", &PastStrategy::cp},         {"dp", &PastStrategy::dp},
@@ -80,8 +81,8 @@ PastStrategy strategy_in(const JsonView& json) {
   }
   strategy.sequence_parallel = json.at("sequence_parallel").boolean();
   strategy.recompute = json.at("recompute").text(), strategy.schedule = json.at("schedule").text();
-  (void)parse_recompute(strategy.recompute, json.at("recompute").where());
-  (void)parse_schedule(strategy.schedule, json.at("schedule").where());
+  (void)parse_recompute(strategy.recompute, json.at("recompute").location());
+  (void)parse_schedule(strategy.schedule, json.at("schedule").location());
   return strategy;
 }
 
@@ -96,7 +97,7 @@ OrderedJson to_json(const PastRun& run) {
                       {"step_seconds", run.step_seconds},
                       {"strategy", to_json(run.strategy)}};
   json["evidence"] = OrderedJson::array();
-  for (const Evidence& one : run.evidence) json["evidence"].push_back(to_json(one));
+  for (const Evidence& evidence : run.evidence) json["evidence"].push_back(to_json(evidence));
   return json;
 }
 
@@ -115,7 +116,7 @@ PastRun run_in(const JsonView& json) {
   run.strategy = strategy_in(json.at("strategy"));
   const std::vector<JsonView> evidence = json.at("evidence").elements();
   if (evidence.size() > kMaxEvidence) json.at("evidence").refuse("at most 64 entries");
-  for (const JsonView& one : evidence) run.evidence.push_back(evidence_in(one));
+  for (const JsonView& json_view : evidence) run.evidence.push_back(evidence_in(json_view));
   return run;
 }
 

@@ -13,18 +13,19 @@
 namespace optimus {
 namespace {
 
-// Traffic of an inexpensive operation's backward relative to its counted elements: output gradients, the
-// saved input, input gradients.
+// Memory traffic of the backward of an inexpensive operation, relative to its counted elements: reads the
+// output gradient and the saved input, writes the input gradient.
 constexpr double kBackwardTraffic = 1.5;
-// Bytes of memory traffic per 16-bit element of scores in unfused attention: written by the GEMM; read and
-// written by mask and softmax, and by dropout with its mask; read by the next GEMM. The backward repeats this
-// traffic and adds that of the gradients.
+// Bytes of memory traffic per 16-bit score in unfused attention: the GEMM writes it; mask and softmax read
+// and write it; so does dropout, which also writes its mask; the next GEMM reads it. The backward has the
+// traffic of the scores and of their gradients.
 constexpr double kScoreBytesForward = 13, kScoreBytesBackward = 17;
-// The same with separate kernels for scale and mask, softmax, and dropout, assuming that nothing stays in
-// caches.
+// The same with separate kernels for scaling, mask, softmax and dropout, assuming that no score stays in a
+// cache.
 constexpr double kEagerScoreForward = 17, kEagerScoreBackward = 22.5;
-// Bytes of memory traffic per byte of optimizer state (12 bytes per parameter): state read and written,
-// gradient read twice (norm, update) and cleared, weight written: 38 / 12.
+// Bytes of memory traffic of an update per byte of optimizer state. Per parameter there are 12 bytes of
+// state, which are read and written (24); the fp32 gradient is read twice (norm, update) and cleared (12),
+// and the 16-bit weight is written (2): 38 bytes in total.
 constexpr double kOptimizerTraffic = 38.0 / 12;
 
 bool is_message(Op op) {
@@ -37,7 +38,7 @@ double kernels_of(const WorkItem& item, const Software& software, bool is_low_pr
       return is_low_precision ? 4 : 1.5;
     case OperationKind::attention:
       return software.has_flash_attention() ? 1 : software.has_fused_softmax ? 5 : 9;
-    // Scores, top-k, token counts per expert, sorting, copies in both directions.
+    // scores, top-k, token counts per expert, sorting, copies in both directions
     case OperationKind::routing:
       return software.kernels == KernelStyle::eager ? 20 : software.kernels == KernelStyle::fused ? 8 : 4;
     case OperationKind::embedding:
@@ -131,24 +132,24 @@ std::vector<double> PricedProgram::price(const Constants& constants) const {
   return seconds;
 }
 
-double PricedProgram::price_one(const Instruction& at, const DeviceCost& device,
+double PricedProgram::price_one(const Instruction& instruction, const DeviceCost& device,
                                 const LinkCost& links) const {
-  switch (at.op) {
+  switch (instruction.op) {
     case Op::load_batch:
       return host_seconds_of_step(device);
     case Op::forward:
     case Op::recompute:
     case Op::backward_input:
     case Op::backward_weight:
-      return compute(at, device);
+      return compute(instruction, device);
     case Op::send:
     case Op::receive:
     case Op::send_copy:  // charged to the receiver
       return 0;
     case Op::receive_copy:
-      return links.message(
-          setup_.cluster.link(setup_.map[VirtualDevice{program_.device}], setup_.map[VirtualDevice{at.peer}]),
-          static_cast<double>(at.bytes));
+      return links.message(setup_.cluster.link(setup_.map[VirtualDevice{program_.device}],
+                                               setup_.map[VirtualDevice{instruction.peer}]),
+                           static_cast<double>(instruction.bytes));
     case Op::all_gather:
     case Op::reduce_scatter:
     case Op::all_reduce:
@@ -159,9 +160,9 @@ double PricedProgram::price_one(const Instruction& at, const DeviceCost& device,
     case Op::reduce_gradients:
     case Op::sync_gradients:
     case Op::step_gate:
-      return collective(at, device, links);
+      return collective(instruction, device, links);
     case Op::optimizer:
-      return optimizer(at, device);
+      return optimizer(instruction, device);
   }
   return 0;
 }
@@ -177,37 +178,39 @@ double PricedProgram::host_seconds_of_step(const DeviceCost& device) const {
          constants.host_residual;
 }
 
-double PricedProgram::tokens(const Instruction& at) const {
+double PricedProgram::tokens(const Instruction& instruction) const {
   const Pipeline& pipeline = setup_.plan.pipelines[static_cast<std::size_t>(program_.location.pipeline)];
-  const LayerStrategy& s = strategy(at.block);
+  const LayerStrategy& s = strategy(instruction.block);
   const int dp = data_parallel(stage_, s);
-  const int sequences = pipeline.microbatches[static_cast<std::size_t>(std::max(0, at.microbatch))];
+  const int sequences = pipeline.microbatches[static_cast<std::size_t>(std::max(0, instruction.microbatch))];
   return static_cast<double>((sequences + dp - 1) / dp) * static_cast<double>(setup_.plan.sequence_length) /
          s.cp;
 }
 
-double PricedProgram::compute(const Instruction& at, const DeviceCost& device) const {
-  const LayerStrategy& s = strategy(at.block);
-  const double num_tokens = tokens(at);
+double PricedProgram::compute(const Instruction& instruction, const DeviceCost& device) const {
+  const LayerStrategy& s = strategy(instruction.block);
+  const double num_tokens = tokens(instruction);
   const bool is_ring = s.cp > 1;
   double seconds = 0, kernels = 0;
-  for (const WorkItem& one :
-       model_work_.patterns[static_cast<std::size_t>(pattern(setup_.model, at.block))]) {
-    if ((is_ring ? one.ring_part : one.part) != at.part) continue;
-    // A ring computes attention in cp steps, each with 1 / cp of the keys.
-    const double hops = at.part == Part::attention_ring_step ? s.cp : 1;
-    // The Optimus engine does not recompute an output that no later layer of the group reads.
-    const bool is_output_skipped = one.ends_layer && at.op == Op::recompute && setup_.software.runs_programs;
+  for (const WorkItem& item :
+       model_work_.patterns[static_cast<std::size_t>(pattern(setup_.model, instruction.block))]) {
+    if ((is_ring ? item.ring_part : item.part) != instruction.part) continue;
+    // With a context ring, attention runs in cp steps, each on 1 / cp of the keys.
+    const double hops = instruction.part == Part::attention_ring_step ? s.cp : 1;
+    // The Optimus engine does not recompute a layer's output if no later layer of its recompute group reads
+    // it.
+    const bool is_output_skipped =
+        item.ends_layer && instruction.op == Op::recompute && setup_.software.runs_programs;
     const double times_done = is_output_skipped ? 1 - 1.0 / s.recompute_layers : 1;
-    seconds += item(one, at, num_tokens, s, device) * times_done / hops;
-    const bool is_for_weights = at.op == Op::backward_weight;
-    if (!is_for_weights || one.kind == OperationKind::gemm)
-      kernels += kernels_of(one, setup_.software, setup_.format.is_low_precision());
+    seconds += item_seconds(item, instruction, num_tokens, s, device) * times_done / hops;
+    const bool is_for_weights = instruction.op == Op::backward_weight;
+    if (!is_for_weights || item.kind == OperationKind::gemm)
+      kernels += kernels_of(item, setup_.software, setup_.format.is_low_precision());
   }
   const KernelTimes* const times = device.measured(setup_.format.format);
   const double least =
       times ? kernels * times->launch_seconds * device.constants().host_residual : device.launches(kernels);
-  return std::max(seconds, least) * residual_factor_of(at.block, device.constants());
+  return std::max(seconds, least) * residual_factor_of(instruction.block, device.constants());
 }
 
 double PricedProgram::residual_factor_of(int block, const Constants& constants) const {
@@ -221,58 +224,60 @@ double PricedProgram::residual_factor_of(int block, const Constants& constants) 
   }
 }
 
-double PricedProgram::item(const WorkItem& one, const Instruction& at, double num_tokens,
-                           const LayerStrategy& s, const DeviceCost& device) const {
-  const Op op = at.op;
-  const double share = share_of_part(setup_.model, one.cut, s.tp);
-  const bool is_cut_by_rows = one.cut == CutUnit::none && s.sequence_parallel;
+double PricedProgram::item_seconds(const WorkItem& item, const Instruction& instruction, double num_tokens,
+                                   const LayerStrategy& s, const DeviceCost& device) const {
+  const Op op = instruction.op;
+  const double fraction = share_of_part(setup_.model, item.split, s.tp);
+  const bool is_cut_by_rows = item.split == SplitUnit::none && s.sequence_parallel;
   const double own_tokens = is_cut_by_rows ? num_tokens / s.tp : num_tokens;
   const bool is_weight = op == Op::backward_weight, is_forward = op == Op::forward || op == Op::recompute;
-  double again = 0;  // selective recompute, charged to the input gradient
+  // times that the forward is repeated by selective recompute, charged to the input gradient
+  double again = 0;
   if (op == Op::backward_input && s.recompute == RecomputeMode::selective) {
     const SelectiveMeaning meaning = setup_.software.selective;
-    const bool is_pointwise = one.kind != OperationKind::gemm && one.kind != OperationKind::attention;
-    if (meaning == SelectiveMeaning::attention_core) again = one.kind == OperationKind::attention;
-    if (meaning == SelectiveMeaning::pointwise_operations) again = one.is_recomputed_by_selective;
+    const bool is_pointwise = item.kind != OperationKind::gemm && item.kind != OperationKind::attention;
+    if (meaning == SelectiveMeaning::attention_core) again = item.kind == OperationKind::attention;
+    if (meaning == SelectiveMeaning::pointwise_operations) again = item.is_recomputed_by_selective;
     if (meaning == SelectiveMeaning::every_other_gemm)
-      again = is_pointwise ? 1 : one.kind == OperationKind::gemm ? 0.5 : 0;
+      again = is_pointwise ? 1 : item.kind == OperationKind::gemm ? 0.5 : 0;
   }
-  Instruction forward = at;
+  Instruction forward = instruction;
   forward.op = Op::recompute;
-  const double forward_again = again > 0 ? again * item(one, forward, num_tokens, s, device) : 0;
+  const double forward_again = again > 0 ? again * item_seconds(item, forward, num_tokens, s, device) : 0;
   const KernelTimes* const times = device.measured(setup_.format.format);
-  if (times != nullptr && one.part != Part::experts) {
-    const MeasuredTask task{one,
+  if (times != nullptr && item.part != Part::experts) {
+    const MeasuredTask task{item,
                             op,
                             own_tokens,
-                            share,
+                            fraction,
                             model_work_.head_dim,
                             model_work_.sequence_length,
                             model_work_.is_causal,
                             setup_.model.norm_position == NormPosition::post,
-                            is_low_precision(at.block),
+                            is_low_precision(instruction.block),
                             setup_.plan.fp8.scaling == Fp8Scaling::current};
-    const bool is_bound_by_memory = one.kind != OperationKind::gemm && one.kind != OperationKind::attention;
+    const bool is_bound_by_memory = item.kind != OperationKind::gemm && item.kind != OperationKind::attention;
     const double residual =
         is_bound_by_memory ? device.constants().memory_residual : device.constants().compute_residual;
     if (const double seconds = measured_seconds(*times, task); seconds >= 0)
       return seconds * residual / device.speed() + forward_again;
   }
-  switch (one.kind) {
+  switch (item.kind) {
     case OperationKind::gemm:
-      return gemm(one, op, own_tokens, share, s, device) + forward_again;
+      return gemm(item, op, own_tokens, fraction, s, device) + forward_again;
     case OperationKind::attention:
-      return is_weight ? 0 : attention(one, op, own_tokens, share, device) + forward_again;
+      return is_weight ? 0 : attention(item, op, own_tokens, fraction, device) + forward_again;
     case OperationKind::loss: {
-      // With a chunked loss, logits are replaced by their gradient in place: written and read once.
+      // With a chunked loss, the gradient overwrites the logits, so they are written and read only once.
       const double passes = setup_.software.has_chunked_loss ? 1 : device.constants().loss_traffic;
-      return is_weight ? 0 : device.traffic(one.moved_elements * width_ * share * own_tokens * 0.5 * passes);
+      return is_weight ? 0
+                       : device.traffic(item.moved_elements * width_ * fraction * own_tokens * 0.5 * passes);
     }
     case OperationKind::embedding:
-      return is_weight || is_forward ? device.traffic(one.moved_elements * 2 * width_ * own_tokens) : 0;
+      return is_weight || is_forward ? device.traffic(item.moved_elements * 2 * width_ * own_tokens) : 0;
     case OperationKind::custom: {
       const double flops =
-          is_weight || is_forward ? one.forward_flops : one.backward_flops - one.forward_flops;
+          is_weight || is_forward ? item.forward_flops : item.backward_flops - item.forward_flops;
       return flops / 2 > 0 ? device.gemm(own_tokens, flops / 2, 1, setup_.format) : 0;
     }
     case OperationKind::norm:
@@ -281,8 +286,8 @@ double PricedProgram::item(const WorkItem& one, const Instruction& at, double nu
     case OperationKind::residual:
     case OperationKind::routing: {
       if (is_weight) return 0;
-      const double load = one.part == Part::experts ? imbalance(s, device.constants()) : 1;
-      const double bytes = one.moved_elements * width_ * share * own_tokens * load;
+      const double load = item.part == Part::experts ? imbalance(s, device.constants()) : 1;
+      const double bytes = item.moved_elements * width_ * fraction * own_tokens * load;
       return device.pointwise_traffic(is_forward ? bytes : kBackwardTraffic * bytes) + forward_again;
     }
   }
@@ -293,14 +298,14 @@ double PricedProgram::imbalance(const LayerStrategy& s, const Constants& constan
   return s.ep == 1 || setup_.software.balances_experts ? 1 : constants.expert_imbalance;
 }
 
-double PricedProgram::gemm(const WorkItem& one, Op op, double num_tokens, double share,
+double PricedProgram::gemm(const WorkItem& item, Op op, double num_tokens, double fraction,
                            const LayerStrategy& s, const DeviceCost& device) const {
-  const double inner = one.inner, outer = one.outer * share;
-  const bool is_of_experts = one.part == Part::experts;
-  const double experts = one.experts / (is_of_experts ? s.ep : 1);  // on this device
-  const double rows = num_tokens * one.passes * (is_of_experts ? imbalance(s, device.constants()) : 1);
-  // The output projection stays in 16 bits in all software.
-  const bool is_low_precision = setup_.format.is_low_precision() && one.cut != CutUnit::vocab;
+  const double inner = item.inner, outer = item.outer * fraction;
+  const bool is_of_experts = item.part == Part::experts;
+  const double experts = item.experts / (is_of_experts ? s.ep : 1);  // number of experts on this device
+  const double rows = num_tokens * item.passes * (is_of_experts ? imbalance(s, device.constants()) : 1);
+  // All software computes the output projection in 16 bits.
+  const bool is_low_precision = setup_.format.is_low_precision() && item.split != SplitUnit::vocab;
   const GemmFormat format =
       setup_.format.is_low_precision() && !is_low_precision ? GemmFormat{} : setup_.format;
   const double seconds = is_of_experts ? device.grouped_gemm_seconds(rows, inner, outer, experts, format)
@@ -311,10 +316,12 @@ double PricedProgram::gemm(const WorkItem& one, Op op, double num_tokens, double
   if (op == Op::backward_weight) {
     const double gradients = inner * outer * experts * 2 * setup_.software.gradient_bytes;
     bytes += gradients * device.constants().gradient_traffic;
-    if (is_low_precision) bytes += rows * (inner * share + outer) * 2 * device.constants().fp8_cast;
-    if (is_low_precision && has_current_scaling) bytes += rows * inner * share * 2;  // the gradient is copied
+    if (is_low_precision) bytes += rows * (inner * fraction + outer) * 2 * device.constants().fp8_cast;
+    if (is_low_precision && has_current_scaling)
+      bytes += rows * inner * fraction * 2;  // the gradient is copied
   } else if (is_low_precision) {
-    // Read in 16 bits, written in 8. Includes weights unless their fp8 copy is reused by later micro-batches.
+    // The cast reads 16 bits and writes 8. Weights are included unless their fp8 copy is reused by later
+    // micro-batches.
     const double casted = op == Op::backward_input ? rows * outer : rows * inner;
     const double weights = setup_.software.kernels == KernelStyle::compiled ? inner * outer * experts : 0;
     bytes += (casted + weights) * 3 * device.constants().fp8_cast;
@@ -323,17 +330,17 @@ double PricedProgram::gemm(const WorkItem& one, Op op, double num_tokens, double
   return seconds + device.traffic(bytes);
 }
 
-double PricedProgram::attention(const WorkItem& one, Op op, double num_tokens, double share,
+double PricedProgram::attention(const WorkItem& item, Op op, double num_tokens, double fraction,
                                 const DeviceCost& device) const {
   const bool is_backward = op == Op::backward_input;
-  const double flops = (is_backward ? one.backward_flops : one.forward_flops) * share * num_tokens;
+  const double flops = (is_backward ? item.backward_flops : item.forward_flops) * fraction * num_tokens;
   const NumberFormat format = setup_.format.is_low_precision() ? NumberFormat::bf16 : setup_.format.format;
   if (setup_.software.has_flash_attention())
     return device.flash(flops, model_work_.head_dim, is_backward, format);
-  // All positions, including those that the mask hides; nothing is computed twice.
+  // Counts all positions, including masked ones; the backward recomputes nothing.
   const double length = model_work_.sequence_length;
-  const double all = 4 * model_work_.query_width * length * (is_backward ? 2 : 1) * share * num_tokens;
-  const double num_scores = model_work_.query_width / model_work_.head_dim * length * share * num_tokens;
+  const double all = 4 * model_work_.query_width * length * (is_backward ? 2 : 1) * fraction * num_tokens;
+  const double num_scores = model_work_.query_width / model_work_.head_dim * length * fraction * num_tokens;
   const bool is_fused = setup_.software.has_fused_softmax;
   const double forward = is_fused ? kScoreBytesForward : kEagerScoreForward,
                backward = is_fused ? kScoreBytesBackward : kEagerScoreBackward;
@@ -342,60 +349,63 @@ double PricedProgram::attention(const WorkItem& one, Op op, double num_tokens, d
          device.traffic(bytes * (is_fused ? device.constants().score_traffic : 1));
 }
 
-double PricedProgram::collective(const Instruction& at, const DeviceCost& device,
+double PricedProgram::collective(const Instruction& instruction, const DeviceCost& device,
                                  const LinkCost& links) const {
-  const GroupShape& shape = group_shapes_[static_cast<std::size_t>(at.group)];
-  const auto bytes = static_cast<double>(at.bytes);
-  if (at.op == Op::ring_exchange) return ring(at, device, links);
-  if (at.op == Op::dispatch || at.op == Op::combine)
-    return links.exchange(shape, bytes * imbalance(strategy(at.block), device.constants()),
+  const GroupShape& shape = group_shapes_[static_cast<std::size_t>(instruction.group)];
+  const auto bytes = static_cast<double>(instruction.bytes);
+  if (instruction.op == Op::ring_exchange) return ring(instruction, device, links);
+  if (instruction.op == Op::dispatch || instruction.op == Op::combine)
+    return links.exchange(shape, bytes * imbalance(strategy(instruction.block), device.constants()),
                           static_cast<double>(setup_.model.mixture.experts_per_token));
-  if (at.op == Op::gather_parameters) {
-    // Our own plans list their fp8 layers; other software gathers all parameters in one format.
+  if (instruction.op == Op::gather_parameters) {
+    // Plans of the Optimus engine list their fp8 layers; other software gathers all parameters in one
+    // format.
     const bool is_optimus = setup_.software.runs_programs;
-    const bool is_fp8_gather = is_optimus
-                                   ? is_low_precision(at.block) && strategy(at.block).zero == 3
-                                   : setup_.software.gathers_in_fp8 && setup_.format.is_low_precision();
+    const bool is_fp8_gather =
+        is_optimus ? is_low_precision(instruction.block) && strategy(instruction.block).zero == 3
+                   : setup_.software.gathers_in_fp8 && setup_.format.is_low_precision();
     return links.collective(Collective::gather, shape, is_fp8_gather ? bytes / 2 : bytes);
   }
-  if (at.op == Op::reduce_gradients) {
-    const bool is_shard = program_.groups[static_cast<std::size_t>(at.group)].role == Role::shard;
+  if (instruction.op == Op::reduce_gradients) {
+    const bool is_shard = program_.groups[static_cast<std::size_t>(instruction.group)].role == Role::shard;
     return links.collective(is_shard ? Collective::reduce_scatter : Collective::all_reduce, shape, bytes);
   }
-  if (at.op == Op::sync_gradients || at.op == Op::step_gate)
+  if (instruction.op == Op::sync_gradients || instruction.op == Op::step_gate)
     return links.collective(Collective::all_reduce, shape, bytes);
-  // If whole activations were sent, the receiver gathers nothing.
-  const bool is_arrival = at.op == Op::all_gather && !strategy(at.block).sequence_parallel;
+  // If the previous stage sent whole activations, the receiver has nothing to gather.
+  const bool is_arrival = instruction.op == Op::all_gather && !strategy(instruction.block).sequence_parallel;
   if (is_arrival && !setup_.software.scatters_messages) return 0;
-  const Collective kind = at.op == Op::all_gather       ? Collective::gather
-                          : at.op == Op::reduce_scatter ? Collective::reduce_scatter
-                                                        : Collective::all_reduce;
+  const Collective kind = instruction.op == Op::all_gather       ? Collective::gather
+                          : instruction.op == Op::reduce_scatter ? Collective::reduce_scatter
+                                                                 : Collective::all_reduce;
   const double seconds = links.collective(kind, shape, bytes);
   return setup_.software.overlaps_tensor ? seconds * (1 - device.constants().tensor_hidden) : seconds;
 }
 
-// Each device sends keys while it processes the current ones. Our own programs specify this overlap; other
-// software is assumed to overlap equally well, including in the backward.
-double PricedProgram::ring(const Instruction& at, const DeviceCost& device, const LinkCost& links) const {
+// Seconds of a ring exchange that compute does not hide. Each device sends keys and values while it
+// processes the current ones. The programs of the Optimus engine contain this overlap; other software is
+// assumed to overlap equally well, including in the backward.
+double PricedProgram::ring(const Instruction& instruction, const DeviceCost& device,
+                           const LinkCost& links) const {
   const double seconds =
-      links.collective(Collective::ring_step, group_shapes_[static_cast<std::size_t>(at.group)],
-                       static_cast<double>(at.bytes));
+      links.collective(Collective::ring_step, group_shapes_[static_cast<std::size_t>(instruction.group)],
+                       static_cast<double>(instruction.bytes));
   if (setup_.software.runs_programs) return seconds;
-  Instruction hop = at;
-  hop.op = at.is_backward ? Op::backward_input : Op::forward;
+  Instruction hop = instruction;
+  hop.op = instruction.is_backward ? Op::backward_input : Op::forward;
   hop.part = Part::attention_ring_step;
   return std::max(0.0, seconds - compute(hop, device));
 }
 
-double PricedProgram::optimizer(const Instruction& at, const DeviceCost& device) const {
-  const auto found = state_.find(at.block);
-  const bool is_offloaded = strategy(at.block).offload;
+double PricedProgram::optimizer(const Instruction& instruction, const DeviceCost& device) const {
+  const auto found = state_.find(instruction.block);
+  const bool is_offloaded = strategy(instruction.block).offload;
   double bytes = found == state_.end() ? 0 : found->second;
   if (is_offloaded) {
-    // Gradients are copied to the host and weights back, while the host updates.
+    // Gradients are copied to the host and weights back; the host updates at the same time.
     const LinkSpec& host = setup_.cluster.group_of(device_).host_link;
     for (const Buffer& buffer : program_.buffers)
-      if (buffer.block == at.block && buffer.kind == BufferKind::gradients)
+      if (buffer.block == instruction.block && buffer.kind == BufferKind::gradients)
         bytes = static_cast<double>(buffer.bytes.value) * 1.5;
     return bytes / (host.bytes_per_second * host.efficiency.at(bytes));
   }

@@ -1,5 +1,5 @@
-// Seconds of an instruction of a step program. Derives sizes from (op, part, block) and the plan and applies
-// the formulas of cost/device_cost.h and cost/link_cost.h.
+// Seconds of the instructions of a step program. Derives sizes from (op, part, block) and the plan, and
+// applies the formulas of cost/device_cost.h and cost/link_cost.h.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace optimus {
 
-// A plan with its model, cluster, device map and software. The referenced values must outlive this object.
+// A plan with its model, cluster, device map and software. The referenced objects must outlive this struct.
 struct Setup {
   const Plan& plan;
   const ModelSpec& model;
@@ -30,36 +30,38 @@ GemmFormat format_of(Precision precision);
 // constants evaluates only a few dozen instructions.
 class PricedProgram {
  public:
-  // The ModelWork and everything that setup refers to must outlive this object. `device`: the physical device
-  // whose speed is used.
+  // `model_work` and everything that `setup` refers to must outlive this object. `device`: the physical
+  // device whose speed is used.
   PricedProgram(const Setup& setup, const ModelWork& model_work, Program program, Device device);
 
   const Program& program() const { return program_; }
-  // Whether kernels were measured on the device. In that case the host overhead needs no assumption.
+  // Whether kernels were measured on this device type. If so, the host overhead is measured too and needs
+  // no assumption.
   bool is_measured() const;
-  // Seconds of each instruction. Messages between devices take 0 here; simulate/pipeline.h models them.
+  // Seconds of each instruction. Messages between stages cost 0 here; simulate/pipeline.h models them.
   std::vector<double> price(const Constants& constants) const;
 
  private:
-  double price_one(const Instruction& at, const DeviceCost& device, const LinkCost& links) const;
+  double price_one(const Instruction& instruction, const DeviceCost& device, const LinkCost& links) const;
   double host_seconds_of_step(const DeviceCost& device) const;
-  double compute(const Instruction& at, const DeviceCost& device) const;
+  double compute(const Instruction& instruction, const DeviceCost& device) const;
   double residual_factor_of(int block, const Constants& constants) const;
-  double item(const WorkItem& item, const Instruction& at, double tokens, const LayerStrategy& strategy,
-              const DeviceCost& device) const;
+  double item_seconds(const WorkItem& item, const Instruction& instruction, double tokens,
+                      const LayerStrategy& strategy, const DeviceCost& device) const;
   bool is_low_precision(int block) const {
     return std::binary_search(fp8_blocks_.begin(), fp8_blocks_.end(), block);
   }
-  double gemm(const WorkItem& item, Op op, double tokens, double share, const LayerStrategy& strategy,
+  double gemm(const WorkItem& item, Op op, double tokens, double fraction, const LayerStrategy& strategy,
               const DeviceCost& device) const;
-  // Tokens of the busiest device of an MoE layer relative to the mean.
+  // Tokens of the busiest device of an MoE layer, relative to the mean.
   double imbalance(const LayerStrategy& strategy, const Constants& constants) const;
-  double attention(const WorkItem& item, Op op, double tokens, double share, const DeviceCost& device) const;
-  double collective(const Instruction& at, const DeviceCost& device, const LinkCost& links) const;
-  double ring(const Instruction& at, const DeviceCost& device, const LinkCost& links) const;
-  double optimizer(const Instruction& at, const DeviceCost& device) const;
+  double attention(const WorkItem& item, Op op, double tokens, double fraction,
+                   const DeviceCost& device) const;
+  double collective(const Instruction& instruction, const DeviceCost& device, const LinkCost& links) const;
+  double ring(const Instruction& instruction, const DeviceCost& device, const LinkCost& links) const;
+  double optimizer(const Instruction& instruction, const DeviceCost& device) const;
   const LayerStrategy& strategy(int block) const { return strategy_of(stage_, block); }
-  double tokens(const Instruction& at) const;
+  double tokens(const Instruction& instruction) const;
 
   Setup setup_;
   const ModelWork& model_work_;
@@ -69,9 +71,9 @@ class PricedProgram {
   double width_;                          // bytes per activation element
   std::vector<int> fp8_blocks_;           // blocks that compute in fp8
   std::vector<GroupShape> group_shapes_;  // [group]
-  std::map<int, double> state_;           // block -> bytes of optimizer state that an update reads or writes
-  std::vector<int> price_index_;          // [instruction] -> index of its price
-  std::vector<int> example_instruction_;  // [price] -> example instruction
+  std::map<int, double> state_;           // block -> bytes of optimizer state that its update reads or writes
+  std::vector<int> price_index_;          // [instruction]: index into example_instruction_
+  std::vector<int> example_instruction_;  // [price]: one instruction with that price
 };
 
 }  // namespace optimus

@@ -13,29 +13,29 @@ bool is_slower(const Link& a, const Link& b) {
 
 }  // namespace
 
-// Members are ascending in almost every group, so a domain or node is counted when it changes. Links are
-// evaluated only there, which keeps groups of 100,000 devices inexpensive.
+// The members of almost every group are ascending, so domains and nodes are counted at each change. Links
+// are evaluated only there, which keeps groups of 100,000 devices inexpensive.
 GroupShape shape_of(std::span<const int> members, const Cluster& cluster, const DeviceMap& map) {
   GroupShape shape;
   shape.size = static_cast<int>(members.size());
   if (members.size() < 2) return shape;
   const auto physical = [&](std::size_t i) { return map[VirtualDevice{members[i]}]; };
-  Device before = physical(0);
-  const Device first = before;
-  int domain = cluster.domain_of(before), node = cluster.node_of(before);
+  Device previous_device = physical(0);
+  const Device first = previous_device;
+  int domain = cluster.domain_of(previous_device), node = cluster.node_of(previous_device);
   const auto look_at = [&](const Link& link) {
-    Link& slowest = link.kind == LinkClass::domain ? shape.inside : shape.between;
+    Link& slowest = link.kind == LinkClass::domain ? shape.intra_node : shape.inter_node;
     if (is_slower(link, slowest)) slowest = link;
   };
   for (std::size_t i = 1; i < members.size(); ++i) {
-    const Device here = physical(i);
-    const int next_domain = cluster.domain_of(here), next_node = cluster.node_of(here);
-    const bool is_new_kind = next_domain != domain || shape.inside.kind == LinkClass::same_device;
-    if (is_new_kind) look_at(cluster.link(before, here));
+    const Device device = physical(i);
+    const int next_domain = cluster.domain_of(device), next_node = cluster.node_of(device);
+    const bool is_new_kind = next_domain != domain || shape.intra_node.kind == LinkClass::same_device;
+    if (is_new_kind) look_at(cluster.link(previous_device, device));
     shape.domains += next_domain != domain, shape.nodes += next_node != node;
-    before = here, domain = next_domain, node = next_node;
+    previous_device = device, domain = next_domain, node = next_node;
   }
-  if (shape.domains > 1) look_at(cluster.link(before, first));
+  if (shape.domains > 1) look_at(cluster.link(previous_device, first));
   return shape;
 }
 
@@ -45,9 +45,9 @@ GroupShape shape_of_all(int num_devices, const Cluster& cluster) {
   shape.size = num_devices;
   shape.domains = std::max(1, (num_devices + group.devices_per_domain - 1) / group.devices_per_domain);
   shape.nodes = std::max(1, (num_devices + group.devices_per_node - 1) / group.devices_per_node);
-  if (num_devices > 1 && group.devices_per_domain > 1) shape.inside = cluster.link({0}, {1});
+  if (num_devices > 1 && group.devices_per_domain > 1) shape.intra_node = cluster.link({0}, {1});
   if (shape.domains > 1)
-    shape.between = cluster.link({0}, {std::min(num_devices, cluster.num_devices()) - 1});
+    shape.inter_node = cluster.link({0}, {std::min(num_devices, cluster.num_devices()) - 1});
   return shape;
 }
 
@@ -56,12 +56,15 @@ double LinkCost::bandwidth(const Link& link, double bytes, int nodes) const {
   if (link.kind == LinkClass::domain)
     return link.shared_bytes_per_second * std::min(1.0, curve * constants_.domain_speed);
   const double crowd = 1 + constants_.network_contention * std::log2(std::max(1, nodes));
-  const double usual = link.shared_bytes_per_second * std::min(1.0, curve * constants_.network_speed) / crowd;
-  if (link.kind != LinkClass::network) return usual;
-  // Slow networks do not suffer the protocol and bus losses of fast ones: any CPU can sustain this rate.
+  const double typical =
+      link.shared_bytes_per_second * std::min(1.0, curve * constants_.network_speed) / crowd;
+  if (link.kind != LinkClass::network) return typical;
+  // Slow networks do not have the protocol and bus losses of fast ones: any CPU can sustain this rate in
+  // bytes per second.
   constexpr double kSustainedBandwidth = 0.5e9;
-  const double kept = std::min(1.0, kSustainedBandwidth / link.bytes_per_second) * std::min(1.0, curve);
-  return std::max(usual, link.shared_bytes_per_second * kept);
+  const double sustained_fraction =
+      std::min(1.0, kSustainedBandwidth / link.bytes_per_second) * std::min(1.0, curve);
+  return std::max(typical, link.shared_bytes_per_second * sustained_fraction);
 }
 
 double LinkCost::latency(const Link& link) const {
@@ -78,41 +81,42 @@ double LinkCost::collective(Collective kind, const GroupShape& group, double byt
 
 double LinkCost::without_residual(Collective kind, const GroupShape& group, double bytes) const {
   const int n = group.size, domains = group.domains;
-  const double inside = group.inside.kind == LinkClass::same_device
+  const double inside = group.intra_node.kind == LinkClass::same_device
                             ? 0
-                            : bandwidth(group.inside, bytes / n * std::min(n, 8), 1);
-  const double between = domains == 1 && group.between.kind == LinkClass::same_device
+                            : bandwidth(group.intra_node, bytes / n * std::min(n, 8), 1);
+  const double between = domains == 1 && group.inter_node.kind == LinkClass::same_device
                              ? 0
-                             : bandwidth(group.between, bytes / n * std::min(n, 8), group.nodes);
+                             : bandwidth(group.inter_node, bytes / n * std::min(n, 8), group.nodes);
   if (kind == Collective::ring_step)
     return std::max(inside > 0 ? bytes / inside : 0.0, between > 0 ? bytes / between : 0.0) +
-           std::max(latency(group.inside), latency(group.between));
-  // Each of the k devices of the group in a domain adds its own network link.
+           std::max(latency(group.intra_node), latency(group.inter_node));
+  // Each of the group's devices in a domain adds its own network link.
   const double per_domain = static_cast<double>(n) / domains;
   double through = inside;
   if (between > 0) through = inside > 0 ? std::min(inside, between * per_domain) : between * per_domain;
-  const double hops =
-      latency(group.inside) * (n - domains) + latency(group.between) * std::max(0, domains - (domains == 1));
+  const double hops = latency(group.intra_node) * (n - domains) +
+                      latency(group.inter_node) * std::max(0, domains - (domains == 1));
   const double once = bytes * (n - 1) / n / through + hops;
   if (kind != Collective::all_reduce) return once;
-  const double tree_hops = 2 * (latency(group.inside) * std::log2(std::max(1.0, per_domain)) +
-                                latency(group.between) * std::ceil(std::log2(domains)));
+  const double tree_hops = 2 * (latency(group.intra_node) * std::log2(std::max(1.0, per_domain)) +
+                                latency(group.inter_node) * std::ceil(std::log2(domains)));
   return std::min(2 * once, 2 * bytes * (n - 1) / n / (0.9 * through) + tree_hops);
 }
 
 double LinkCost::exchange(const GroupShape& group, double bytes, double copies) const {
   if (group.size <= 1 || bytes <= 0) return 0;
   const double n = group.size, domains = group.domains, per_domain = n / domains;
-  // The expected number of other domains with at least one of `copies` randomly placed experts.
+  // The expected number of other domains that contain at least one of a token's `copies` experts, if
+  // experts are placed at random.
   const double others = (domains - 1) * (1 - std::pow(1 - 1 / domains, copies));
   const double near = bytes * (per_domain - 1) / per_domain, far = bytes / copies * others;
   // As in rings, messages to several peers are in flight at the same time.
   const double size = bytes / n * std::min(n, 8.0);
-  const bool has_inside = group.inside.kind != LinkClass::same_device,
-             has_between = group.between.kind != LinkClass::same_device;
-  const double inside = near > 0 && has_inside ? near / bandwidth(group.inside, size, 1) : 0;
-  const double between = far > 0 && has_between ? far / bandwidth(group.between, size, group.nodes) : 0;
-  return (std::max(inside, between) + std::max(latency(group.inside), latency(group.between))) *
+  const bool has_inside = group.intra_node.kind != LinkClass::same_device,
+             has_between = group.inter_node.kind != LinkClass::same_device;
+  const double inside = near > 0 && has_inside ? near / bandwidth(group.intra_node, size, 1) : 0;
+  const double between = far > 0 && has_between ? far / bandwidth(group.inter_node, size, group.nodes) : 0;
+  return (std::max(inside, between) + std::max(latency(group.intra_node), latency(group.inter_node))) *
          constants_.link_residual;
 }
 

@@ -1,13 +1,12 @@
 // Seconds of communication: messages between two devices and collectives over a group, from the links that
-// connect them.
+// connect the devices.
 //
 // A collective is a ring through the group's devices, domain by domain. It is limited by the slowest link and
 // by the number of links that the group uses concurrently (a group with k devices in each domain uses k
 // network links per domain). Small reductions use a tree if it is faster.
-//
-// In a token exchange each device sends a part to every other device. A token for several experts of another
-// domain is sent there once and copied (or summed, on the way back) inside that domain. Traffic inside and
-// between domains overlaps.
+// In a token exchange each device sends different tokens to every other device. A token for several experts
+// in another domain is sent there once and copied inside that domain (on the way back, summed there and
+// sent once). Traffic inside domains and traffic between domains overlap.
 #pragma once
 
 #include <span>
@@ -19,31 +18,32 @@ namespace optimus {
 
 enum class Collective { gather, reduce_scatter, all_reduce, ring_step };
 
-// The shape of a group on the cluster.
+// The placement of a group on the cluster: its number of devices, and of domains and nodes that it spans.
 struct GroupShape {
   int size = 1, domains = 1, nodes = 1;
-  // slowest link inside a domain; link between domains. Kind same_device if there is none
-  Link inside, between;
+  // The slowest link inside a domain, and the slowest link between domains. Kind same_device if there is
+  // none.
+  Link intra_node, inter_node;
 };
 GroupShape shape_of(std::span<const int> members, const Cluster& cluster, const DeviceMap& map);
-// The shape of the first `num_devices` of the cluster, without visiting each device.
+// The shape of the first `num_devices` devices of the cluster, computed without visiting each device.
 GroupShape shape_of_all(int num_devices, const Cluster& cluster);
 
 class LinkCost {
  public:
   explicit LinkCost(const Constants& constants) : constants_(constants) {}
-  // `bytes`: size of the whole tensor on one device (output of a gather, input of a reduction); ring_step:
-  // what one device passes to the next.
+  // Seconds of a collective. `bytes`: size of the whole tensor on one device (output of a gather, input of
+  // a reduction); for ring_step, the bytes that one device sends to the next.
   double collective(Collective kind, const GroupShape& group, double bytes) const;
   double message(const Link& link, double bytes) const;
-  // Sends tokens to their experts or back. `bytes`: one device's tokens, counted once for each of their
-  // `copies` experts, which may be anywhere in the group.
+  // Seconds to send tokens to their experts, or back. `bytes`: size of one device's tokens, each counted
+  // once for each of its `copies` experts, which may be anywhere in the group.
   double exchange(const GroupShape& group, double bytes, double copies) const;
 
  private:
   double bandwidth(const Link& link, double bytes, int nodes) const;
   double latency(const Link& link) const;
-  double without_residual(Collective kind, const GroupShape& group, double bytes) const;  // without residual
+  double without_residual(Collective kind, const GroupShape& group, double bytes) const;
   const Constants& constants_;
 };
 

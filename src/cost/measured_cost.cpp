@@ -6,12 +6,13 @@
 namespace optimus {
 namespace {
 
-// fp8 GEMM including the casts of its operands. Norms and activation functions write the inputs of q|k|v, up
-// and down in fp8 if they directly precede the GEMM; the backward of the activation function also writes the
-// gradient of up in fp8 (engine/layer_block.cpp).
+// Seconds of an fp8 GEMM, including the casts of its operands. No cast is needed for the inputs of q|k|v,
+// up and down if the norm or activation function that directly precedes the GEMM writes them in fp8; the
+// backward of the activation function also writes the output gradient of up in fp8
+// (engine/layer_block.cpp).
 double fp8_gemm_seconds(const KernelTimes& times, const MeasuredTask& task) {
   const WorkItem& item = task.item;
-  const double inner = item.inner, outer = item.outer * task.share, work = 2 * task.rows * inner * outer;
+  const double inner = item.inner, outer = item.outer * task.fraction, work = 2 * task.rows * inner * outer;
   const bool can_be_fused = !task.has_current_scaling;
   const bool is_down = can_be_fused && item.part == Part::mlp && item.adds_to_stream,
              is_up = can_be_fused && item.part == Part::mlp && !item.adds_to_stream;
@@ -21,7 +22,7 @@ double fp8_gemm_seconds(const KernelTimes& times, const MeasuredTask& task) {
     return times.seconds(name, elements, {elements});
   };
   const double inputs = task.rows * inner, gradients = task.rows * outer;
-  // A pass that finds the maximum reads two of the three bytes that a cast reads and writes.
+  // A pass that finds the maximum reads two bytes per element; a cast reads two and writes one.
   const auto maximum = [&](double elements) {
     return task.has_current_scaling ? cheap("cast", elements) * 2 / 3 : 0;
   };
@@ -41,18 +42,20 @@ double fp8_gemm_seconds(const KernelTimes& times, const MeasuredTask& task) {
 double gemm_seconds(const KernelTimes& times, const MeasuredTask& task) {
   const WorkItem& item = task.item;
   if (task.is_low_precision && times.tables.contains("narrow.product")) return fp8_gemm_seconds(times, task);
-  // For a cut output (heads, ffn, vocabulary), each part computes its share; for a cut input too, with the
-  // same amount of work.
-  const double inner = item.inner, outer = item.outer * task.share;
-  // Logits are computed for a slice of tokens at a time.
-  const double rows = item.cut == CutUnit::vocab
+  // If the output is split (heads, ffn, vocabulary), each tensor-parallel part computes its share. If the
+  // input is split instead, the amount of work is the same.
+  const double inner = item.inner, outer = item.outer * task.fraction;
+  // Logits are computed for a slice of tokens at a time, so the GEMM has fewer rows.
+  const double rows = item.split == SplitUnit::vocab
                           ? static_cast<double>(logit_rows(static_cast<std::int64_t>(task.rows)))
                           : task.rows;
-  const double work = 2 * task.rows * inner * outer;
-  if (task.op == Op::backward_input) return times.seconds("product.input", work, {rows, inner, outer});
+  const double multiply_adds = 2 * task.rows * inner * outer;
+  if (task.op == Op::backward_input)
+    return times.seconds("product.input", multiply_adds, {rows, inner, outer});
   if (task.op != Op::backward_weight)
-    return times.seconds(item.adds_to_stream ? "product.add" : "product", work, {rows, inner, outer});
-  const double gemm = times.seconds("product.weight", work, {rows, inner, outer});
+    return times.seconds(item.adds_to_stream ? "product.add" : "product", multiply_adds,
+                         {rows, inner, outer});
+  const double gemm = times.seconds("product.weight", multiply_adds, {rows, inner, outer});
   if (gemm < 0 || !item.has_bias) return gemm;
   const double elements = task.rows * outer;
   return gemm + std::max(0.0, times.seconds("bias", elements, {elements}));
@@ -61,7 +64,7 @@ double gemm_seconds(const KernelTimes& times, const MeasuredTask& task) {
 double pointwise_seconds(const KernelTimes& times, const MeasuredTask& task) {
   const WorkItem& item = task.item;
   const bool is_forward = task.op == Op::forward || task.op == Op::recompute;
-  const double elements = task.rows * item.width * task.share;
+  const double elements = task.rows * item.width * task.fraction;
   const bool writes_fp8 =
       task.is_low_precision && !task.has_current_scaling &&
       (item.kind == OperationKind::activation || (item.kind == OperationKind::norm && !task.is_post_norm));
@@ -75,9 +78,10 @@ double pointwise_seconds(const KernelTimes& times, const MeasuredTask& task) {
   switch (item.kind) {
     case OperationKind::embedding:
       return task.op == Op::backward_weight ? backward() : is_forward ? forward() : 0;
-    case OperationKind::loss:  // computed together with its gradient
+    case OperationKind::loss:  // the forward also computes the gradient
       return is_forward ? forward() : 0;
-    // gradients pass through norms, which add them; after the sums they are copied
+    // The backward of norms adds the gradients of both branches; with post-norm they are copied after each
+    // sum.
     case OperationKind::residual:
       return is_forward || (task.op == Op::backward_input && task.is_post_norm) ? forward() : 0;
     case OperationKind::rope:
@@ -102,7 +106,7 @@ double measured_seconds(const KernelTimes& times, const MeasuredTask& task) {
   if (task.op == Op::backward_weight) return 0;
   const bool is_backward = task.op == Op::backward_input;
   const double flops =
-      (is_backward ? task.item.backward_flops : task.item.forward_flops) * task.share * task.rows;
+      (is_backward ? task.item.backward_flops : task.item.forward_flops) * task.fraction * task.rows;
   const std::string name = task.is_causal ? "attention" : "attention.whole";
   return times.seconds(is_backward ? name + ".backward" : name, flops, {task.length, task.head_dim});
 }

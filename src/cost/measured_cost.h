@@ -1,5 +1,5 @@
-// Seconds of a model's operations from measured times of the engine's kernels (cluster/kernel_times.h),
-// instead of the formulas in cost/instruction_cost.cpp.
+// Seconds of a model's operations, computed from measured times of the engine's kernels
+// (cluster/kernel_times.h) instead of the formulas in cost/instruction_cost.cpp.
 #pragma once
 
 #include "cluster/kernel_times.h"
@@ -9,20 +9,21 @@
 
 namespace optimus {
 
-// One operation in one direction. rows: number of its tokens; share: the fraction of its width that one
-// tensor-parallel part has.
+// One operation in one direction. `rows`: number of tokens; `fraction`: the fraction of the operation's
+// width that one tensor-parallel part computes.
 struct MeasuredTask {
   const WorkItem& item;
   Op op = Op::forward;
-  double rows = 0, share = 1;
+  double rows = 0, fraction = 1;
   double head_dim = 0, length = 0;
   bool is_causal = true, is_post_norm = false;
   bool is_low_precision = false;  // the layer computes in fp8
-  bool has_current_scaling =
-      false;  // current scaling: the tensor cannot be written in fp8 before it is complete
+  // Current scaling determines the scale from the tensor itself, so the tensor cannot be written in fp8
+  // before it is complete.
+  bool has_current_scaling = false;
 };
 
-// Negative if the measurements do not cover the operation.
+// Returns -1 or another negative value if the measurements do not cover the operation.
 double measured_seconds(const KernelTimes& times, const MeasuredTask& task);
 
 }  // namespace optimus

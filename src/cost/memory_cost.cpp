@@ -12,9 +12,9 @@ namespace {
 
 // Bytes of the activations of one block and micro-batch on one device.
 struct ActivationBytes {
-  double saved = 0;      // saved from forward to backward
-  double transient = 0;  // live while the block is processed: recomputed activations, gradients, logits
-  double again = 0;      // recomputed activations, a part of `transient`
+  double saved = 0;       // saved from forward to backward
+  double transient = 0;   // live while the block is processed: recomputed activations, gradients, logits
+  double recomputed = 0;  // recomputed activations, a part of `transient`
 };
 
 class StageMemoryModel {
@@ -25,25 +25,26 @@ class StageMemoryModel {
         stage_(pipeline_.stages[static_cast<std::size_t>(stage)]),
         sizes_(setup.plan, setup.model, {pipeline, stage, 0}),
         is_optimus_(setup.software.runs_programs),
-        at_{stage, static_cast<int>(pipeline_.stages.size()), static_cast<int>(pipeline_.microbatches.size()),
-            static_cast<int>(stage_.chunks.size())} {}
+        position_{stage, static_cast<int>(pipeline_.stages.size()),
+                  static_cast<int>(pipeline_.microbatches.size()), static_cast<int>(stage_.chunks.size())} {}
 
   StageMemory count(const Constants& constants) {
-    // Blocks of one kind and strategy are equal: one is computed and multiplied by their number.
+    // Blocks of the same kind and strategy need the same memory: one is computed and multiplied by their
+    // number.
     double weights = 0, gradients = 0, optimizer = 0, saved = 0, most_transient = 0, most_gathered = 0;
     for (const Chunk& chunk : stage_.chunks)
       for (const BlockRun& run : chunk.runs)
-        for (int block = run.first; block < run.first + run.count;) {
+        for (int block = run.first_block; block < run.first_block + run.count;) {
           const int same = num_equal_blocks(block, run);
           const double elements = elements_of(block);
           const bool is_fully_sharded = run.strategy.zero == 3 && !is_optimus_;
-          // FSDP stores its shards in fp32, without a second copy in 16 bits.
+          // FSDP stores its weight shards in fp32, without a second copy in 16 bits.
           weights += same * state(block, StateKind::weights) * (is_fully_sharded ? 2 : 1);
           gradients += same * state(block, StateKind::gradients);
           gradients += same * elements * setup_.software.copied_bytes;
-          // In a pipeline, FSDP keeps the whole weights and accumulates whole gradients until the last
-          // micro-batch.
-          if (is_fully_sharded && at_.num_stages > 1)
+          // In a pipeline, FSDP keeps the gathered weights and accumulates unsharded gradients until the
+          // last micro-batch.
+          if (is_fully_sharded && position_.num_stages > 1)
             weights += same * elements * 2, gradients += same * elements * 4;
           if (!run.strategy.offload)
             optimizer += same * state(block, StateKind::optimizer) *
@@ -56,13 +57,14 @@ class StageMemoryModel {
           const LayerGroup group = group_of(block, same, run);
           saved += group.inputs * bytes.saved;
           if (run.strategy.recompute != RecomputeMode::full) saved += same * room;
-          most_transient = std::max(most_transient,
-                                    bytes.transient + (group.size - 1) * (bytes.again + bytes.saved) + room);
+          most_transient = std::max(
+              most_transient, bytes.transient + (group.size - 1) * (bytes.recomputed + bytes.saved) + room);
           if (is_fully_sharded) most_gathered = std::max(most_gathered, elements * (2 * 2 + 4));
           block += same;
         }
     const int chunks = static_cast<int>(stage_.chunks.size());
-    const double in_flight = static_cast<double>(max_saved_microbatches(setup_.plan.schedule, at_)) / chunks;
+    const double in_flight =
+        static_cast<double>(max_saved_microbatches(setup_.plan.schedule, position_)) / chunks;
     const double transient = is_optimus_ ? peak_beyond_saved(saved, in_flight, most_transient)
                                          : (most_transient + most_gathered) * constants.live_factor;
     const auto bytes = [](double amount) { return Bytes(static_cast<std::int64_t>(amount)); };
@@ -75,65 +77,71 @@ class StageMemoryModel {
  private:
   int num_equal_blocks(int block, const BlockRun& run) const {
     int same = 1;
-    while (block + same < run.first + run.count &&
+    while (block + same < run.first_block + run.count &&
            pattern(setup_.model, block + same) == pattern(setup_.model, block))
       ++same;
     return same;
   }
 
-  // Layers that are recomputed together save one input, and their activations are live at the same time.
+  // A recompute group: its layers share one saved input, and their recomputed activations are live at the
+  // same time.
   struct LayerGroup {
     int size = 1;
     double inputs = 1;  // saved inputs of `same` layers
   };
-  LayerGroup group_of(int block, int same, const BlockRun& run) const {
+  LayerGroup group_of(int block, int num_equal, const BlockRun& run) const {
     const int size = run.strategy.recompute_layers;
     if (size == 1 || block_kind(setup_.model, block) != BlockKind::layer)
-      return {1, static_cast<double>(same)};
-    const int first = block_kind(setup_.model, run.first) == BlockKind::layer ? run.first : run.first + 1;
-    const int before = block - first;
+      return {1, static_cast<double>(num_equal)};
+    const int first =
+        block_kind(setup_.model, run.first_block) == BlockKind::layer ? run.first_block : run.first_block + 1;
+    const int num_before = block - first;
     const auto starts = [&](int layers) { return (layers + size - 1) / size; };
-    return {std::min(size, same), static_cast<double>(starts(before + same) - starts(before))};
+    return {std::min(size, num_equal),
+            static_cast<double>(starts(num_before + num_equal) - starts(num_before))};
   }
 
-  // Peak memory beyond the saved activations of all micro-batches in flight. After the last backward of a
-  // micro-batch its activations are free.
+  // Peak memory beyond the saved activations of all micro-batches in flight. The activations of a
+  // micro-batch are freed after its last backward.
   double peak_beyond_saved(double saved, double in_flight, double transient) const {
     const double all = saved * in_flight;
     double peak = transient + gathered_bytes_at_peak();
     const bool has_end = !setup_.model.is_custom() && (has_embedding() || has_head());
-    if (has_end && at_.num_microbatches > 1) {
-      const bool is_refilled = at_.num_microbatches > in_flight;  // a forward follows
+    if (has_end && position_.num_microbatches > 1) {
+      // another forward refills the freed space
+      const bool is_refilled = position_.num_microbatches > in_flight;
       peak = std::max(peak, transient + between_microbatches() - (is_refilled ? 0 : saved));
     }
     if (has_end && has_embedding()) peak = std::max(peak, peak_at_embedding() - saved);
     return std::max({peak, peak_in_last_microbatch(saved, transient) - all, shard_copy_bytes() - all});
   }
 
-  // Memory for redundant shard copies: after the last backward, the gradients of the repeated shards have
-  // been received for all blocks, and the gradient of the first block is still being reduced.
+  // Memory for redundant shard copies. At its peak, after the last backward, the gradients of all shards
+  // whose updates this device repeats have been received, and the gradient of the first block is still
+  // being reduced.
   double shard_copy_bytes() const {
     double sum = 0;
     for (const Chunk& chunk : stage_.chunks)
       for (const BlockRun& run : chunk.runs)
-        for (int block = run.first;
-             has_shard_copies(setup_.plan, run.strategy) && block < run.first + run.count;) {
+        for (int block = run.first_block;
+             has_shard_copies(setup_.plan, run.strategy) && block < run.first_block + run.count;) {
           const int same = num_equal_blocks(block, run);
           sum += same * static_cast<double>(sizes_.shard_buffer(block, StateKind::gradients).value);
           block += same;
         }
     if (sum == 0) return 0;
-    const int first = stage_.chunks.front().first();
+    const int first = stage_.chunks.front().first_block();
     return sum + gathered_bytes(first).gradient + exchange(first);
   }
 
-  // ZeRO 1 reduces gradients only in the last micro-batch.
+  // ZeRO 1 reduces gradients, and needs exchange buffers, only in the last micro-batch.
   double peak_in_last_microbatch(double saved, double transient) const {
     double peak = 0;
     for (const Chunk& chunk : stage_.chunks)
       for (const BlockRun& run : chunk.runs) {
         if (run.strategy.zero != 1 || shard_count(stage_, run.strategy) == 1) continue;
-        for (int block = run.first; block < run.first + run.count; block += num_equal_blocks(block, run)) {
+        for (int block = run.first_block; block < run.first_block + run.count;
+             block += num_equal_blocks(block, run)) {
           const bool is_embedding = block_kind(setup_.model, block) == BlockKind::embedding;
           peak = std::max(peak, exchange(block) + (is_embedding ? 0 : saved + transient));
         }
@@ -144,8 +152,8 @@ class StageMemoryModel {
     return static_cast<double>(sizes_.exchange_buffer(block, StateKind::gradients).value);
   }
 
-  // Whole weights and gradients of a block that ZeRO 2 or 3 shards, and the concatenated shards of all
-  // members.
+  // Bytes of a block that ZeRO 2 or 3 shards: its gathered weights, its unreduced gradient, and the
+  // exchange buffer with the concatenated shards of all members. 0 for other blocks.
   struct GatheredBytes {
     double weights = 0, gradient = 0, exchange = 0;
   };
@@ -158,13 +166,14 @@ class StageMemoryModel {
     return {s.zero == 3 ? whole(StateKind::weights) : 0, whole(StateKind::gradients), exchange(block)};
   }
 
-  // Gathered weights and unreduced gradients at the peak of saved activations. For layers: weights and
-  // gradients of two neighbours, and the shards of one.
+  // Gathered weights and unreduced gradients while saved activations are at their peak: for layers, the
+  // weights and gradients of two adjacent layers and the exchange buffer of one.
   double gathered_bytes_at_peak() const {
     double peak = 0;
     for (const Chunk& chunk : stage_.chunks)
       for (const BlockRun& run : chunk.runs)
-        for (int block = run.first; block < run.first + run.count; block += num_equal_blocks(block, run)) {
+        for (int block = run.first_block; block < run.first_block + run.count;
+             block += num_equal_blocks(block, run)) {
           const BlockKind kind = block_kind(setup_.model, block);
           if (kind == BlockKind::embedding || kind == BlockKind::head) continue;
           const GatheredBytes layer = gathered_bytes(block);
@@ -172,51 +181,57 @@ class StageMemoryModel {
         }
     return has_head() && !setup_.model.is_custom() ? std::max(peak, tied(0) + peak_at_head()) : peak;
   }
-  bool has_embedding() const { return stage_.chunks.front().first() == 0; }
-  bool has_head() const { return stage_.chunks.back().end() == setup_.plan.num_blocks; }
+  bool has_embedding() const { return stage_.chunks.front().first_block() == 0; }
+  bool has_head() const { return stage_.chunks.back().end_block() == setup_.plan.num_blocks; }
 
-  // With tp 1 the head's gradient is computed together with its loss. If all forwards come first, each leaves
-  // one gradient. Returns their number after `done` micro-batches.
-  int num_head_gradients(int done) const {
+  // The number of unreduced gradients of the head after `num_done` micro-batches. With tp 1 the head's
+  // gradient is computed together with the loss; if all forwards come first (GPipe), each of them leaves
+  // one gradient.
+  int num_head_gradients(int num_done) const {
     const bool comes_with_loss = strategy_of(stage_, setup_.plan.num_blocks - 1).tp == 1;
-    return comes_with_loss && setup_.plan.schedule == Schedule::gpipe ? at_.num_microbatches - done : 1;
+    return comes_with_loss && setup_.plan.schedule == Schedule::gpipe ? position_.num_microbatches - num_done
+                                                                      : 1;
   }
 
-  // The head's part of a tied embedding's gradient stays live until the embedding adds its own part.
-  double tied(int done) const {
+  // The head's contribution to a tied embedding's gradient stays live until the embedding adds its own
+  // contribution.
+  double tied(int num_done) const {
     const bool waits = setup_.model.is_tied && has_embedding() && has_head();
-    return waits ? num_head_gradients(done) * gathered_bytes(0).gradient : 0;
+    return waits ? num_head_gradients(num_done) * gathered_bytes(0).gradient : 0;
   }
 
-  // An embedding's gradient is computed while the gradient of the next layer is reduced to shards, and is
-  // then reduced itself.
+  // The peak at the embedding: its gradient is computed while the gradient of the next layer is being
+  // reduced to shards, and is then reduced itself.
   double peak_at_embedding() const {
-    const GatheredBytes own = gathered_bytes(0),
-                        next = stage_.chunks.front().end() > 1 ? gathered_bytes(1) : GatheredBytes{};
+    const GatheredBytes own_bytes = gathered_bytes(0),
+                        next = stage_.chunks.front().end_block() > 1 ? gathered_bytes(1) : GatheredBytes{};
     const bool has_norm = setup_.model.norm_position == NormPosition::post;
-    const double again = at_.num_microbatches > 1 ? own.weights : 0;  // for the forward that follows
-    return std::max({own.weights + next.weights,
-                     own.gradient + next.gradient + next.exchange + again + (has_norm ? own.weights : 0),
-                     own.gradient + own.exchange});
+    const double again =
+        position_.num_microbatches > 1 ? own_bytes.weights : 0;  // gathered again for the next forward
+    return std::max(
+        {own_bytes.weights + next.weights,
+         own_bytes.gradient + next.gradient + next.exchange + again + (has_norm ? own_bytes.weights : 0),
+         own_bytes.gradient + own_bytes.exchange});
   }
 
-  // The head's weights are gathered once for a forward and the backward that follows it.
+  // The peak at the head, whose weights are gathered once for a forward and the backward that follows it.
   double peak_at_head() const {
     const Chunk& chunk = stage_.chunks.back();
-    const int head = chunk.end() - 1;
-    const GatheredBytes own = gathered_bytes(head),
-                        next = head > chunk.first() ? gathered_bytes(head - 1) : GatheredBytes{};
-    return num_head_gradients(0) * own.gradient +
-           std::max(own.weights + next.weights, own.exchange + next.gradient + 2 * next.weights);
+    const int head = chunk.end_block() - 1;
+    const GatheredBytes own_bytes = gathered_bytes(head),
+                        next = head > chunk.first_block() ? gathered_bytes(head - 1) : GatheredBytes{};
+    return num_head_gradients(0) * own_bytes.gradient +
+           std::max(own_bytes.weights + next.weights, own_bytes.exchange + next.gradient + 2 * next.weights);
   }
 
-  // The last reduction of a micro-batch, for the stage's first block, overlaps with the backward of the
-  // stage's last block in the next micro-batch.
+  // The last reduction of a micro-batch is that of the stage's first block. It overlaps with the backward
+  // of the stage's last block in the next micro-batch.
   double between_microbatches() const {
     const Chunk& chunk = stage_.chunks.back();
-    const int last = chunk.end() - 1;
-    const GatheredBytes first = gathered_bytes(stage_.chunks.front().first()), own = gathered_bytes(last),
-                        next = last > chunk.first() ? gathered_bytes(last - 1) : GatheredBytes{};
+    const int last = chunk.end_block() - 1;
+    const GatheredBytes first = gathered_bytes(stage_.chunks.front().first_block()),
+                        own = gathered_bytes(last),
+                        next = last > chunk.first_block() ? gathered_bytes(last - 1) : GatheredBytes{};
     const int gradients = has_head() ? num_head_gradients(1) : 1;
     return tied(1) + first.gradient + first.exchange + gradients * own.gradient + own.weights + next.weights;
   }
@@ -231,8 +246,8 @@ class StageMemoryModel {
     return static_cast<double>(sizes_.state(block, kind).value);
   }
 
-  // Additional activations of an MoE device with more than its even share of tokens: their input, gate, up
-  // and activation.
+  // Additional activations (input, gate, up and activation) of an MoE device that receives more than its
+  // even share of tokens.
   double imbalance_bytes(int block, const LayerStrategy& s, const Constants& constants) const {
     if (!is_mixture_block(setup_.model, block) || s.ep == 1 || setup_.software.balances_experts) return 0;
     const auto hidden = static_cast<double>(setup_.model.hidden);
@@ -266,24 +281,24 @@ class StageMemoryModel {
     double all = 0, input = 0;
     for (const Operation& op : operations(setup_.model, block, setup_.plan.sequence_length))
       for (const SavedTensor& saved : op.saved) {
-        const double share = saved.cut == CutUnit::none ? (s.sequence_parallel ? 1.0 / s.tp : 1)
-                                                        : share_of_part(setup_.model, saved.cut, s.tp);
+        const double share = saved.split == SplitUnit::none ? (s.sequence_parallel ? 1.0 / s.tp : 1)
+                                                            : share_of_part(setup_.model, saved.split, s.tp);
         const double bytes = saved.elements_per_token * bytes_per_element(saved.type, width) * share * tokens;
         all += bytes;
         if (saved.saved_up_to == RecomputeMode::full) input += bytes;
       }
     if (block_kind(setup_.model, block) == BlockKind::head) {
-      // Logits in 16 bits and in fp32, and their gradient.
+      // Logits in 16 bits, in fp32, and their gradient in fp32.
       const double logits =
-          static_cast<double>(setup_.model.vocab) * share_of_part(setup_.model, CutUnit::vocab, s.tp);
+          static_cast<double>(setup_.model.vocab) * share_of_part(setup_.model, SplitUnit::vocab, s.tp);
       return {input, tokens * logits * (width + 4 + 4)};
     }
-    // Unfused attention: probabilities, dropout mask and result, 5 bytes per score (softmax is saved in
-    // selective mode too).
+    // Unfused attention saves 5 bytes per score: probabilities (2), dropout mask (1) and dropout output
+    // (2).
     const double scores = setup_.software.has_flash_attention() || block == 0
                               ? 0
                               : 5 * static_cast<double>(setup_.model.heads) *
-                                    share_of_part(setup_.model, CutUnit::heads, s.tp) *
+                                    share_of_part(setup_.model, SplitUnit::heads, s.tp) *
                                     static_cast<double>(setup_.plan.sequence_length) * tokens;
     switch (s.recompute) {
       case RecomputeMode::none:
@@ -297,7 +312,7 @@ class StageMemoryModel {
     return {};
   }
 
-  // A compiler saves less because of fused kernels; inputs of fp8 GEMMs are saved in fp8.
+  // A compiler saves fewer activations because it fuses kernels; inputs of fp8 GEMMs are saved in fp8.
   double narrowed(double bytes) const {
     if (setup_.software.kernels != KernelStyle::compiled) return bytes;
     return bytes * (setup_.format.is_low_precision() ? 0.6 : 0.85);
@@ -308,7 +323,7 @@ class StageMemoryModel {
   const Stage& stage_;
   DeviceSizes sizes_;
   const bool is_optimus_;
-  const StagePosition at_;
+  const StagePosition position_;
 };
 
 }  // namespace

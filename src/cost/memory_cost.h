@@ -1,6 +1,6 @@
 // Peak memory of one device of a stage, by purpose, for a given software. For the Optimus engine it follows
-// from the buffers of its program (schedule/program.h, schedule/sizes.h); for other software, from what is
-// known of their allocations.
+// from the buffers of the step program (schedule/program.h, schedule/sizes.h); for other software, from
+// what is known about its allocations.
 #pragma once
 
 #include "cost/instruction_cost.h"
@@ -9,12 +9,13 @@ namespace optimus {
 
 struct StageMemory {
   Bytes weights, gradients, optimizer, activations, buffers;
-  Bytes total;  // all live tensors together
+  Bytes total;  // peak of all live tensors together
 };
 
 StageMemory stage_memory(const Setup& setup, int pipeline, int stage, const Constants& constants);
 
-// What a measurement of this kind would show.
+// The kind of memory that a measurement reports: live tensors, memory reserved by the allocator, or the
+// whole process. measured_as() returns what a measurement of this kind would report.
 enum class MemoryKind { allocated, reserved, process };
 Bytes measured_as(MemoryKind kind, const StageMemory& memory, int num_groups, const Constants& constants);
 

@@ -17,10 +17,11 @@ bool has_bias(const ModelSpec& model, const std::string& gemm) {
   if (gemm == "attention.out") return model.has_out_bias;
   if (gemm.starts_with("attention.")) return model.has_qkv_bias;
   if (gemm.starts_with("mlp.")) return model.has_mlp_bias;
-  return model.is_bert();  // bias of the head
+  return model.is_bert();  // the decoder bias of BERT's head
 }
 
-// The engine's kernel for an inexpensive operation, and its number of elements per token.
+// Sets the name of the engine's kernel for an inexpensive operation, and the number of elements per token
+// that it processes.
 void name_kernel(const ModelSpec& model, const Operation& op, WorkItem& item) {
   switch (op.kind) {
     case OperationKind::norm:
@@ -28,7 +29,7 @@ void name_kernel(const ModelSpec& model, const Operation& op, WorkItem& item) {
       item.width = op.moved_elements / 2;
       break;
     case OperationKind::activation: {
-      const bool is_gated = model.is_gated && op.cut == CutUnit::ffn;
+      const bool is_gated = model.is_gated && op.split == SplitUnit::ffn;
       item.kernel = "activation." + text(model.activation) + (is_gated ? ".gated" : "");
       item.width = op.moved_elements / (is_gated ? 3 : 2);
       break;
@@ -64,7 +65,7 @@ std::vector<WorkItem> items_of(const ModelSpec& model, int block, std::int64_t s
       at->outer += static_cast<double>(op.outer);
       continue;
     }
-    WorkItem item{.kind = op.kind, .cut = op.cut};
+    WorkItem item{.kind = op.kind, .split = op.split};
     item.inner = static_cast<double>(op.inner), item.outer = static_cast<double>(op.outer);
     item.experts = static_cast<double>(op.experts), item.passes = static_cast<double>(op.passes);
     item.forward_flops = op.forward_flops;
@@ -110,8 +111,8 @@ ModelWork work_of(const ModelSpec& model, std::int64_t sequence_length) {
   return model_work;
 }
 
-double share_of_part(const ModelSpec& model, CutUnit unit, int tp) {
-  if (tp == 1 || unit == CutUnit::none) return 1;
+double share_of_part(const ModelSpec& model, SplitUnit unit, int tp) {
+  if (tp == 1 || unit == SplitUnit::none) return 1;
   const std::int64_t units = num_units(model, unit);
   return static_cast<double>((units + tp - 1) / tp) / static_cast<double>(units);
 }

@@ -1,6 +1,6 @@
 // ModelWork: the operations of a model in the form that the cost model needs. GEMMs that engines execute as
-// one (q|k|v, gate|up) are joined, and each operation carries the part of its block. Built once per model and
-// sequence length.
+// one (q|k|v, gate|up) are joined, and each operation records the part of the block that it belongs to.
+// Built once per model and sequence length.
 #pragma once
 
 #include <string>
@@ -13,33 +13,35 @@ namespace optimus {
 
 struct WorkItem {
   OperationKind kind = OperationKind::gemm;
-  CutUnit cut = CutUnit::none;
-  Part part = Part::whole;  // attention, mlp, router, experts, or whole
-  Part ring_part =
-      // with a context ring: attention_input, attention_ring_step, attention_output; otherwise same as part
-      Part::whole;
-  double inner = 0, outer = 0;  // GEMMs
-  // GEMMs of experts: number of matrices, and of those that process each token
+  SplitUnit split = SplitUnit::none;
+  // The part with a context ring: attention_input, attention_ring_step or attention_output for attention;
+  // otherwise equal to `part`.
+  Part part = Part::whole;
+  Part ring_part = Part::whole;
+  double inner = 0, outer = 0;  // GEMMs: input and output features
+  // GEMMs of experts: number of experts, and number of experts that process each token.
   double experts = 1, passes = 1;
   double forward_flops = 0, backward_flops = 0;  // attention and custom blocks, per token
-  double moved_elements = 0;                     // per token
-  std::string kernel = {};                       // inexpensive operations: their table in KernelTimes
-  double width = 0;                              // elements per token that they are applied to
-  bool adds_to_stream = false;                   // GEMMs: the residual stream is added in the kernel
-  bool ends_layer = false;                       // its result alone is the output of the layer
-  bool has_bias = false;                         // GEMMs
+  double moved_elements = 0;                     // elements read or written in memory per token
+  std::string kernel = {};                       // inexpensive operations: name of their table in KernelTimes
+  double width = 0;                              // elements per token that the kernel processes
+  bool adds_to_stream = false;                   // GEMMs: the kernel adds its result to the residual stream
+  // the output of the layer is this operation's result and is read by nothing else in the layer
+  bool ends_layer = false;
+  bool has_bias = false;  // GEMMs
   bool is_recomputed_by_selective = false;
 };
 
 struct ModelWork {
-  std::vector<std::vector<WorkItem>> patterns;  // [pattern of block]
+  std::vector<std::vector<WorkItem>> patterns;  // [pattern of block]: its operations
   double query_width = 0, head_dim = 1, sequence_length = 1;
   bool is_causal = true;
 };
 
 ModelWork work_of(const ModelSpec& model, std::int64_t sequence_length);
 
-// The fraction that one of tp parts has of a dimension cut in `unit`, for the largest part.
-double share_of_part(const ModelSpec& model, CutUnit unit, int tp);
+// The fraction of a dimension that the largest of `tp` parts has, if the dimension is split in units of
+// `unit`.
+double share_of_part(const ModelSpec& model, SplitUnit unit, int tp);
 
 }  // namespace optimus

@@ -14,7 +14,7 @@ constexpr auto kFull = RecomputeMode::full;
 
 // clang-format off
 constexpr Software kSoftware[] = {
-  // Between GEMMs as fast as a compiler, measured side by side.
+  // Measured side by side, its operations between GEMMs are as fast as those of a compiler.
   {.name = "optimus", .runs_programs = true, .launches_from_python = false, .kernels = KernelStyle::compiled,
    .attention = kPortable, .messages = kOverlapped, .has_chunked_loss = true,
    .selective = SelectiveMeaning::pointwise_operations},

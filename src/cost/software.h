@@ -1,6 +1,6 @@
-// Software: the training program that runs a plan, described by properties that a user can state. The Optimus
-// engine is one of them; the others are versions of Megatron-LM, FSDP and similar programs, so that their
-// published runs can be predicted with the same formulas. Speeds are not part of it (cost/constants.h).
+// Software: the training program that runs a plan, described by properties that a user can state. The
+// Optimus engine is one; others are versions of Megatron-LM, FSDP and similar programs, whose published
+// runs are thus predicted with the same formulas. Speeds are not part of it (cost/constants.h).
 #pragma once
 
 #include <span>
@@ -11,16 +11,17 @@
 
 namespace optimus {
 
-// How operations between GEMMs are executed: one kernel per elementary operation, hand-fused kernels, or
-// compiler-fused kernels.
+// How the operations between GEMMs are executed: one kernel per elementary operation, hand-fused kernels,
+// or compiler-fused kernels.
 enum class KernelStyle { eager, fused, compiled };
 
-// unfused: scores are written to memory. first: FlashAttention 1. portable: FlashAttention 2, without the
-// newest instructions of the device. native: the vendor's own kernels, which use them.
+// unfused: scores are written to memory. first: FlashAttention 1. portable: FlashAttention 2, which does
+// not use the newest instructions of the device. native: the vendor's own kernels, which use them.
 enum class AttentionKernel { unfused, first, portable, native };
 
-// How a stage sends activations. beside: compute continues. paired: a send and the receive of the opposite
-// direction run together while compute waits. sequential: compute waits for each message.
+// How a stage exchanges activations with its neighbours. beside: compute continues during messages. paired:
+// a send and the receive of the opposite direction run together while compute waits. sequential: compute
+// waits for each message.
 enum class StageMessaging { beside, paired, sequential };
 
 // The meaning of "selective" recompute in this software.
@@ -31,32 +32,34 @@ enum class SelectiveMeaning {
 };
 
 struct Software {
+  // True for the engine that executes step programs: lanes, rings and buffers are exactly those of the
+  // program. Other software overlaps only what the fields below specify.
   std::string_view name;
-  // Lanes, rings and buffers are exactly those of the step program. Other software overlaps only what the
   // fields below specify.
   bool runs_programs = false;
-  bool launches_from_python = true;  // otherwise kernels are launched by compiled code or by a CUDA graph
+  bool launches_from_python = true;  // if false, kernels are launched by compiled code or by a CUDA graph
   KernelStyle kernels = KernelStyle::fused;
   AttentionKernel attention = AttentionKernel::native;
   bool overlaps_reduce = true;  // data-parallel gradient reductions overlap with the backward
   bool overlaps_gather = true;  // data-parallel parameter gathers overlap with the forward
-  bool broadcasts_shards =
-      false;  // owners broadcast their updated shards one after the other; otherwise all gather at once
+  // Owners broadcast their updated shards one after the other; if false, all ranks gather at once.
+  bool broadcasts_shards = false;
   bool overlaps_tensor = false;  // tensor-parallel collectives overlap with GEMMs
   StageMessaging messages = StageMessaging::paired;
-  // each tensor part sends its slice; otherwise each sends the whole activation
+  // Between stages, each tensor-parallel part sends its slice of an activation; if false, each sends the
+  // whole activation.
   bool scatters_messages = true;
   bool has_chunked_loss = false;  // logits are computed for a slice of tokens at a time
-  int gradient_bytes = 4;         // bytes per gradient element, accumulated and in messages
-  int default_zero = 0;           // default if a run does not specify it
+  int gradient_bytes = 4;         // bytes per gradient element, in accumulators and in messages
+  int default_zero = 0;           // ZeRO stage if a run does not specify it
   RecomputeMode default_recompute = RecomputeMode::none;
   bool default_interleaving = false;
   bool default_sequence_parallel = false;  // with tensor parallelism, if a run does not specify it
   SelectiveMeaning selective = SelectiveMeaning::attention_core;
-  bool has_fused_softmax =
-      true;  // unfused attention: scale, mask and softmax of scores in one kernel (16 bits only)
+  // Unfused attention: scale, mask and softmax of scores run in one kernel (16-bit formats only).
+  bool has_fused_softmax = true;
   bool has_flash_attention() const { return attention != AttentionKernel::unfused; }
-  // bytes per parameter in addition to weights, gradients and optimizer: flat copies, casts
+  // Bytes per parameter in addition to weights, gradients and optimizer state: flat copies, casts.
   int copied_bytes = 0;
   bool balances_experts = false;  // MoE benchmarks: tokens are distributed evenly, regardless of the router
   bool gathers_in_fp8 = false;    // parameters are gathered in fp8 if GEMMs are in fp8

@@ -63,9 +63,10 @@ std::string text_of(const RawDocument& document, const std::string& text_key) {
   } catch (const UserError& error) {
     // The parser counts lines from the start of this line: replace its "line 1" by the line number in the
     // file.
-    std::string what = error.what();
+    std::string description = error.what();
     const std::string first = document.source + ": line 1";
-    throw UserError("{}{}", location, what.starts_with(first) ? what.substr(first.size()) : ": " + what);
+    throw UserError("{}{}", location,
+                    description.starts_with(first) ? description.substr(first.size()) : ": " + description);
   }
   if (!line.is_object()) throw UserError("{}: expected an object with key {}", location, in_quotes(text_key));
   const auto text = line.find(text_key);

@@ -19,10 +19,10 @@ namespace optimus {
 
 // A document that has been located but not yet parsed.
 struct RawDocument {
-  std::shared_ptr<const MappedFile>
-      file;            // shared by the documents of one file, which several threads process at the same time
-  std::string source;  // name of the file
-  std::int64_t line = 0;  // line of a jsonl file, counted from 1; 0 for a text file
+  // shared by the documents of one file, which several threads process at the same time
+  std::shared_ptr<const MappedFile> file;
+  std::string source;     // name of the file
+  std::int64_t line = 0;  // line number in a jsonl file, counted from 1; 0 for a text file
   std::span<const std::byte> bytes;
 };
 
@@ -32,7 +32,7 @@ std::string text_of(const RawDocument& document, const std::string& text_key);
 
 class DocumentReader {
  public:
-  // Each input is a .jsonl (or .ndjson) file, any other file, which is read as text, or a folder. In a
+  // Each input is a .jsonl (or .ndjson) file, a folder, or any other file, which is read as text. In a
   // folder, hidden files and binary files (a zero byte in the first 8 KiB) are skipped with a warning that
   // reports their number. Throws a ReportedError if an input does not exist, is a binary file, or is a
   // folder without text files.
@@ -47,7 +47,7 @@ class DocumentReader {
   std::vector<Path> files_;
   std::size_t next_file_ = 0;
   std::int64_t total_bytes_ = 0, bytes_read_ = 0;
-  // The current jsonl file and the position in it.
+  // The current jsonl file, and the offset and line number of the next line in it.
   std::shared_ptr<const MappedFile> file_;
   std::size_t offset_ = 0;
   std::int64_t line_ = 0;

@@ -29,14 +29,14 @@ namespace {
 bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
 std::vector<std::string_view> words_of(std::string_view text) {
-  std::vector<std::string_view> words;
+  std::vector<std::string_view> normalized_words;
   for (std::size_t at = 0; at < text.size();) {
     while (at < text.size() && is_space(text[at])) ++at;
     const std::size_t begin = at;
     while (at < text.size() && !is_space(text[at])) ++at;
-    if (at > begin) words.push_back(text.substr(begin, at - begin));
+    if (at > begin) normalized_words.push_back(text.substr(begin, at - begin));
   }
-  return words;
+  return normalized_words;
 }
 
 // Hashes of words are combined, so that each window hashes only num_words numbers and the white space does

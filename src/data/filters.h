@@ -32,8 +32,8 @@ using FingerprintSet = std::unordered_set<Fingerprint, FingerprintHash>;
 
 Fingerprint fingerprint(std::string_view text);
 
-// Texts that must not be used for training. A document matches if it equals a held-out document, or if it
-// shares `num_words` consecutive words with one (0: only equality counts). Runs of white space count as one
+// Texts that must not be used for training. A document matches if it equals a held-out document or, unless
+// `num_words` is 0, shares `num_words` consecutive words with one. A run of white space counts as one
 // space. An input without words causes a warning, because it is probably a mistake.
 class HeldOut {
  public:

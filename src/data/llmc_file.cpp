@@ -71,11 +71,11 @@ class LlmcTokenSet final : public TokenSet {
         static_cast<std::size_t>(std::upper_bound(starts_.begin(), starts_.end(), start) - starts_.begin()) -
         1;
     for (; !out.empty(); ++shard) {
-      const std::int64_t here = std::min<std::int64_t>(starts_[shard + 1] - start, std::ssize(out));
-      for (std::int64_t i = 0; i < here; ++i)
+      const std::int64_t num_in_shard = std::min<std::int64_t>(starts_[shard + 1] - start, std::ssize(out));
+      for (std::int64_t i = 0; i < num_in_shard; ++i)
         out[static_cast<std::size_t>(i)] = token(shard, start - starts_[shard] + i);
-      out = out.subspan(static_cast<std::size_t>(here));
-      start += here;
+      out = out.subspan(static_cast<std::size_t>(num_in_shard));
+      start += num_in_shard;
     }
   }
 

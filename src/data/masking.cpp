@@ -10,7 +10,7 @@ void mask_tokens(RandomKey key, const MaskingOptions& options, Sample& sample) {
     return std::find(options.special_tokens.begin(), options.special_tokens.end(), token) !=
            options.special_tokens.end();
   };
-  const RandomKey choose = key.with("choose"), act = key.with("act"), replace = key.with("replace");
+  const RandomKey choose = key.derive("choose"), act = key.derive("act"), replace = key.derive("replace");
   std::vector<std::size_t> chosen;
   // the position with the smallest draw, chosen if no other one is
   std::size_t smallest = sample.inputs.size();
@@ -35,7 +35,7 @@ void mask_tokens(RandomKey key, const MaskingOptions& options, Sample& sample) {
       // unchanged.
       for (std::uint64_t attempt = 0; attempt < 64; ++attempt) {
         random = static_cast<TokenId>(
-            random_below(replace.with(i), attempt, static_cast<std::uint64_t>(options.vocab_size)));
+            random_below(replace.derive(i), attempt, static_cast<std::uint64_t>(options.vocab_size)));
         if (!is_special(random)) break;
         random = sample.inputs[i];
       }

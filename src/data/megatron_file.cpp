@@ -107,10 +107,10 @@ class MegatronIndex {
       throw UserError("{}: byte 18: {} sequences and {} document bounds do not fit into {} bytes", name_,
                       sequences, bounds, size);
     // Multimodal datasets append one byte per sequence.
-    const std::uint64_t rest = available - 12 * sequences - 8 * bounds;
-    if (rest != 0 && rest != sequences)
-      throw UserError("{}: {} bytes too long for {} sequences and {} document bounds", name_, rest, sequences,
-                      bounds);
+    const std::uint64_t remainder = available - 12 * sequences - 8 * bounds;
+    if (remainder != 0 && remainder != sequences)
+      throw UserError("{}: {} bytes too long for {} sequences and {} document bounds", name_, remainder,
+                      sequences, bounds);
     return {static_cast<TokenType>(code), static_cast<std::int64_t>(sequences),
             static_cast<std::int64_t>(bounds)};
   }
@@ -160,12 +160,13 @@ class MegatronTokenSet final : public TokenSet {
         static_cast<std::size_t>(std::upper_bound(starts_.begin(), starts_.end(), start) - starts_.begin()) -
         1;
     while (!out.empty()) {
-      const std::int64_t here = std::min<std::int64_t>(starts_[sequence + 1] - start, std::ssize(out));
+      const std::int64_t num_in_sequence =
+          std::min<std::int64_t>(starts_[sequence + 1] - start, std::ssize(out));
       const std::int64_t within = start - starts_[sequence];
       read_stored(offsets_[sequence] + within * bytes_per_token(type_),
-                  out.first(static_cast<std::size_t>(here)));
-      out = out.subspan(static_cast<std::size_t>(here));
-      start += here, ++sequence;
+                  out.first(static_cast<std::size_t>(num_in_sequence)));
+      out = out.subspan(static_cast<std::size_t>(num_in_sequence));
+      start += num_in_sequence, ++sequence;
     }
   }
 
@@ -260,18 +261,18 @@ Outcome<void> MegatronWriter::add(std::span<const TokenId> tokens) {
 
 Outcome<void> MegatronWriter::finish() {
   std::string index(kMegatronMagic);
-  const auto put = [&index](auto number) {
+  const auto append_number = [&index](auto number) {
     index.append(reinterpret_cast<const char*>(&number), sizeof(number));
   };
-  put(kMegatronVersion);
-  put(static_cast<std::uint8_t>(type_));
-  put(static_cast<std::uint64_t>(lengths_.size()));
-  put(static_cast<std::uint64_t>(lengths_.size() + 1));
-  for (const std::int32_t length : lengths_) put(length);
+  append_number(kMegatronVersion);
+  append_number(static_cast<std::uint8_t>(type_));
+  append_number(static_cast<std::uint64_t>(lengths_.size()));
+  append_number(static_cast<std::uint64_t>(lengths_.size() + 1));
+  for (const std::int32_t length : lengths_) append_number(length);
   std::int64_t offset = 0;
   for (const std::int32_t length : lengths_)
-    put(std::exchange(offset, offset + length * bytes_per_token(type_)));
-  for (std::int64_t bound = 0; bound <= std::ssize(lengths_); ++bound) put(bound);
+    append_number(std::exchange(offset, offset + length * bytes_per_token(type_)));
+  for (std::int64_t bound = 0; bound <= std::ssize(lengths_); ++bound) append_number(bound);
 
   const Path index_path = with_extension(prefix_, ".idx");
   Outcome<AtomicFile> index_file = AtomicFile::create(*files_, index_path);

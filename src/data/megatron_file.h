@@ -21,13 +21,13 @@ enum class TokenType : std::uint8_t { uint8 = 1, int8 = 2, int16 = 3, int32 = 4,
 TokenType token_type_for(std::int64_t vocab_size);
 std::string_view text(TokenType type);  // "uint16"
 
-// Writes PREFIX.bin while documents are added, and PREFIX.idx at finish(). Neither name exists before
-// finish(). An existing pair is replaced safely: the old index is removed first, and the new index is written
-// last.
+// Writes PREFIX.bin while documents are added, and PREFIX.idx in finish(). Neither file appears under its
+// final name before finish(). An existing pair is replaced safely: the old index is removed first, and the
+// new index is written last.
 class MegatronWriter {
  public:
   static Outcome<MegatronWriter> create(FileSystem& files, const Path& prefix, TokenType type);
-  // Adds one document as one sequence. The tokens must fit the type.
+  // Adds one document as one sequence. The token ids must fit into the element type.
   Outcome<void> add(std::span<const TokenId> tokens);
   Outcome<void> finish();
 

@@ -8,8 +8,9 @@
 
 namespace optimus {
 
-// A prefix of .bin/.idx files (or the name of either file) and llm.c shards are memory-mapped; anything
-// else is read as text and tokenized in memory with the tokenizer. Throws ReportedError.
+// `name` is the prefix of .bin/.idx files, the name of either file, or one or more llm.c shards; these are
+// memory-mapped. Anything else is read as text and tokenized in memory with the tokenizer. Throws
+// UserError.
 std::shared_ptr<const TokenSet> open_data(const std::string& name, const Tokenizer& tokenizer,
                                           EventSink& events);
 

@@ -20,7 +20,7 @@ Permutation::Permutation(RandomKey key, std::int64_t n) : key_(key), n_(static_c
 
 std::uint64_t Permutation::round_function(int round, std::uint64_t half) const {
   const std::uint64_t mask = (std::uint64_t{1} << half_bits_) - 1;
-  return key_.with(static_cast<std::uint64_t>(round) << 48 | half).value & mask;
+  return key_.derive(static_cast<std::uint64_t>(round) << 48 | half).value & mask;
 }
 
 std::int64_t Permutation::operator()(std::int64_t position) const {

@@ -1,4 +1,4 @@
-// A keyed permutation of [0, n) without memory: position -> item and back, each in constant time.
+// A keyed permutation of [0, n) in constant memory: position -> item and back, each in constant time.
 //
 // The key determines which sample is at any position of an epoch without an actual shuffle. Workers therefore
 // need no shared index, and a resumed run needs no replay.
@@ -12,7 +12,7 @@ namespace optimus {
 
 class Permutation {
  public:
-  // n >= 1.
+  // `n` must be at least 1.
   Permutation(RandomKey key, std::int64_t n);
   // The item at `position`, 0 <= position < n.
   std::int64_t operator()(std::int64_t position) const;

@@ -18,7 +18,7 @@ struct PrepareOptions {
   std::vector<std::string> inputs;
   std::string text_key = "text";
   FilterOptions filters;
-  int threads = 0;  // 0: one per core
+  int threads = 0;  // 0 for one per core
 };
 
 struct PrepareSummary {
@@ -33,8 +33,8 @@ struct PrepareSummary {
 OrderedJson to_json(const PrepareSummary& summary);
 std::string text(const PrepareSummary& summary);
 
-// Calls `take` with the tokens of each kept document, in order, on the calling thread. Appends the
-// end-of-document token if the tokenizer has one. Throws ReportedError for invalid input.
+// Calls `take` with the tokens of each document that passes the filters, in order, on the calling thread.
+// Appends the end-of-document token if the tokenizer has one. Throws ReportedError for invalid input.
 PrepareSummary tokenize_documents(const PrepareOptions& options, const Tokenizer& tokenizer,
                                   EventSink& events, const std::function<void(std::vector<TokenId>)>& take);
 

@@ -30,12 +30,12 @@ void profile_packing(DatasetProfile& profile, const std::vector<std::int64_t>& l
         static_cast<double>(targets) / static_cast<double>(profile.stream_samples * seq);
   std::int64_t bucketed = 0, counted = 0;
   for (const std::int64_t length : lengths) {
-    for (std::int64_t rest = length - 1; rest > 0; rest -= seq) {
-      const std::int64_t here = std::min(rest, seq);
+    for (std::int64_t remainder = length - 1; remainder > 0; remainder -= seq) {
+      const std::int64_t num_in_sample = std::min(remainder, seq);
       ++profile.document_samples;
-      counted += here;
+      counted += num_in_sample;
       bucketed += std::min<std::int64_t>(
-          seq, static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(here))));
+          seq, static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(num_in_sample))));
     }
   }
   if (profile.document_samples > 0) {

@@ -8,14 +8,16 @@
 
 namespace optimus {
 
-// The target of a position that does not count: padding, across documents, not masked.
+// The target of a position without a loss: padding, a target in another document, or a position that
+// masked-LM training does not mask.
 inline constexpr TokenId kNoTarget = -1;
 
 struct Sample {
   std::vector<TokenId> inputs, targets;
   std::vector<std::int32_t> positions;
-  std::vector<std::int32_t> documents;  // 0, 1, … within the sample, in order
-  std::int64_t num_counted = 0;         // targets that are not kNoTarget
+  // for each position, the index of its document within the sample: 0, 1, … in order
+  std::vector<std::int32_t> documents;
+  std::int64_t num_counted = 0;  // number of targets that are not kNoTarget
 };
 
 }  // namespace optimus

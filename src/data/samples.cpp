@@ -25,13 +25,13 @@ Split split_for_validation(std::shared_ptr<const TokenSet> tokens, double fracti
   if (!(fraction >= 0 && fraction < 1))
     throw UserError("the validation fraction: expected at least 0 and below 1, got {}", fraction);
   const std::int64_t end = tokens->num_tokens();
-  const auto wanted = static_cast<std::int64_t>(std::llround(static_cast<double>(end) * fraction));
-  std::int64_t cut = end - wanted;
-  if (wanted > 0 && cut > 0 && cut < end) {
+  const auto num_validation = static_cast<std::int64_t>(std::llround(static_cast<double>(end) * fraction));
+  std::int64_t cut = end - num_validation;
+  if (num_validation > 0 && cut > 0 && cut < end) {
     // Moves the boundary to the start of the next document, unless that removes more than half of the
     // validation part.
     const std::int64_t next = tokens->document_start(tokens->document_of(cut - 1) + 1);
-    if (next < end && next - cut <= wanted / 2) cut = next;
+    if (next < end && next - cut <= num_validation / 2) cut = next;
   }
   return {{tokens, 0, cut}, {tokens, cut, end}};
 }
@@ -122,8 +122,9 @@ std::int64_t Samples::epoch_size() const {
 Span Samples::window_of(const SampleSource& source) const {
   const Windows& windows = windows_[source.part];
   const std::int64_t epoch = source.index / windows.size(), place = source.index % windows.size();
-  const RandomKey key = RandomKey(static_cast<std::uint64_t>(options_.seed)).with("epoch").with(source.part);
-  const Permutation shuffle(key.with(static_cast<std::uint64_t>(epoch)), windows.size());
+  const RandomKey key =
+      RandomKey(static_cast<std::uint64_t>(options_.seed)).derive("epoch").derive(source.part);
+  const Permutation shuffle(key.derive(static_cast<std::uint64_t>(epoch)), windows.size());
   return windows[shuffle(place)];
 }
 
@@ -144,15 +145,15 @@ std::vector<std::int64_t> Samples::lengths(std::int64_t n) const {
 
 Sample Samples::read(std::int64_t n) const {
   const SampleSource source = source_of(n);
-  Sample sample = cut(source.part, window_of(source));
+  Sample sample = slice(source.part, window_of(source));
   if (masking_) {
-    const RandomKey mask_key = RandomKey(static_cast<std::uint64_t>(options_.seed)).with("mask");
-    mask_tokens(mask_key.with(static_cast<std::uint64_t>(n)), *masking_, sample);
+    const RandomKey mask_key = RandomKey(static_cast<std::uint64_t>(options_.seed)).derive("mask");
+    mask_tokens(mask_key.derive(static_cast<std::uint64_t>(n)), *masking_, sample);
   }
   return sample;
 }
 
-Sample Samples::cut(std::size_t part, Span window) const {
+Sample Samples::slice(std::size_t part, Span window) const {
   const StreamRange& range = windows_[part].range();
   const bool next_token = !masking_.has_value();
   std::vector<TokenId> tokens(static_cast<std::size_t>(window.size() + (next_token ? 1 : 0)));

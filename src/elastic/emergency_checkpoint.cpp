@@ -58,7 +58,7 @@ std::string text(const SurvivorState& survivor_state) {
                   {"gate", exact_numbers(survivor_state.gate)},
                   {"missing", survivor_state.missing},
                   {"earlier_epoch", survivor_state.earlier_epoch},
-                  {"leaves", survivor_state.leaves},
+                  {"leaves", survivor_state.is_leaving},
                   {"why_failed", survivor_state.failure_reason}});
 }
 
@@ -74,7 +74,7 @@ SurvivorState parse_survivor_state(const std::string& text) {
   survivor_state.gate = parse_exact_numbers(view.at("gate")),
   survivor_state.missing = parse_ranks(view.at("missing"));
   survivor_state.earlier_epoch = view.at("earlier_epoch").integer(-1),
-  survivor_state.leaves = view.at("leaves").boolean();
+  survivor_state.is_leaving = view.at("leaves").boolean();
   survivor_state.failure_reason = view.at("why_failed").text();
   return survivor_state;
 }

@@ -116,7 +116,7 @@ bool EmergencyCheckpointHost::have_all_reported(const std::vector<bool>& is_gone
   const bool are_leavers_needed =
       options_.coordinator == nullptr || options_.coordinator->needs_leaving_ranks(all_survivor_states());
   const std::size_t num_expected =
-      are_leavers_needed ? is_gone.size() : options_.coordinator->staying().size();
+      are_leavers_needed ? is_gone.size() : options_.coordinator->remaining_workers().size();
   for (int rank = 0; rank < static_cast<int>(num_expected); ++rank) {
     if (survivor_states_.contains(rank) || is_gone[static_cast<std::size_t>(rank)]) continue;
     if (has_heartbeat(rank)) return false;
@@ -133,10 +133,10 @@ bool EmergencyCheckpointHost::has_majority() const {
       partition_deadline_->has_passed())
     return true;
   std::ptrdiff_t num_unknown = 0;
-  const std::vector<int> staying = options_.coordinator->staying();
+  const std::vector<int> staying = options_.coordinator->remaining_workers();
   for (int rank = 0; rank < static_cast<int>(staying.size()); ++rank) {
-    const auto gone = board_.find(lost_key(staying[static_cast<std::size_t>(rank)]));
-    num_unknown += !survivor_states_.contains(rank) && !(gone && *gone && **gone == kEnded);
+    const auto lost_note = board_.find(lost_key(staying[static_cast<std::size_t>(rank)]));
+    num_unknown += !survivor_states_.contains(rank) && !(lost_note && *lost_note && **lost_note == kEnded);
   }
   return std::ssize(survivor_states_) > num_unknown;
 }

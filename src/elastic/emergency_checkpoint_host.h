@@ -1,6 +1,6 @@
-// The deciding side of an emergency checkpoint (emergency_checkpoint.h), in the process that hosts the run's
-// store; it also commits the checkpoint. Does not start or end processes; the owner (workers.h) calls poll()
-// periodically and leaves the ranks alone meanwhile.
+// The deciding side of an emergency checkpoint (emergency_checkpoint.h), in the process that hosts the
+// run's store; it also commits the checkpoint. Does not start or end processes; the owner (workers.h) calls
+// poll() periodically and does not end ranks meanwhile.
 #pragma once
 
 #include <map>
@@ -25,30 +25,34 @@ struct EmergencyCheckpointOptions {
   std::vector<SmallFile> small_files{};  // stored in addition to state.json
   Seconds report_timeout{10};            // for all ranks to report, after the first report
   Seconds late_grace{
-      2};  // after the last report, for ranks that others have missed and that may still report
-  Seconds slow_rank_grace{45};  // for ranks whose heartbeat continues: shorter than ranks wait for an order
-  // For the majority of a partitioned run to act first, before half of it or less continues: longer than
-  // ranks need to detect that the store is unreachable, and to agree on another.
+      2};  // after the last report, for ranks that other ranks report as missing but that may still report
+  // For ranks whose heartbeat continues; must be shorter than the time for which ranks wait for an order
+  Seconds slow_rank_grace{45};
+  // If at most half of the ranks are present, they wait this long before they continue, so that in a
+  // network partition the majority acts first. Longer than ranks need to detect that the store is
+  // unreachable, and to agree on another one.
   Seconds partition_timeout{25};
   Seconds write_timeout{300};
   MembershipCoordinator* coordinator =
-      nullptr;                      // the ranks continue if possible; null: the state is only saved
-  bool may_be_partitioned = false;  // unreachable ranks may be alive and continue without these
+      nullptr;  // if set, the ranks continue when possible; if null, the state is only saved
+  // Unreachable ranks may be alive and continue without the ranks of this host
+  bool may_be_partitioned = false;
 };
 
 // One thread.
 class EmergencyCheckpointHost {
  public:
-  // Both must outlive this.
+  // `board` and `files` must outlive this object.
   EmergencyCheckpointHost(Board& board, FileSystem& files, EmergencyCheckpointOptions options);
 
-  // is_gone: [worker id], whether it has ended, or counts as lost. True while an emergency checkpoint or
-  // membership change is in progress: leave the ranks alone. Never blocks.
+  // `is_gone[worker_id]`: whether the worker has ended or counts as lost. Returns true while an emergency
+  // checkpoint or membership change is in progress; the caller must not end ranks then. Never blocks.
   bool poll(const std::vector<bool>& is_gone);
-  // The launcher is ending the ranks: do not wait for ranks that have not reported within a moment.
+  // Called when the launcher is ending the ranks: from now on, ranks that do not report almost at once are
+  // not waited for.
   void stop_waiting();
-  // When no rank runs any more: removes an incomplete checkpoint. Returns what to append to the run's failure
-  // line, beginning with "; ", or an empty string.
+  // Called when no rank runs any more: removes an incomplete checkpoint. Returns what to append to the
+  // run's failure line, beginning with "; ", or an empty string.
   std::string finish();
 
  private:
@@ -61,7 +65,7 @@ class EmergencyCheckpointHost {
   bool has_majority() const;
   bool continue_run();
   std::vector<SurvivorState> all_survivor_states() const;
-  // [rank] of the membership; without membership changes, ranks are worker ids.
+  // Converts from [worker id] to [rank] of the membership; without membership changes they are equal.
   std::vector<bool> by_rank(const std::vector<bool>& is_gone) const;
   void refuse(const std::string& why);
   void collect(const std::vector<bool>& is_gone);
@@ -76,13 +80,13 @@ class EmergencyCheckpointHost {
   int num_ranks_ = 0;
   Stage stage_ = Stage::idle;
   std::map<int, SurvivorState> survivor_states_;
-  std::int64_t epoch_ = 0;  // of the plan that the newest states are laid out as
+  std::int64_t epoch_ = 0;  // of the plan by which the newest states are laid out
   Layout layout_;           // of masters and moments under that plan
   std::size_t num_holders_ = 0;
   std::optional<Deadline> report_deadline_, late_deadline_, slow_rank_deadline_, partition_deadline_,
       write_deadline_;
   std::map<int, std::pair<std::string, Deadline>>
-      heartbeats_;  // by rank: its last heartbeat, and the deadline for the next
+      heartbeats_;  // by rank: its last heartbeat, and the deadline for the next one
   EmergencyCheckpointPlan plan_;
   EmergencyCheckpointOrder order_;
   std::string why_not_continued_;  // why the ranks cannot continue; begins with "; "

@@ -1,4 +1,4 @@
-// Runs a EmergencyCheckpointHost on a thread of its own, for a process that hosts the store and is also a
+// Runs an EmergencyCheckpointHost on a separate thread, for a process that hosts the store and is also a
 // rank.
 #pragma once
 
@@ -15,9 +15,9 @@ namespace optimus {
 
 class EmergencyCheckpointWatch {
  public:
-  // find_lost_workers: [rank], ranks that are known to have ended; stop: requested when the launcher
-  // ends the run. Called only while a save is in progress, from the thread. All arguments must outlive
-  // this.
+  // `find_lost_workers` returns for each rank whether it is known to have ended; `stop` is requested when
+  // the launcher ends the run. Both are called from the thread while a save is in progress,
+  // the first one also at its start. `board` and `files` must outlive this object.
   EmergencyCheckpointWatch(Board& board, FileSystem& files, EmergencyCheckpointOptions options,
                            std::function<std::vector<bool>()> find_lost_workers, StopToken stop)
       : host_(board, files, std::move(options)),
@@ -27,8 +27,8 @@ class EmergencyCheckpointWatch {
   ~EmergencyCheckpointWatch() { stop(); }
   EmergencyCheckpointWatch(const EmergencyCheckpointWatch&) = delete;
 
-  // Called when this process has nothing more to do for the run: waits for a save in progress, which has
-  // deadlines.
+  // Called when this process has nothing more to do for the run. Waits for a save in progress; deadlines
+  // limit the wait.
   void end() {
     stop();
     while (poll()) std::this_thread::sleep_for(kPause);

@@ -164,13 +164,13 @@ std::vector<int> HostMemory::copied_by(int writer) const {
 }
 
 Bytes HostMemory::bytes_on_host(int host, Bytes state) const {
-  int kept = 0;
+  int num_kept_steps = 0;
   for (int writer = 0; writer < num_writers(); ++writer) {
     const auto copy_holder = copy_holder_of(writer);
-    kept += host_of[static_cast<std::size_t>(writer)] == host;
-    kept += copy_holder && host_of[static_cast<std::size_t>(*copy_holder)] == host;
+    num_kept_steps += host_of[static_cast<std::size_t>(writer)] == host;
+    num_kept_steps += copy_holder && host_of[static_cast<std::size_t>(*copy_holder)] == host;
   }
-  return Bytes(static_cast<std::int64_t>(static_cast<double>(state.value) * kept / num_writers()));
+  return Bytes(static_cast<std::int64_t>(static_cast<double>(state.value) * num_kept_steps / num_writers()));
 }
 
 namespace {
@@ -248,10 +248,10 @@ void remove_steps(const HostMemory& memory) {
   if (is_own_folder(memory.folder)) remove_inside(memory.folder);
 }
 
-Outcome<void> write_step_files(FileSystem& files, const Path& step_folder, const std::vector<SmallFile>& all,
-                               int num_writers) {
+Outcome<void> write_step_files(FileSystem& files, const Path& step_folder,
+                               const std::vector<SmallFile>& small_files, int num_writers) {
   if (Outcome<void> made = files.create_folders(step_folder / kSmallFiles); !made) return made;
-  for (const SmallFile& file : all)
+  for (const SmallFile& file : small_files)
     if (Outcome<void> done = write_atomically(files, step_folder / kSmallFiles / file.name, file.content);
         !done)
       return done;

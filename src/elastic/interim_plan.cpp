@@ -97,7 +97,7 @@ std::optional<InterimPlan> InterimPlanner::substitute_plan(int num_devices,
       ->second;
 }
 
-InterimPlan InterimPlanner::answer(int num_devices, const std::optional<StateLocation>& state) {
+InterimPlan InterimPlanner::plan_for(int num_devices, const std::optional<StateLocation>& state) {
   if (!is_planned(num_devices))
     if (std::optional<InterimPlan> interim = substitute_plan(num_devices, state)) return *interim;
   InterimPlan planned{planned_.at(num_devices).get()};
@@ -107,12 +107,13 @@ InterimPlan InterimPlanner::answer(int num_devices, const std::optional<StateLoc
 
 bool InterimPlanner::is_settled(int num_devices) { return is_planned(num_devices); }
 
-std::optional<Plan> InterimPlanner::improvement(const InterimPlan& now, int num_devices) {
-  if (now.kind == InterimPlan::Kind::planned || !is_planned(num_devices)) return std::nullopt;
+std::optional<Plan> InterimPlanner::improvement(const InterimPlan& interim_plan, int num_devices) {
+  if (interim_plan.kind == InterimPlan::Kind::planned || !is_planned(num_devices)) return std::nullopt;
   try {
     Plan better = planned_.at(num_devices).get();
-    better.fp8 = now.plan.fp8;
-    if (inputs_.step_seconds(better) < kMaxStepTimeRatio * inputs_.step_seconds(now.plan)) return better;
+    better.fp8 = interim_plan.plan.fp8;
+    if (inputs_.step_seconds(better) < kMaxStepTimeRatio * inputs_.step_seconds(interim_plan.plan))
+      return better;
   } catch (const ReportedError&) {  // no plan is available
   }
   return std::nullopt;

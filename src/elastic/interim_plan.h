@@ -1,9 +1,10 @@
-// The first plan when ranks are lost, join or leave: chosen for the ranks that are present from what was
-// prepared in advance. If there is an alternative, the run does not wait for the planner, whose plan may
-// replace the first one later.
+// The first plan when ranks are lost, join or leave: chosen, for the ranks that are present, among plans
+// that were prepared in advance or are quick to find. The run waits for the planner only if there is no
+// such plan; the planner's plan may replace the first one later.
 //
 //   the planner's plan for this number of devices, if it was prepared in advance (one fewer, one more)
-//   else the fastest substitute: a plan from pipeline templates, or the ranks with the same layers take over
+// else the fastest substitute: a plan from pipeline templates, or a takeover by the ranks with the same
+// layers
 //   else the planner's plan, and the run waits for it
 #pragma once
 
@@ -26,14 +27,15 @@ struct InterimPlan {
 };
 std::string text(InterimPlan::Kind kind);
 
-// Where the training state is: devices numbered `num_present` and above are lost; the first `num_staying` may
-// be used.
+// Where the training state is: devices with index `num_present` and above are lost; the first `num_staying`
+// devices may be used by the new plan.
 struct StateLocation {
   const Plan& plan;
   int num_present = 0, num_staying = 0;
 };
 AvailableRanks present_ranks(const StateLocation& state);
-// The ranks that are present compute the whole model, and no state moves. nullopt if they do not cover it.
+// A plan with which the present ranks compute the whole model without moving state; nullopt if they do not
+// have all layers.
 std::optional<Plan> takeover_plan(const StateLocation& state);
 
 // One thread. Plans are prepared on other threads.
@@ -41,21 +43,21 @@ class InterimPlanner {
  public:
   struct Inputs {
     std::function<Plan(int num_devices)> choose;  // the planner; any thread; throws UserError
-    // Any thread; throws UserError. Empty: there are no templates.
+    // Any thread; throws UserError. Empty if there are no templates.
     std::function<PipelineTemplates()> make_templates{};
     std::function<double(const Plan& plan)> step_seconds{};  // predicted
-    // Predicted seconds until `to` has its state. Throws UserError if that is impossible.
+    // Predicted seconds to move the state to plan `to`. Throws UserError if that is impossible.
     std::function<double(const StateLocation& from, const Plan& to)> move_seconds{};
   };
   explicit InterimPlanner(Inputs inputs);
 
   // Called periodically with the present number of devices.
   void plan_ahead(int num_devices);
-  // state: nullopt if all state is read from files. Throws UserError when there is no plan.
-  InterimPlan answer(int num_devices, const std::optional<StateLocation>& state);
-  // The planner's plan for this number of devices, once it is available and if it is worth a change from
-  // `now`. Poll until it returns a plan or is_settled().
-  std::optional<Plan> improvement(const InterimPlan& now, int num_devices);
+  // `state` is nullopt if all state is read from files. Throws UserError if there is no plan.
+  InterimPlan plan_for(int num_devices, const std::optional<StateLocation>& state);
+  // The planner's plan for this number of devices, once it is available, if switching to it from
+  // `interim_plan` is worthwhile. Poll until it returns a plan or is_settled().
+  std::optional<Plan> improvement(const InterimPlan& interim_plan, int num_devices);
   bool is_settled(int num_devices);
 
  private:

@@ -66,7 +66,7 @@ void assign_members(const MembershipChangeInputs& inputs, const std::vector<Surv
   std::vector<int> staying = inputs.joining_workers, leaving;
   for (const SurvivorState& survivor_state : survivor_states) {
     const int worker_id = inputs.membership.worker_ids.at(static_cast<std::size_t>(survivor_state.rank));
-    (survivor_state.leaves ? leaving : staying).push_back(worker_id);
+    (survivor_state.is_leaving ? leaving : staying).push_back(worker_id);
   }
   std::sort(staying.begin(), staying.end()), std::sort(leaving.begin(), leaving.end());
   order.membership.generation = inputs.membership.generation + 1;
@@ -81,7 +81,7 @@ Plan renumbered(const MembershipChangeInputs& inputs, const FoundState& found,
                 const MembershipChange& order) {
   const std::set<int> ranks_with_state(found.emergency_checkpoint.ranks.begin(),
                                        found.emergency_checkpoint.ranks.end());
-  int next = static_cast<int>(order.membership.worker_ids.size());
+  int next_device = static_cast<int>(order.membership.worker_ids.size());
   std::vector<int> device_of;
   const Plan& plan = inputs.plans.at(found.epoch);
   const int num_ranks =
@@ -91,7 +91,7 @@ Plan renumbered(const MembershipChangeInputs& inputs, const FoundState& found,
         ranks_with_state.contains(rank)
             ? rank_of(order.membership, inputs.membership.worker_ids[static_cast<std::size_t>(rank)])
             : -1;
-    device_of.push_back(now >= 0 ? now : next++);
+    device_of.push_back(now >= 0 ? now : next_device++);
   }
   return with_devices(plan, device_of);
 }
@@ -119,18 +119,18 @@ std::vector<std::string> describe_lost_ranks(const MembershipChangeInputs& input
 
 void describe(const MembershipChangeInputs& inputs, const std::vector<SurvivorState>& survivor_states,
               MembershipChange& order) {
-  const std::vector<std::string> lost = describe_lost_ranks(inputs, survivor_states);
-  std::vector<std::string> leaving, joined, parts;
+  const std::vector<std::string> lost_ranks = describe_lost_ranks(inputs, survivor_states);
+  std::vector<std::string> leaving, joining, parts;
   for (const SurvivorState& survivor_state : survivor_states)
-    if (survivor_state.leaves) leaving.push_back(fmt::format("rank {}", survivor_state.rank));
-  for (const int worker_id : inputs.joining_workers) joined.push_back(fmt::format("worker {}", worker_id));
-  if (!lost.empty()) parts.push_back("lost " + listed(lost));
+    if (survivor_state.is_leaving) leaving.push_back(fmt::format("rank {}", survivor_state.rank));
+  for (const int worker_id : inputs.joining_workers) joining.push_back(fmt::format("worker {}", worker_id));
+  if (!lost_ranks.empty()) parts.push_back("lost " + listed(lost_ranks));
   if (!leaving.empty())
     parts.push_back(fmt::format("{} {}", listed(leaving), leaving.size() > 1 ? "leave" : "leaves"));
-  if (!joined.empty())
-    parts.push_back(fmt::format("{} {}", listed(joined), joined.size() > 1 ? "join" : "joins"));
+  if (!joining.empty())
+    parts.push_back(fmt::format("{} {}", listed(joining), joining.size() > 1 ? "join" : "joins"));
   order.description = parts.empty() ? "the ranks lost contact with each other" : listed(parts);
-  order.kind = !lost.empty() || parts.empty() ? "recover" : !leaving.empty() ? "drain" : "join";
+  order.kind = !lost_ranks.empty() || parts.empty() ? "recover" : !leaving.empty() ? "drain" : "join";
 }
 
 void use_checkpoint(const MembershipChangeInputs& inputs, const std::vector<SurvivorState>& survivor_states,
@@ -157,9 +157,10 @@ Plan with_phase_of_state(const MembershipChangeInputs& inputs, const Plan& plan,
   if (inputs.phases.empty()) return plan;
   const std::vector<Phase> phases = with_decided_starts(inputs.phases, order.state.phase_begins);
   const Phase& phase = phase_at(phases, order.state.step);
-  const Phase before{0, order.from.batch, order.from.sequence_length};
-  if (const std::string words = text(before, phase); before.batch > 0 && !words.empty())
-    order.description += fmt::format("; phase: {}", words);
+  const Phase previous_phase{0, order.from.batch, order.from.sequence_length};
+  if (const std::string phase_text = text(previous_phase, phase);
+      previous_phase.batch > 0 && !phase_text.empty())
+    order.description += fmt::format("; phase: {}", phase_text);
   return with_batch(plan, phase.batch, phase.sequence_length);
 }
 
@@ -220,9 +221,9 @@ std::string text(const MembershipChange& order) {
 }
 
 MembershipChange parse_membership_change(const std::string& text) {
-  const std::string where = "the membership change order";
-  const Json json = parse_json(text, where);
-  const JsonView view(json, where);
+  const std::string location = "the membership change order";
+  const Json json = parse_json(text, location);
+  const JsonView view(json, location);
   MembershipChange order;
   order.membership.generation = static_cast<int>(view.at("generation").integer(1, kMaxWorkerIds));
   for (const JsonView& worker_id : view.at("seats").elements())
@@ -230,14 +231,14 @@ MembershipChange parse_membership_change(const std::string& text) {
   const auto size = std::ssize(order.membership.worker_ids);
   order.num_staying = static_cast<int>(view.at("staying").integer(1, size));
   order.num_worker_ids = static_cast<int>(view.at("seats_taken").integer(0, kMaxWorkerIds + 1));
-  order.from = parse_plan(view.at("from").raw().dump(), where);
-  order.to = parse_plan(view.at("to").raw().dump(), where);
+  order.from = parse_plan(view.at("from").raw().dump(), location);
+  order.to = parse_plan(view.at("to").raw().dump(), location);
   bool is_known = false;
   for (const auto& [value, word] : kSources)
     if (view.at("source").text() == word) order.source = value, is_known = true;
   if (!is_known) view.at("source").refuse("one of live, checkpoint, begin");
   order.checkpoint = view.at("checkpoint").text();
-  order.state = parse_training_state(view.at("state").text(), where);
+  order.state = parse_training_state(view.at("state").text(), location);
   order.epoch = view.at("epoch").integer(0), order.gate = parse_exact_numbers(view.at("gate"));
   order.num_steps_lost = view.at("steps_lost").integer(0), order.description = view.at("what").text();
   order.kind = view.at("kind").text();

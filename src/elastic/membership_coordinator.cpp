@@ -116,7 +116,7 @@ MembershipCoordinator::MembershipCoordinator(Board& board, Inputs inputs,
       num_staying_(static_cast<int>(workers.size())),
       workers_(workers),
       plans_{{epoch, plan}},
-      interim_planner_(inputs_.answers) {
+      interim_planner_(inputs_.interim_planner_inputs) {
   for (std::size_t worker_id = 0; worker_id < workers.size(); ++worker_id)
     membership_.worker_ids.push_back(static_cast<int>(worker_id));
 }
@@ -130,14 +130,15 @@ MembershipCoordinator::MembershipCoordinator(Board& board, Inputs inputs,
       num_staying_(order.num_staying),
       workers_(workers),
       plans_{{order.epoch, order.from}, {order.epoch + 1, order.to}},
-      interim_planner_(inputs_.answers) {
+      interim_planner_(inputs_.interim_planner_inputs) {
   reserve_worker_ids(order);
 }
 
 // Nothing is known of lost workers except their ids.
 void MembershipCoordinator::reserve_worker_ids(const MembershipChange& order) {
-  const int most = *std::max_element(order.membership.worker_ids.begin(), order.membership.worker_ids.end());
-  const auto count = static_cast<std::size_t>(std::max(order.num_worker_ids, most + 1));
+  const int maximum =
+      *std::max_element(order.membership.worker_ids.begin(), order.membership.worker_ids.end());
+  const auto count = static_cast<std::size_t>(std::max(order.num_worker_ids, maximum + 1));
   if (count > workers_.size()) workers_.resize(count);
 }
 
@@ -150,11 +151,11 @@ Outcome<void> MembershipCoordinator::claim_generation(const MembershipChange& or
   std::filesystem::create_directories(path.parent_path(), error);
   RealFileSystem files;
   if (const Outcome<void> written = write_atomically(files, draft, text(order)); !written) return written;
-  const int why = create_exclusively(draft, path);
+  const int error_number = create_exclusively(draft, path);
   ::unlink(draft.c_str());
-  if (why == 0) return {};
-  return why == EEXIST ? failure("the other ranks of the run have continued without this partition")
-                       : failure("cannot create {}: {}", path.string(), std::strerror(why));
+  if (error_number == 0) return {};
+  return error_number == EEXIST ? failure("the other ranks of the run have continued without this partition")
+                                : failure("cannot create {}: {}", path.string(), std::strerror(error_number));
 }
 
 // Adopts a claimed order: the process that made it may have died before all ranks received it.
@@ -216,7 +217,7 @@ void MembershipCoordinator::detect_hangs() {
   constexpr double kWaitingLong = 1;
   std::map<int, std::string> hanging_workers;
   int num_waiting = 0;
-  for (const int worker_id : staying()) {
+  for (const int worker_id : remaining_workers()) {
     const auto stored = board_.find(heartbeat_key(worker_id));
     const std::optional<Heartbeat> heartbeat = stored && *stored ? parse_heartbeat(**stored) : std::nullopt;
     if (!heartbeat) return;  // a rank has not begun
@@ -236,7 +237,7 @@ void MembershipCoordinator::detect_hangs() {
 std::vector<std::string> MembershipCoordinator::watched_keys() const {
   std::vector<std::string> keys = {JoinKeys{next_join_number_}.request(),
                                    RecoveryKeys{membership_.generation}.first_report()};
-  for (const int worker_id : staying())
+  for (const int worker_id : remaining_workers())
     keys.push_back(heartbeat_key(worker_id)), keys.push_back(worker_report_key(worker_id));
   return keys;
 }
@@ -259,7 +260,7 @@ void MembershipCoordinator::request_survivor_states() {
   (void)board_.set(RecoveryKeys{membership_.generation}.first_report(), "");
 }
 
-std::vector<int> MembershipCoordinator::staying() const {
+std::vector<int> MembershipCoordinator::remaining_workers() const {
   return {membership_.worker_ids.begin(), membership_.worker_ids.begin() + num_staying_};
 }
 
@@ -288,7 +289,7 @@ void MembershipCoordinator::propose_improvement() {
   std::optional<Plan> better = interim_planner_.improvement(*interim_plan_, num_staying_);
   interim_plan_.reset();
   if (better && better->copy_distance > 0)
-    better = with_copies_in_other_domains(*better, hosts_of(staying()));
+    better = with_copies_in_other_domains(*better, hosts_of(remaining_workers()));
   if (better && inputs_.propose_improvement)
     improving_ = std::async(std::launch::async, inputs_.propose_improvement, *better);
 }
@@ -383,7 +384,7 @@ void MembershipCoordinator::add_joining_workers_to_memory(const std::vector<int>
 void MembershipCoordinator::record_outages(int num_lost, int num_joined) {
   const double now = seconds_of_clock();
   for (Outage& outage : outages_)
-    if (outage.ended < 0 && num_joined > 0) outage.ended = now, --num_joined;
+    if (outage.end_time < 0 && num_joined > 0) outage.end_time = now, --num_joined;
   for (int i = 0; i < num_lost; ++i) outages_.push_back({now, num_joined-- > 0 ? now : -1});
 }
 
@@ -392,7 +393,7 @@ tl::expected<MembershipChange, std::string> MembershipCoordinator::change_member
   if (std::optional<MembershipChange> made = claimed_change(inputs_.run, membership_.generation + 1)) {
     tl::expected<MembershipChange, std::string> order =
         adopt_claimed_change(std::move(*made), survivor_states);
-    if (order && inputs_.done) inputs_.done(*order, members());
+    if (order && inputs_.on_change_done) inputs_.on_change_done(*order, members());
     return order;
   }
   std::map<std::int64_t, int> worker_ids;
@@ -418,7 +419,7 @@ tl::expected<MembershipChange, std::string> MembershipCoordinator::change_member
                                       },
                                   .choose =
                                       [&](int size, const std::optional<StateLocation>& state) {
-                                        interim_plan_ = interim_planner_.answer(size, state);
+                                        interim_plan_ = interim_planner_.plan_for(size, state);
                                         return interim_plan_->plan;
                                       }};
     tl::expected<MembershipChange, std::string> order = plan_membership_change(inputs, survivor_states);
@@ -435,7 +436,7 @@ tl::expected<MembershipChange, std::string> MembershipCoordinator::change_member
     add_joining_workers_to_memory(joining_workers);
     begin_generation(*order);
     join_reply(*order, worker_ids);
-    if (inputs_.done) inputs_.done(*order, members());
+    if (inputs_.on_change_done) inputs_.on_change_done(*order, members());
     return order;
   } catch (const ReportedError& error) {
     return tl::unexpected(std::string(error.what()));

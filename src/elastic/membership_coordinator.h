@@ -20,7 +20,8 @@
 
 namespace optimus {
 
-// The request of a process to join, stored under the number that it has drawn from the run's store.
+// The request of a process to join, stored under a number that it received from a counter in the run's
+// store.
 struct WorkerJoinRequest {
   int pid = 0;
   std::string host, device;
@@ -31,8 +32,7 @@ struct JoinKeys {
   std::int64_t number = 1;  // from KeyStore::count under counter()
   static std::string counter() { return "joining"; }
   std::string request() const;
-  std::string join_reply()
-      const;  // "SEAT ORDER": the worker id, and the order of the generation that it joins
+  std::string join_reply() const;  // the worker id, and the order of the generation that it joins
 };
 
 // Set when the run must end.
@@ -45,61 +45,65 @@ class MembershipCoordinator {
     ModelSpec model;
     Path run;
     std::optional<Path> memory{};  // first level of checkpoints (memory_level.h)
-    InterimPlanner::Inputs answers;
-    std::vector<Phase> phases{};  // of the training; empty: it has one
-    RecoveryCosts costs{};        // of continuing without a rank, and of admitting it again
-    // Proposes a better plan than the one that the run continued with; any thread. Empty: the plan stays.
+    InterimPlanner::Inputs interim_planner_inputs;
+    std::vector<Phase> phases{};  // phases of the training; empty if it has only one
+    RecoveryCosts costs{};        // costs of continuing without a rank, and of admitting it again
+    // Proposes a better plan than the one that the run continued with; any thread. If empty, the plan is
+    // kept.
     std::function<void(const Plan& plan)> propose_improvement{};
-    // Called when an order was made; members: as in workers.json.
-    std::function<void(const MembershipChange& order, const std::vector<WorkerEntry>& members)> done{};
+    // Called when an order was made, with the new members as listed in workers.json.
+    std::function<void(const MembershipChange& order, const std::vector<WorkerEntry>& members)>
+        on_change_done{};
   };
-  // The initial workers have ids 0 …, on the plan of this epoch. `board` must outlive this.
+  // For a run in its first generation: the workers have ids 0, 1, … and use `plan`, whose epoch is `epoch`.
+  // `board` must outlive this object.
   MembershipCoordinator(Board& board, Inputs inputs, const std::vector<WorkerEntry>& workers,
                         const Plan& plan, std::int64_t epoch);
 
-  // For a run in a later generation, as the order describes its beginning.
+  // For a run in a later generation, which began with `order`.
   MembershipCoordinator(Board& board, Inputs inputs, const std::vector<WorkerEntry>& workers,
                         const MembershipChange& order);
 
   const Membership& membership() const { return membership_; }
   bool is_member(int worker_id) const;
-  std::vector<int> staying() const;  // worker ids of the members that have not been asked to leave
+  std::vector<int> remaining_workers() const;  // worker ids of the members that have not been asked to leave
   // Whether leaving ranks may still have state that others need: true until some rank has completed the move
   // that this generation began with.
   bool needs_leaving_ranks(const std::vector<SurvivorState>& survivor_states) const;
-  // All workers that ever existed, by worker id.
+  // All present and former workers of the run, by worker id.
   const std::vector<WorkerEntry>& workers() const { return workers_; }
-  // As in workers.json.
+  // The present members, as listed in workers.json.
   std::vector<WorkerEntry> members() const;
-  // Whether a step has begun. Before that a lost rank is not connected to the others, which wait for it in
-  // vain.
+  // Whether a step has begun. Before the first step, the other ranks may not be connected to a lost rank
+  // and wait for it in vain.
   bool has_begun();
-  // Description of a hang of a live process that blocks all others; empty: there is none.
+  // Describes how a live process hangs and blocks all other workers; empty if it does not.
   std::string hang_of(int worker_id) const;
   // Records what happened to a lost worker.
   void record_lost(int worker_id, const std::string& reason) { lost_[worker_id] = reason; }
 
-  // The keys that are polled periodically during normal operation.
+  // The keys of the board that are polled periodically during normal operation.
   std::vector<std::string> watched_keys() const;
   // Called periodically: detects join requests, and if there are any asks the ranks to stop at the end of a
   // step.
   void poll();
-  // The run must end: workers that joined have no launcher that would end them.
+  // Asks all workers to end. Needed because workers that joined have no launcher that would end them.
   void ask_to_end() { (void)board_.set(kStopKey, ""); }
   // Interrupts the waits of all ranks, so that they report their survivor state.
   void request_survivor_states();
   // The report of an ended worker that was not started by this process, if there is one.
   std::optional<WorkerReport> report_of(int worker_id) const;
   std::optional<WorkerReport> wait_for_report(int worker_id) const;
-  // Whether it is better to wait for lost ranks than to continue without them (recovery/repair.h): for a
-  // limited time, and until a worker joins.
+  // Whether it is better to wait for lost ranks than to continue without them (recovery/repair.h): waiting
+  // lasts for a limited time, and at most until a worker joins.
   bool should_wait_for_lost(const std::vector<SurvivorState>& survivor_states);
   // Called when all live ranks have reported their survivor state.
   tl::expected<MembershipChange, std::string> change_membership(
       const std::vector<SurvivorState>& survivor_states);
 
  private:
-  // The newest state may be in hosts' memory, which only processes on those hosts can read.
+  // Makes hosts copy the checkpoints in their memory to the run's folder: the newest state may be there,
+  // and only processes on those hosts can read it.
   void collect_memory(const std::vector<SurvivorState>& survivor_states);
   void wait_for_memory(int rank, const Deadline& deadline) const;
   void add_joining_workers_to_memory(const std::vector<int>& joining_workers) const;
@@ -121,23 +125,23 @@ class MembershipCoordinator {
   int num_staying_;
   std::vector<WorkerEntry> workers_;
   std::map<std::int64_t, Plan>
-      plans_;  // [epoch]: at the beginning of this generation; later plans are in the run's folder
+      plans_;  // [epoch]: plans up to the beginning of this generation; later plans are in the run's folder
   std::map<int, std::string> lost_;  // worker ids lost in this generation
   bool has_begun_ = false;
-  std::map<int, std::string> hanging_workers_;  // worker ids that hang although their processes live
+  std::map<int, std::string> hanging_workers_;  // by worker id: live processes that hang, with a description
   std::map<std::int64_t, WorkerJoinRequest> join_requests_;  // by number
   std::int64_t next_join_number_ = 1;
   InterimPlanner interim_planner_;
-  std::optional<InterimPlan> interim_plan_;  // the one in use, while it may still be improved
+  std::optional<InterimPlan> interim_plan_;  // the plan in use, while it may still be improved
   std::future<void> improving_;
   std::vector<Outage> outages_;   // all losses so far, in seconds of this process's clock
-  std::optional<Deadline> wait_;  // for lost ranks to return
+  std::optional<Deadline> wait_;  // until when to wait for lost ranks to return
 };
 
 // The key under which a joined worker reports its end.
 std::string worker_report_key(int worker_id);
-// Whether some process has started this generation. Claims of earlier runs in the folder are removed at the
-// start.
+// Whether some process has claimed (started) this generation. Claims that earlier runs left in the folder
+// are removed when a run starts.
 bool has_claim(const Path& run, int generation);
 // The order of the claimed generation; nullopt if it is not claimed or cannot be read.
 std::optional<MembershipChange> claimed_change(const Path& run, int generation);

@@ -18,9 +18,9 @@ std::string memory_owner(const Path& run) {
 }
 
 bool is_own_folder(const Path& folder) {
-  struct stat facts {};
-  return ::lstat(folder.c_str(), &facts) == 0 && S_ISDIR(facts.st_mode) && facts.st_uid == ::geteuid() &&
-         (facts.st_mode & 077) == 0;
+  struct stat folder_stat {};
+  return ::lstat(folder.c_str(), &folder_stat) == 0 && S_ISDIR(folder_stat.st_mode) &&
+         folder_stat.st_uid == ::geteuid() && (folder_stat.st_mode & 077) == 0;
 }
 
 void check_space(const Path& base, const MemoryRequirement& requirement) {

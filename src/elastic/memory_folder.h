@@ -1,5 +1,5 @@
-// The folder of a run in a host's memory: its record in the run's folder, its name, its owner and its
-// space. Shared by memory_level.h and host_memory.h.
+// The folder of a run in a host's memory: its record in the run's folder, its name, its owner and the space
+// it needs. Shared by memory_level.h and host_memory.h.
 #pragma once
 
 #include <string>
@@ -10,11 +10,12 @@
 
 namespace optimus {
 
-// In the run's folder: names the folder in memory.
+// The file in the run's folder that names the folder in memory.
 inline constexpr const char* kMemoryFile = "memory.json";
-// The beginning of the folder's own name.
+// The prefix of the folder's own name.
 inline constexpr std::string_view kMemoryName = "optimus-";
-// What memory.json records about the run that the folder belongs to: a copy of the run has another path.
+// What memory.json records to identify the run that the folder belongs to: a copy of the run has another
+// path.
 std::string memory_owner(const Path& run);
 // Whether only this user has access: in a world-writable folder another user may have created one of that
 // name.

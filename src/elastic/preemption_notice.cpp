@@ -43,23 +43,24 @@ bool is_preemption_notice(int status, std::string_view body) {
   }
 }
 
-PreemptionNotice::Place PreemptionNotice::parse(const std::string& where) {
-  if (!starts_with(where, kScheme)) {
-    if (where.empty() || where.find("://") != std::string::npos)
-      throw UserError("--notice {}: expected a file path or http://HOST/PATH", in_quotes(where));
-    return {.path = where};
+PreemptionNotice::Place PreemptionNotice::parse(const std::string& source) {
+  if (!starts_with(source, kScheme)) {
+    if (source.empty() || source.find("://") != std::string::npos)
+      throw UserError("--notice {}: expected a file path or http://HOST/PATH", in_quotes(source));
+    return {.path = source};
   }
-  const std::string rest = where.substr(kScheme.size());
+  const std::string rest = source.substr(kScheme.size());
   const std::size_t slash = rest.find('/');
   const std::string place = rest.substr(0, slash);
   Place result{.path = slash == std::string::npos ? "/" : rest.substr(slash)};
   const bool has_port = place.rfind(':') != std::string::npos && place.back() != ']';
-  std::tie(result.host, result.port) = parse_host_port(has_port ? place : place + ":80", "--notice " + where);
+  std::tie(result.host, result.port) =
+      parse_host_port(has_port ? place : place + ":80", "--notice " + source);
   return result;
 }
 
-PreemptionNotice::PreemptionNotice(const std::string& where)
-    : location_(parse(where)), thread_([this] { watch(); }) {}
+PreemptionNotice::PreemptionNotice(const std::string& source)
+    : location_(parse(source)), thread_([this] { watch(); }) {}
 
 PreemptionNotice::~PreemptionNotice() {
   is_stopping_ = true;
@@ -98,9 +99,9 @@ void PreemptionNotice::watch() {
 
 StopToken with_preemption_notice(const StopToken& stop, const std::string& option,
                                  const Environment& environment) {
-  const std::string where = environment("OPTIMUS_NOTICE").value_or(option);
-  if (where.empty()) return stop;
-  return stop.combined_with(StopToken([notice = std::make_shared<PreemptionNotice>(where)] {
+  const std::string location = environment("OPTIMUS_NOTICE").value_or(option);
+  if (location.empty()) return stop;
+  return stop.combined_with(StopToken([notice = std::make_shared<PreemptionNotice>(location)] {
     return notice->is_given() ? StopRequest::leave : StopRequest::none;
   }));
 }

@@ -13,7 +13,7 @@
 
 namespace optimus {
 
-// Interprets a provider's response: HTTP 200 with any content except "FALSE", "NONE" and nothing is a notice
+// Interprets a provider's response: HTTP 200 is a notice unless the content is empty, "FALSE" or "NONE"
 // (Google, Amazon); in a JSON object with "Events", only events that reclaim the machine count (Azure:
 // Preempt, Terminate).
 bool is_preemption_notice(int status, std::string_view body);
@@ -22,13 +22,13 @@ bool is_preemption_notice(int status, std::string_view body);
 class PreemptionNotice {
  public:
   struct Place {
-    std::string host{};  // empty: `path` is a file
+    std::string host{};  // if empty, `path` is a file
     int port = 0;
     std::string path;
   };
   // A file path, or http://HOST[:PORT]/PATH. Throws UserError for anything else.
-  static Place parse(const std::string& where);
-  explicit PreemptionNotice(const std::string& where);
+  static Place parse(const std::string& source);
+  explicit PreemptionNotice(const std::string& source);
   ~PreemptionNotice();
   PreemptionNotice(const PreemptionNotice&) = delete;
 
@@ -36,7 +36,8 @@ class PreemptionNotice {
 
  private:
   void watch();
-  bool wait_until(std::chrono::system_clock::time_point instant) const;  // false: the watch was stopped
+  // Returns false if the watch was stopped
+  bool wait_until(std::chrono::system_clock::time_point instant) const;
   bool poll() const;
 
   const Place location_;

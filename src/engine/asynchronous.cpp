@@ -42,11 +42,11 @@ std::vector<int> backward_starts(const Program& program, const Order& order) {
 
 }  // namespace
 
-std::vector<int> delays(Schedule schedule, const StagePosition& at) {
-  std::vector<int> result(static_cast<std::size_t>(at.num_microbatches));
+std::vector<int> delays(Schedule schedule, const StagePosition& position) {
+  std::vector<int> result(static_cast<std::size_t>(position.num_microbatches));
   if (!is_asynchronous(schedule)) return result;
   int num_updates = 0;
-  for (const Slot& slot : order_of(schedule, at)) {
+  for (const Slot& slot : order_of(schedule, position)) {
     int& delay = result[static_cast<std::size_t>(slot.microbatch)];
     if (slot.work == Work::forward) delay = -num_updates;
     if (slot.work == Work::backward) delay += num_updates;
@@ -119,14 +119,14 @@ void WeightVersions::end_step() {
 // The copy contains the weights before their last update. The difference of nearby values in a 16-bit type is
 // exact.
 void WeightVersions::update_velocity() {
-  const double left = std::pow(options_.decay, 1.0 / longest_delay_);
+  const double remaining = std::pow(options_.decay, 1.0 / longest_delay_);
   for (const int block : blocks_) {
     const auto at = static_cast<std::size_t>(block);
     if (!has_new_update_[at]) continue;
     has_new_update_[at] = false;
     if (options_.decay > 0)
-      velocities_[at].mul_(left).sub_(saved_weights_[at].front().sub_(parameters_.block(block).weights),
-                                      1 - left);
+      velocities_[at].mul_(remaining).sub_(saved_weights_[at].front().sub_(parameters_.block(block).weights),
+                                           1 - remaining);
   }
 }
 
@@ -171,12 +171,14 @@ void MicrobatchUpdates::begin(const std::vector<std::int64_t>& counted, const Up
   for (std::int64_t m = 0; m < num; ++m) {
     const auto targets = static_cast<double>(counted[static_cast<std::size_t>(m)]);
     if (targets == 0) continue;
-    const std::int64_t before = num_updates + count_++;
+    const std::int64_t num_updates_before = num_updates + count_++;
     double rate = options.learning_rate;
-    if (const std::int64_t all = options.pipemare.num_rescheduled; is_rescheduled_ && before < all)
-      rate /= std::pow(delay_, 1 - static_cast<double>(before) / static_cast<double>(all));
-    numbers_[static_cast<std::size_t>(m)] = step_scalars_after_gate(
-        device_, rate, before + 1, 1 / targets, {.beta1 = options.beta1, .beta2 = options.beta2, .clip = 0});
+    if (const std::int64_t all = options.pipemare.num_rescheduled;
+        is_rescheduled_ && num_updates_before < all)
+      rate /= std::pow(delay_, 1 - static_cast<double>(num_updates_before) / static_cast<double>(all));
+    numbers_[static_cast<std::size_t>(m)] =
+        step_scalars_after_gate(device_, rate, num_updates_before + 1, 1 / targets,
+                                {.beta1 = options.beta1, .beta2 = options.beta2, .clip = 0});
     weights.data_ptr<double>()[m] = 1 / (targets * targets);
   }
   weights_ = weights.to(device_);

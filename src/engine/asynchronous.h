@@ -26,7 +26,7 @@ namespace optimus {
 
 // Number of updates that the stage makes between the forward and the backward of each micro-batch,
 // [micro-batch]. All 0 under synchronous schedules.
-std::vector<int> delays(Schedule schedule, const StagePosition& at);
+std::vector<int> delays(Schedule schedule, const StagePosition& position);
 
 // PipeDream: copies of the weights that outstanding forwards have used. PipeMare: one corrected copy, and the
 // velocity.

@@ -74,7 +74,7 @@ bool has_same_split(const LayerStrategy& a, const LayerStrategy& b) { return a.t
 
 std::int64_t num_sequences(const Batch& batch) {
   std::int64_t count = 0;
-  for (const Microbatch& one : batch.microbatches) count += std::ssize(one.samples);
+  for (const Microbatch& microbatch : batch.microbatches) count += std::ssize(microbatch.samples);
   return count;
 }
 
@@ -129,7 +129,7 @@ Batch build_batch(const Plan& plan, std::int64_t step, std::int64_t first_sample
   const PlanLocation location = location_of(plan, device);
   const Pipeline& pipeline = plan.pipelines[static_cast<std::size_t>(location.pipeline)];
   const Stage& stage = pipeline.stages[static_cast<std::size_t>(location.stage)];
-  const int counted = split_of(stage, stage.chunks.back().end() - 1);
+  const int counted = split_of(stage, stage.chunks.back().end_block() - 1);
   if (is_asynchronous(plan.schedule)) {
     std::int64_t next = num_sequences_before(plan, location.pipeline);
     for (const int size : pipeline.microbatches) {
@@ -139,14 +139,15 @@ Batch build_batch(const Plan& plan, std::int64_t step, std::int64_t first_sample
   }
   int number = 0;
   for (const Side& split : splits_of(stage)) {
-    std::int64_t before = num_sequences_before(plan, location.pipeline);
+    std::int64_t num_sequences_before_pipeline = num_sequences_before(plan, location.pipeline);
     for (const int size : pipeline.microbatches) {
       Microbatch& microbatch = batch.microbatches.emplace_back();
-      const ActivationShare own = share_of(split, location.index, size, plan.sequence_length, false);
-      if (split.strategy.cp > 1) microbatch.context = own.positions;
+      const ActivationShare own_share = share_of(split, location.index, size, plan.sequence_length, false);
+      if (split.strategy.cp > 1) microbatch.context = own_share.positions;
       // the device's share of each sequence
       const double part = split.strategy.cp > 1 ? 1.0 / split.strategy.cp : 1;
-      for (std::int64_t place = before + own.samples.begin; place < before + own.samples.end; ++place) {
+      for (std::int64_t place = num_sequences_before_pipeline + own_share.samples.begin;
+           place < num_sequences_before_pipeline + own_share.samples.end; ++place) {
         const std::int64_t i = assignment.sample[static_cast<std::size_t>(place)];
         const Sample& sample = read(i);
         append(microbatch, sample, plan.sequence_length, first_sample + i);
@@ -156,7 +157,7 @@ Batch build_batch(const Plan& plan, std::int64_t step, std::int64_t first_sample
             batch.expected_squares += part * average;
       }
       drop_trivial_segments(microbatch, plan.sequence_length);
-      before += size;
+      num_sequences_before_pipeline += size;
     }
     ++number;
   }
@@ -189,10 +190,10 @@ std::vector<double> squares_of(const Samples& samples, const Plan& plan, std::in
   if (samples.have_equal_lengths()) return result;
   for (std::size_t i = 0; i < result.size(); ++i) {
     result[i] = 0;
-    std::int64_t left = plan.sequence_length;
+    std::int64_t remaining = plan.sequence_length;
     for (const std::int64_t length : samples.lengths(first_sample + static_cast<std::int64_t>(i))) {
-      result[i] += square(std::min(left, length));
-      left -= std::min(left, length);
+      result[i] += square(std::min(remaining, length));
+      remaining -= std::min(remaining, length);
     }
   }
   return result;
@@ -212,11 +213,12 @@ Sample truncate_sample(Sample sample, std::int64_t max_tokens) {
 
 Batch read_batch(const Samples& samples, const Plan& plan, std::int64_t step, std::int64_t first_sample,
                  int device, SampleOrder dealing) {
-  std::map<std::int64_t, Sample> known;  // cache: blocks that split differently read mostly the same samples
+  std::map<std::int64_t, Sample>
+      sample_cache;  // cache: blocks that split differently read mostly the same samples
   return build_batch(plan, step, first_sample, device,
                      assignment(plan, squares_of(samples, plan, first_sample), dealing),
                      [&](std::int64_t i) -> const Sample& {
-                       const auto [at, is_new] = known.try_emplace(i);
+                       const auto [at, is_new] = sample_cache.try_emplace(i);
                        if (is_new)
                          at->second = truncate_sample(samples.read(first_sample + i), plan.sequence_length);
                        return at->second;

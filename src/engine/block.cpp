@@ -46,7 +46,7 @@ namespace {
 PositionMap positions_of(const Pass& pass) {
   const std::vector<Span>& spans = pass.microbatch->host->context;
   if (spans.empty()) return {};
-  PositionMap map{.first = spans[0].begin};
+  PositionMap map{.first_position = spans[0].begin};
   if (spans.size() > 1) map.jump_at = spans[0].size(), map.jump = spans[1].begin - spans[0].end;
   return map;
 }
@@ -57,9 +57,9 @@ DropoutSite dropout_site(const Pass& pass, double rate, int layer, std::string_v
                          std::int64_t first_row) {
   if (!pass.is_training || rate == 0) return {};
   return {rate,
-          pass.dropout.with(static_cast<std::uint64_t>(pass.step))
-              .with(static_cast<std::uint64_t>(layer + 1))
-              .with(site),
+          pass.dropout.derive(static_cast<std::uint64_t>(pass.step))
+              .derive(static_cast<std::uint64_t>(layer + 1))
+              .derive(site),
           pass.microbatch->host->samples,
           pass.own_length,
           first_row,

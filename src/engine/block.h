@@ -62,7 +62,8 @@ class KeyValueCache;  // generation
 struct Pass {
   std::vector<const ActivationTensors*> activation_buffers;
   const BlockViews* weights = nullptr;
-  const at::Tensor* next = nullptr;   // destination of the block's output: the saved input of the next block
+  const at::Tensor* next_input =
+      nullptr;                        // destination of the block's output: the saved input of the next block
   const at::Tensor* below = nullptr;  // destination of the block's input gradient
   const DeviceMicrobatch* microbatch = nullptr;
   std::int64_t sequence_length = 0, own_length = 0;  // of a sequence, and of its positions on this device

@@ -92,7 +92,7 @@ namespace {
 // A tied embedding belongs to the first block, or to the head in a stage without the first block.
 Layout with_own_copies(Layout layout, const std::vector<LogicalTensor>& tensors, const Stage& stage,
                        int head) {
-  if (stage.chunks.front().first() == 0) return layout;
+  if (stage.chunks.front().first_block() == 0) return layout;
   for (std::size_t t = 0; t < tensors.size(); ++t)
     if (tensors[t].is_also_head) layout.tensors[t].block = head;
   return layout;
@@ -111,14 +111,14 @@ std::vector<BlockShape> block_shapes(const Plan& plan, const ModelSpec& model, i
   };
   const Layout whole_layout = own_rows(layout_of(without_shards(plan), model, StateKind::weights));
   const Layout shard_layout = own_rows(layout_of(plan, model, StateKind::optimizer));
-  const Storage whole = build_storage(whole_layout, RankIndex(whole_layout), Rank{device}, spec);
+  const Storage whole_storage = build_storage(whole_layout, RankIndex(whole_layout), Rank{device}, spec);
   const Storage sharded = build_storage(shard_layout, RankIndex(shard_layout), Rank{device}, spec);
-  ensure(whole.entries.size() == sharded.entries.size(),
-         "{} tensors in whole storage, but {} in sharded storage", whole.entries.size(),
+  ensure(whole_storage.entries.size() == sharded.entries.size(),
+         "{} tensors in whole storage, but {} in sharded storage", whole_storage.entries.size(),
          sharded.entries.size());
   std::vector<BlockShape> shapes(static_cast<std::size_t>(num_blocks(model)));
-  for (std::size_t e = 0; e < whole.entries.size(); ++e) {
-    const StorageEntry &part = whole.entries[e], &shard = sharded.entries[e];
+  for (std::size_t e = 0; e < whole_storage.entries.size(); ++e) {
+    const StorageEntry &part = whole_storage.entries[e], &shard = sharded.entries[e];
     const LogicalTensor& tensor = tensors[static_cast<std::size_t>(part.tensor)];
     const int block = whole_layout.tensors[static_cast<std::size_t>(part.tensor)].block;
     BlockShape& shape = shapes[static_cast<std::size_t>(block)];
@@ -134,7 +134,7 @@ std::vector<BlockShape> block_shapes(const Plan& plan, const ModelSpec& model, i
     local_tensor.counted = counted_rows(shard_layout, tensor, part.tensor, device);
     local_tensor.has_weight_decay = tensor.has_weight_decay, local_tensor.is_per_head = tensor.is_per_head;
     shape.tensors.push_back(std::move(local_tensor));
-    shape.whole_elements = whole.buffers[static_cast<std::size_t>(part.buffer)].num_elements;
+    shape.whole_elements = whole_storage.buffers[static_cast<std::size_t>(part.buffer)].num_elements;
     shape.shard_elements = sharded.buffers[static_cast<std::size_t>(shard.buffer)].num_elements;
   }
   for (BlockShape& shape : shapes)

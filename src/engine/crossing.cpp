@@ -13,7 +13,7 @@ namespace {
 const Stage& stage_containing(const Pipeline& pipeline, int block) {
   for (const Stage& stage : pipeline.stages)
     for (const Chunk& chunk : stage.chunks)
-      if (block >= chunk.first() && block < chunk.end()) return stage;
+      if (block >= chunk.first_block() && block < chunk.end_block()) return stage;
   ensure(false, "no stage contains block {}", block);
   return pipeline.stages.front();
 }
@@ -27,13 +27,13 @@ std::vector<Span> rows_of(const ActivationShare& share, const std::vector<Box>& 
   std::int64_t length = 0;
   for (const Span& span : share.positions) length += span.size();
   const auto local = [&](std::int64_t position) {
-    std::int64_t before = 0;
+    std::int64_t num_rows_before = 0;
     for (const Span& span : share.positions) {
-      if (position >= span.begin && position < span.end) return before + position - span.begin;
-      before += span.size();
+      if (position >= span.begin && position < span.end) return num_rows_before + position - span.begin;
+      num_rows_before += span.size();
     }
     ensure(false, "position {} is not on this device", position);
-    return before;
+    return num_rows_before;
   };
   std::vector<Span> rows;
   for (const Box& box : boxes)
@@ -95,13 +95,13 @@ void copy_part(const at::Tensor& from, const MessagePart& from_part, const at::T
 }
 
 enum class Tag { activation, gradient };
-int tag_of(const Instruction& at) {
-  return static_cast<int>(at.is_backward ? Tag::gradient : Tag::activation);
+int tag_of(const Instruction& instruction) {
+  return static_cast<int>(instruction.is_backward ? Tag::gradient : Tag::activation);
 }
 
-std::string description_of(const Instruction& at) {
-  return fmt::format("{} of block {}, micro-batch {}", at.is_backward ? "gradients" : "activations", at.block,
-                     at.microbatch);
+std::string description_of(const Instruction& instruction) {
+  return fmt::format("{} of block {}, micro-batch {}", instruction.is_backward ? "gradients" : "activations",
+                     instruction.block, instruction.microbatch);
 }
 
 }  // namespace
@@ -132,12 +132,12 @@ Crossings::Crossings(const Plan& plan, const ModelSpec& model, const Program& pr
 }
 
 // at.block is the local end: the receiving block if is_receiver, otherwise the sending one.
-Crossings::Sides Crossings::sides_of(const Instruction& at, bool is_receiver) const {
-  const int step = at.is_backward == is_receiver ? 1 : -1, other_block = at.block + step;
+Crossings::Sides Crossings::sides_of(const Instruction& instruction, bool is_receiver) const {
+  const int step = instruction.is_backward == is_receiver ? 1 : -1, other_block = instruction.block + step;
   const Stage& other = stage_containing(pipeline_, other_block);
-  const Side own_part = side_of(stage_, at.block), far = side_of(other, other_block);
+  const Side own_part = side_of(stage_, instruction.block), far = side_of(other, other_block);
   return {is_receiver ? far : own_part, is_receiver ? own_part : far, other,
-          output_width(model_, std::min(at.block, other_block))};
+          output_width(model_, std::min(instruction.block, other_block))};
 }
 
 MessagePart Crossings::part_of(const Instruction& message) const {

@@ -56,7 +56,7 @@ class Crossings {
     MessagePart from{}, to{};  // from: only for data that stays on the device
   };
   struct Sides;
-  Sides sides_of(const Instruction& at, bool is_receiver) const;
+  Sides sides_of(const Instruction& instruction, bool is_receiver) const;
   MessagePart part_of(const Instruction& message) const;
   void find_arrivals();
   Span own_columns(int block, std::int64_t width) const;

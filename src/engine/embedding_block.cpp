@@ -28,13 +28,13 @@ class EmbeddingBlock final : public Block {
 
   void backward_weight(Part, const Pass& pass) override {
     const BlockViews& tables = *pass.weights;
-    at::Tensor words = tables[kWords].gradient, positions, types;
+    at::Tensor word_embeddings = tables[kWords].gradient, positions, types;
     at::Tensor gradient = pass[part_.is_sequence_parallel ? "embedding.whole.gradient" : "output.gradient"];
     if (!part_.is_sequence_parallel) {
       begin_backward(pass);
       positions = tables[kPositions].gradient, types = tables[kTypes].gradient;
     }
-    services_.kernels.embedding_backward(gradient, own_ids(pass), pass.microbatch->positions, words,
+    services_.kernels.embedding_backward(gradient, own_ids(pass), pass.microbatch->positions, word_embeddings,
                                          positions, types);
   }
 
@@ -66,12 +66,12 @@ class EmbeddingBlock final : public Block {
                               *kNormBias = "embedding.norm.bias";
   bool has_norm(const Pass& pass) const { return (*pass.weights)[kNorm].weight.defined(); }
   at::Tensor sum_of(const Pass& pass) const {
-    return has_norm(pass) ? pass["embedding.norm.input"] : *pass.next;
+    return has_norm(pass) ? pass["embedding.norm.input"] : *pass.next_input;
   }
 
   // Computes the residual stream from the sum of tables, for all tokens or the own slice.
   void finish(const Pass& pass) {
-    at::Tensor y = *pass.next;
+    at::Tensor y = *pass.next_input;
     if (has_norm(pass)) {
       at::Tensor statistics = pass["embedding.norm.statistics"];
       services_.kernels.norm(norm_options(), sum_of(pass), (*pass.weights)[kNorm].weight,

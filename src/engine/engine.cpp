@@ -91,7 +91,7 @@ std::string Engine::recording_status() const {
 // of them counts.
 void Engine::begin_numbers(bool is_training) {
   if (fp8_ != nullptr) fp8_->begin_step(is_training);
-  const bool has_loss = stage_.chunks.back().end() == plan_.num_blocks;
+  const bool has_loss = stage_.chunks.back().end_block() == plan_.num_blocks;
   const bool is_first =
       has_loss && program_.location.index % strategy_of(stage_, plan_.num_blocks - 1).tp == 0;
   host_numbers_.zero_();
@@ -140,7 +140,7 @@ void Engine::load(const Batch& batch) {
          batch.sequence_length);
   num_counted_ = batch.num_counted, num_tokens_ = batch.num_tokens;
   // On the CPU the batch's own memory is used, on other devices a tensor at a fixed address.
-  const auto put = [&](const auto& values, at::ScalarType type, at::Tensor& to) {
+  const auto copy_values = [&](const auto& values, at::ScalarType type, at::Tensor& to) {
     void* data = const_cast<void*>(static_cast<const void*>(values.data()));  // from_blob reads only
     const at::Tensor from = at::from_blob(data, {std::ssize(values)}, type);
     if (options_.device.is_cpu()) {
@@ -154,10 +154,11 @@ void Engine::load(const Batch& batch) {
   };
   for (std::size_t m = 0; m < microbatches_.size(); ++m) {
     const Microbatch& host = batch.microbatches[m];
-    DeviceMicrobatch& here = microbatches_[m];
-    here.host = &host;
-    put(host.ids, at::kLong, here.ids), put(host.targets, at::kLong, here.targets);
-    put(host.positions, at::kInt, here.positions);
+    DeviceMicrobatch& microbatch = microbatches_[m];
+    microbatch.host = &host;
+    copy_values(host.ids, at::kLong, microbatch.ids),
+        copy_values(host.targets, at::kLong, microbatch.targets);
+    copy_values(host.positions, at::kInt, microbatch.positions);
   }
   for (Pass& pass : passes_) pass.step = batch.step;
 }
@@ -186,21 +187,22 @@ CommOutcome<void> Engine::run(const RunMode& mode) {
 }
 
 CommOutcome<void> Engine::end_before(std::size_t index) {
-  const Instruction& next = program_.instructions[index];
-  for (const int wait : program_.waits(next))
+  const Instruction& instruction = program_.instructions[index];
+  for (const int wait : program_.waits(instruction))
     if (CommOutcome<void> done = end(wait); !done) return done;
-  const bool is_in_order =
-      next.lane != Lane::compute && next.lane != Lane::host && next.lane != Lane::transfer;
+  const bool is_in_order = instruction.lane != Lane::compute && instruction.lane != Lane::host &&
+                           instruction.lane != Lane::transfer;
   if (!is_in_order) return {};
-  return end(std::exchange(last_on_lane_[static_cast<std::size_t>(next.lane)], static_cast<int>(index)));
+  return end(
+      std::exchange(last_on_lane_[static_cast<std::size_t>(instruction.lane)], static_cast<int>(index)));
 }
 
 CommOutcome<void> Engine::execute(std::size_t index) {
-  const Instruction& next = program_.instructions[index];
+  const Instruction& instruction = program_.instructions[index];
   versions_.before(index);
   for (const int buffer : cleared_[index])
     if (!mode_.is_forward_only) flats_[static_cast<std::size_t>(buffer)].zero_();
-  switch (next.op) {
+  switch (instruction.op) {
     case Op::load_batch:
       break;  // done before the step begins
     case Op::forward:
@@ -229,16 +231,16 @@ CommOutcome<void> Engine::execute(std::size_t index) {
     case Op::sync_gradients:
     case Op::send_copy:
     case Op::receive_copy:
-      pending_[index] = state_.begin(next, buffers_of(index));
+      pending_[index] = state_.begin(instruction, buffers_of(index));
       break;
     case Op::step_gate:
       return is_asynchronous(plan_.schedule) ? end_updates() : pass_gate();
     case Op::optimizer:
-      is_asynchronous(plan_.schedule) ? update_immediately(next) : update_after_gate(index);
+      is_asynchronous(plan_.schedule) ? update_immediately(instruction) : update_after_gate(index);
       break;
     case Op::dispatch:
     case Op::combine:
-      ensure(false, "instruction {} is not supported", text(next.op));
+      ensure(false, "instruction {} is not supported", text(instruction.op));
   }
   return {};
 }
@@ -247,18 +249,20 @@ CommOutcome<void> Engine::end(int index) {
   if (index < 0 || pending_[static_cast<std::size_t>(index)] == nullptr) return {};
   const auto at = static_cast<std::size_t>(index);
   std::unique_ptr<Pending> pending = std::move(pending_[at]);
-  const Instruction& ended = program_.instructions[at];
-  if (CommOutcome<void> done = pending->wait(Deadline::after(options_.timeout, text(ended.op))); !done) {
+  const Instruction& instruction = program_.instructions[at];
+  if (CommOutcome<void> done = pending->wait(Deadline::after(options_.timeout, text(instruction.op)));
+      !done) {
     done.error().operation +=
-        fmt::format(" ({}{}, stage {})", text(ended.op),
-                    ended.microbatch < 0 ? "" : fmt::format(", micro-batch {}", ended.microbatch),
+        fmt::format(" ({}{}, stage {})", text(instruction.op),
+                    instruction.microbatch < 0 ? "" : fmt::format(", micro-batch {}", instruction.microbatch),
                     program_.location.stage);
     return done;
   }
-  const bool belongs_to_state = ended.lane == Lane::gather || ended.lane == Lane::reduce,
-             belongs_to_block = ended.lane == Lane::tensor && ended.serves != Op::receive;
-  if (belongs_to_state) state_.end(ended, buffers_of(at));
-  if (belongs_to_block) blocks_[static_cast<std::size_t>(ended.block)]->end_exchange(ended, pass_of(at));
+  const bool belongs_to_state = instruction.lane == Lane::gather || instruction.lane == Lane::reduce,
+             belongs_to_block = instruction.lane == Lane::tensor && instruction.serves != Op::receive;
+  if (belongs_to_state) state_.end(instruction, buffers_of(at));
+  if (belongs_to_block)
+    blocks_[static_cast<std::size_t>(instruction.block)]->end_exchange(instruction, pass_of(at));
   if (instruction_log != nullptr) instruction_log->end(at, std::move(pending));
   return {};
 }
@@ -286,17 +290,17 @@ Pass Engine::pass_of(std::size_t index) const {
 // A device may have no sequence of a small micro-batch. Then it has nothing to compute or to exchange inside
 // its tensor group.
 void Engine::compute(std::size_t index) {
-  const Instruction& next = program_.instructions[index];
+  const Instruction& instruction = program_.instructions[index];
   const Pass pass = pass_of(index);
   if (pass.microbatch->host->samples.empty()) return;
   copy_arrivals(index, pass);
-  Block& block = *blocks_[static_cast<std::size_t>(next.block)];
-  if (next.op == Op::forward || next.op == Op::recompute)
-    block.forward(next.part, pass);
-  else if (next.op == Op::backward_input)
-    block.backward_input(next.part, pass);
+  Block& block = *blocks_[static_cast<std::size_t>(instruction.block)];
+  if (instruction.op == Op::forward || instruction.op == Op::recompute)
+    block.forward(instruction.part, pass);
+  else if (instruction.op == Op::backward_input)
+    block.backward_input(instruction.part, pass);
   else
-    block.backward_weight(next.part, pass);
+    block.backward_weight(instruction.part, pass);
 }
 
 void Engine::compute_paced(std::size_t index) {
@@ -309,23 +313,24 @@ void Engine::compute_paced(std::size_t index) {
 // Copies activations that arrived from other blocks to where the block reads them.
 void Engine::copy_arrivals(std::size_t index, const Pass& pass) {
   if (!crossings_.has_arrivals(index)) return;
-  const Instruction& next = program_.instructions[index];
-  const Op op = next.lane == Lane::tensor ? next.serves : next.op;
-  crossings_.unpack_arrivals(index,
-                             pass[op == Op::forward ? input_name(model_, next.block) : "output.gradient"]);
+  const Instruction& instruction = program_.instructions[index];
+  const Op op = instruction.lane == Lane::tensor ? instruction.serves : instruction.op;
+  crossings_.unpack_arrivals(
+      index, pass[op == Op::forward ? input_name(model_, instruction.block) : "output.gradient"]);
 }
 
 std::unique_ptr<Pending> Engine::begin_exchange(std::size_t index) {
-  const Instruction& next = program_.instructions[index];
+  const Instruction& instruction = program_.instructions[index];
   const Pass pass = pass_of(index);
   if (pass.microbatch->host->samples.empty()) return nullptr;
-  if (next.serves == Op::receive) return crossings_.begin_join(index);
+  if (instruction.serves == Op::receive) return crossings_.begin_join(index);
   copy_arrivals(index, pass);
-  const Exchange exchange = blocks_[static_cast<std::size_t>(next.block)]->begin_exchange(next, pass);
-  const Group& group = program_.groups[static_cast<std::size_t>(next.group)];
+  const Exchange exchange =
+      blocks_[static_cast<std::size_t>(instruction.block)]->begin_exchange(instruction, pass);
+  const Group& group = program_.groups[static_cast<std::size_t>(instruction.group)];
   const std::string description =
-      fmt::format("{} of block {}, micro-batch {}", next.is_backward ? "gradients" : "activations",
-                  next.block, next.microbatch);
+      fmt::format("{} of block {}, micro-batch {}", instruction.is_backward ? "gradients" : "activations",
+                  instruction.block, instruction.microbatch);
   switch (exchange.kind) {
     case Exchange::Kind::nothing:
       return nullptr;

@@ -221,7 +221,7 @@ class Engine {
   void update_block(int block, const at::Tensor& numbers);
   void repeat_update(std::size_t index);
   void update(int block, const at::Tensor& numbers, const Updated& updated);
-  void update_immediately(const Instruction& next);
+  void update_immediately(const Instruction& instruction);
   Pass pass_of(std::size_t index) const;
   StateBuffers buffers_of(std::size_t index) const;
   CommOutcome<void> forward_only(const Batch& batch, const RunMode& mode);

@@ -118,9 +118,9 @@ using Reason = std::optional<std::string>;
 // the parts to fp8 separately differs from rounding the sum.
 Reason problem_with_shared_kv_heads(const Plan& plan, const ModelSpec& model, const Stage& stage) {
   for (const int block : fp8_blocks(plan)) {
-    if (block < stage.chunks.front().first() || block >= stage.chunks.back().end()) continue;
+    if (block < stage.chunks.front().first_block() || block >= stage.chunks.back().end_block()) continue;
     for (const Chunk& chunk : stage.chunks) {
-      if (block < chunk.first() || block >= chunk.end()) continue;
+      if (block < chunk.first_block() || block >= chunk.end_block()) continue;
       const LayerStrategy& strategy = strategy_of(stage, block);
       for (int part = 1; part < strategy.tp; ++part)
         if (tensor_part(model, strategy, part).kv_heads.begin <
@@ -137,7 +137,7 @@ Reason problem_with_shared_kv_heads(const Plan& plan, const ModelSpec& model, co
 Reason unsupported_reason(const Plan& plan, const ModelSpec& model, const Stage& stage) {
   if (Reason reason = problem_with_shared_kv_heads(plan, model, stage)) return reason;
   const bool has_both_ends =
-      stage.chunks.front().first() == 0 && stage.chunks.back().end() == plan.num_blocks;
+      stage.chunks.front().first_block() == 0 && stage.chunks.back().end_block() == plan.num_blocks;
   if (model.is_tied && has_both_ends) {
     const LayerStrategy &first = strategy_of(stage, 0), &last = strategy_of(stage, plan.num_blocks - 1);
     if (first.tp != last.tp || first.zero != last.zero || first.shard_group != last.shard_group)
@@ -222,7 +222,7 @@ Engine::~Engine() = default;
 void Engine::make_blocks() {
   blocks_.resize(static_cast<std::size_t>(plan_.num_blocks));
   for (const Chunk& chunk : stage_.chunks)
-    for (int block = chunk.first(); block < chunk.end(); ++block) {
+    for (int block = chunk.first_block(); block < chunk.end_block(); ++block) {
       const LayerStrategy& strategy = strategy_of(stage_, block);
       const TensorPart part = tensor_part(model_, strategy, program_.location.index);
       std::unique_ptr<Block>& new_block = blocks_[static_cast<std::size_t>(block)];
@@ -303,7 +303,7 @@ const BlockViews* Engine::views(const ViewKey& key) {
     block_views = parameters_.views(key.block, whole_weights(key),
                                     whole(key.block, key.gradients, StateKind::gradients));
   // In a stage without the first block, the head's own tensors include a copy of the tied embedding.
-  const bool is_tied_here = model_.is_tied && stage_.chunks.front().first() == 0;
+  const bool is_tied_here = model_.is_tied && stage_.chunks.front().first_block() == 0;
   if (block_kind(model_, key.block) == BlockKind::head && is_tied_here) {
     constexpr const char* kWords = "embedding.words.weight";
     WeightView word_embedding = parameters_.views(0, whole(0, -1, StateKind::weights),
@@ -341,7 +341,7 @@ void Engine::make_passes() {
       pass.own_length = own_length(splits[split], program_.location.index, plan_.sequence_length);
     }
     pass.sequence_length = plan_.sequence_length, pass.ring_step = instruction.ring_step;
-    pass.dropout = RandomKey(static_cast<std::uint64_t>(options_.seed)).with("dropout");
+    pass.dropout = RandomKey(static_cast<std::uint64_t>(options_.seed)).derive("dropout");
     pass.is_recompute = instruction.op == Op::recompute ||
                         (instruction.lane == Lane::tensor && instruction.serves == Op::recompute);
     pass.loss = &loss_sum_;
@@ -360,8 +360,8 @@ void Engine::make_passes() {
 
 namespace {
 
-bool belongs_to_backward(const Instruction& at) {
-  const Op op = at.lane == Lane::tensor ? at.serves : at.op;
+bool belongs_to_backward(const Instruction& instruction) {
+  const Op op = instruction.lane == Lane::tensor ? instruction.serves : instruction.op;
   return op == Op::backward_input || op == Op::backward_weight;
 }
 
@@ -381,14 +381,14 @@ Engine::ViewKey Engine::add_buffers(const Instruction& instruction, Pass& pass) 
       (is_own ? key.gradients : key.tied) = use.buffer;
     else if (buffer.kind == BufferKind::outgoing) {
       if (use.is_write)
-        (belongs_to_backward(instruction) ? pass.below : pass.next) =
+        (belongs_to_backward(instruction) ? pass.below : pass.next_input) =
             &outgoing_[static_cast<std::size_t>(use.buffer)];
     } else if (is_flat(buffer.kind))
       continue;
     else if (is_own)
       pass.activation_buffers.push_back(&activation_buffer);
     else if (buffer.block > instruction.block)
-      pass.next = activation_buffer.find(input_name(model_, buffer.block));
+      pass.next_input = activation_buffer.find(input_name(model_, buffer.block));
     else
       pass.below = activation_buffer.find("output.gradient");
   }
@@ -398,25 +398,27 @@ Engine::ViewKey Engine::add_buffers(const Instruction& instruction, Pass& pass) 
 // The first weight gradient of a block in a step overwrites the result of the previous step; all other
 // gradients are cleared. This does not apply to gradients that are reduced to shards.
 void Engine::mark_first_passes() {
-  std::set<std::pair<int, Part>> seen;
+  std::set<std::pair<int, Part>> seen_blocks;
   std::vector<at::Tensor> written;
   // each update clears the gradients that it used
   if (is_asynchronous(plan_.schedule)) return clear_other_ranges(written);
   for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
-    const Instruction& next = program_.instructions[i];
-    if (next.lane != Lane::compute || next.op == Op::optimizer) continue;
-    const LayerStrategy& strategy = strategy_of(stage_, next.block);
-    const bool is_head = block_kind(model_, next.block) == BlockKind::head;
+    const Instruction& instruction = program_.instructions[i];
+    if (instruction.lane != Lane::compute || instruction.op == Op::optimizer) continue;
+    const LayerStrategy& strategy = strategy_of(stage_, instruction.block);
+    const bool is_head = block_kind(model_, instruction.block) == BlockKind::head;
     const Op first = !is_head ? Op::backward_weight : strategy.tp == 1 ? Op::forward : Op::backward_input;
-    if (next.op != first || parameters_.shape(next.block).is_sharded(StateKind::gradients)) continue;
+    if (instruction.op != first || parameters_.shape(instruction.block).is_sharded(StateKind::gradients))
+      continue;
     // A device may have nothing to compute in a small micro-batch.
     const Side side{static_cast<int>(stage_.devices.size()), strategy};
-    const int sequences = pipeline_.microbatches[static_cast<std::size_t>(next.microbatch)];
+    const int sequences = pipeline_.microbatches[static_cast<std::size_t>(instruction.microbatch)];
     if (share_of(side, program_.location.index, sequences, plan_.sequence_length, false).num_tokens() == 0)
       continue;
-    if (!seen.emplace(next.block, next.part).second) continue;
+    if (!seen_blocks.emplace(instruction.block, instruction.part).second) continue;
     passes_[i].is_first = true;
-    for (const std::string& name : blocks_[static_cast<std::size_t>(next.block)]->overwritten_gradients())
+    for (const std::string& name :
+         blocks_[static_cast<std::size_t>(instruction.block)]->overwritten_gradients())
       if (const at::Tensor& sums = (*passes_[i].weights)[name].gradient; sums.defined())
         written.push_back(sums);
   }

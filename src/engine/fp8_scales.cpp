@@ -46,8 +46,8 @@ void Fp8Scales::begin_step(bool is_training) {
 
 void Fp8Scales::end_step(bool counts) {
   if (!counts) return;
-  const at::Tensor here = maxima_.to(at::kCPU);
-  const auto* const values = here.const_data_ptr<float>();
+  const at::Tensor host_maxima = maxima_.to(at::kCPU);
+  const auto* const values = host_maxima.const_data_ptr<float>();
   history_.add({values, values + num_slots_}, window_);
 }
 

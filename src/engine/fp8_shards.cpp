@@ -61,7 +61,7 @@ void Fp8Shards::pack(const at::Tensor& own_shard, Fp8Scales& scales, const Kerne
   }
 }
 
-void Fp8Shards::unpack(const at::Tensor& all, const Fp8Scales& scales, const at::Tensor& whole) const {
+void Fp8Shards::unpack(const at::Tensor& gathered, const Fp8Scales& scales, const at::Tensor& whole) const {
   for (const Piece& piece : pieces_) {
     const LocalTensor& local_tensor = piece.local_tensor;
     for (int member = 0; member < num_shards_; ++member) {
@@ -71,7 +71,7 @@ void Fp8Shards::unpack(const at::Tensor& all, const Fp8Scales& scales, const at:
       const at::Tensor to =
           whole.narrow(0, local_tensor.offset + first * local_tensor.row, rows * local_tensor.row)
               .view({rows, local_tensor.row});
-      to.copy_(rows_of(all.narrow(0, member * bytes_, bytes_), piece, rows));
+      to.copy_(rows_of(gathered.narrow(0, member * bytes_, bytes_), piece, rows));
       if (piece.slot >= 0) to.mul_(scales.inverse(piece.slot));
     }
   }

@@ -27,7 +27,7 @@ class Fp8Shards {
   void pack(const at::Tensor& own_shard, Fp8Scales& scales, const Kernels& kernels,
             const at::Tensor& to) const;
   // all: the concatenated bytes of all members. whole: flat, in whole order; matrices have fp8 values.
-  void unpack(const at::Tensor& all, const Fp8Scales& scales, const at::Tensor& whole) const;
+  void unpack(const at::Tensor& gathered, const Fp8Scales& scales, const at::Tensor& whole) const;
 
  private:
   struct Piece {

@@ -87,16 +87,16 @@ std::vector<std::int64_t> generate(const ModelSpec& model, Precision precision, 
   at::Tensor logits = Engine(plan_for(extended_model, precision, std::ssize(prompt)), extended_model,
                              parameters, engine_options)
                           .logits(batch_of(prompt, 0), &cache);
-  Engine one(plan_for(extended_model, precision, 1), extended_model, parameters, engine_options);
+  Engine reference_engine(plan_for(extended_model, precision, 1), extended_model, parameters, engine_options);
   const std::vector<std::int64_t>& ends = options.end_tokens;
-  const RandomKey key = RandomKey(static_cast<std::uint64_t>(options.seed)).with("generate");
+  const RandomKey key = RandomKey(static_cast<std::uint64_t>(options.seed)).derive("generate");
   while (std::ssize(result) < options.num_tokens) {
     const double uniform = random_uniform(key, static_cast<std::uint64_t>(result.size()));
     result.push_back(select_token(logits[logits.size(0) - 1], options, uniform));
     if (options.on_token) options.on_token(result.back());
     if (std::count(ends.begin(), ends.end(), result.back()) > 0) break;
     if (std::ssize(result) < options.num_tokens)
-      logits = one.logits(batch_of({result.back()}, cache.length()), &cache);
+      logits = reference_engine.logits(batch_of({result.back()}, cache.length()), &cache);
   }
   return result;
 }

@@ -69,14 +69,14 @@ void InstructionLog::executed(std::size_t instruction, Pending* pending) {
 void InstructionLog::end(std::size_t instruction, std::unique_ptr<Pending> ended) {
   if (is_transfer(instruction)) {
     Entry& entry = entries_[instruction];
-    entry.took = ended->took();
-    if (!entry.took) entry.transfer = std::move(ended);  // the device has not finished it yet
+    entry.duration = ended->duration();
+    if (!entry.duration) entry.transfer = std::move(ended);  // the device has not finished it yet
     return;
   }
   if (first_of(instruction) != static_cast<int>(instruction)) return;
   Entry& entry = entries_[instruction];
   entry.end = now();
-  const std::optional<Clock::time_point> earlier = ended->ended();
+  const std::optional<Clock::time_point> earlier = ended->end_time();
   if (device_.is_cpu() && earlier && entry.begin)
     entry.end->time = std::clamp(*earlier, entry.begin->time, entry.end->time);
 }
@@ -94,12 +94,12 @@ std::vector<InstructionTime> InstructionLog::take() {
   std::vector<InstructionTime> result;
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     Entry& entry = entries_[i];
-    if (entry.transfer != nullptr) entry.took = entry.transfer->took();
+    if (entry.transfer != nullptr) entry.duration = entry.transfer->duration();
     if (entry.begin && entry.end) {
       add_span(i, result);
-    } else if (entry.begin && entry.took) {
+    } else if (entry.begin && entry.duration) {
       const double begin = seconds(*entry.begin);
-      result.push_back({static_cast<int>(i), begin, begin + entry.took->value});
+      result.push_back({static_cast<int>(i), begin, begin + entry.duration->value});
     }
     for (std::optional<Mark>* mark : {&entry.begin, &entry.end})
       if (*mark) recycle(**mark);

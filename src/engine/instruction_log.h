@@ -55,7 +55,7 @@ class InstructionLog {
   struct Entry {
     std::optional<Mark> begin, end;
     std::unique_ptr<Pending> transfer;  // until its duration is known
-    std::optional<Seconds> took;
+    std::optional<Seconds> duration;
   };
   Mark now();
   double seconds(const Mark& mark) const;

@@ -27,14 +27,15 @@ class InstructionTimeLimits {
   void wait() const {
     if (step_heartbeat_ != nullptr) step_heartbeat_->wait();
   }
-  void begin(std::size_t index, const Instruction& at) {
-    if (step_heartbeat_ == nullptr || !is_own(at.op)) return;
-    began_ = std::chrono::steady_clock::now();
-    step_heartbeat_->begin_instruction(at, expected_[index], allowed(index));
+  void begin(std::size_t index, const Instruction& instruction) {
+    if (step_heartbeat_ == nullptr || !is_own(instruction.op)) return;
+    begin_time_ = std::chrono::steady_clock::now();
+    step_heartbeat_->begin_instruction(instruction, expected_[index], allowed(index));
   }
-  void end(std::size_t index, const Instruction& at) {
-    if (step_heartbeat_ == nullptr || !is_own(at.op)) return;
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
+  void end(std::size_t index, const Instruction& instruction) {
+    if (step_heartbeat_ == nullptr || !is_own(instruction.op)) return;
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_time_).count();
     expected_[index] = std::max(expected_[index], seconds), is_seen_[index] = true;
     step_heartbeat_->wait();
   }
@@ -52,7 +53,7 @@ class InstructionTimeLimits {
   StepHeartbeat* const step_heartbeat_;
   std::vector<double> expected_;  // [instruction]
   std::vector<bool> is_seen_;
-  std::chrono::steady_clock::time_point began_;
+  std::chrono::steady_clock::time_point begin_time_;
 };
 
 }  // namespace optimus

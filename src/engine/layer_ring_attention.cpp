@@ -34,8 +34,8 @@ LayerRingAttention::Keys LayerRingAttention::keys_in(const at::Tensor& buffer) c
 }
 
 void LayerRingAttention::pack(const Pass& pass, const at::Tensor& k, const at::Tensor& v) const {
-  Keys own = keys_in(pass["ring.0"]);
-  own.k.narrow(0, 0, k.size(0)).copy_(k), own.v.narrow(0, 0, v.size(0)).copy_(v);
+  Keys keys = keys_in(pass["ring.0"]);
+  keys.k.narrow(0, 0, k.size(0)).copy_(k), keys.v.narrow(0, 0, v.size(0)).copy_(v);
 }
 
 at::Tensor LayerRingAttention::sum(const Pass& pass) const {
@@ -45,7 +45,7 @@ at::Tensor LayerRingAttention::sum(const Pass& pass) const {
 at::Tensor LayerRingAttention::logsumexp(const Pass& pass, const HeadRange& run) const {
   const at::Tensor flat = pass["attention.logsumexp"].view({-1});
   const std::int64_t rows = flat.numel() / part_.heads.size();
-  return flat.narrow(0, run.first * rows, run.count * rows).view({-1, run.count, pass.own_length});
+  return flat.narrow(0, run.first_head * rows, run.count * rows).view({-1, run.count, pass.own_length});
 }
 
 RingTask LayerRingAttention::task(const Pass& pass, const HeadRange& run) const {
@@ -67,7 +67,8 @@ RingTask LayerRingAttention::task(const Pass& pass, const HeadRange& run) const 
                             model.is_causal, host.segments);
   const DropoutSite site = dropout_site(pass, model.attention_dropout, layer_, "scores");
   if (site.rate > 0)
-    task.dropout = {site.rate, site.key, site.samples, part_.heads.begin + run.first, model.max_positions};
+    task.dropout = {site.rate, site.key, site.samples, part_.heads.begin + run.first_head,
+                    model.max_positions};
   return task;
 }
 
@@ -80,8 +81,8 @@ void LayerRingAttention::begin_forward(const Pass& pass, const at::Tensor& k, co
 void LayerRingAttention::forward_ring_step(const Pass& pass, const at::Tensor& q) const {
   const Keys keys = keys_in(pass[keys_buffer_name(pass.ring_step)]);
   for (const HeadRange& run : head_ranges_) {
-    at::Tensor out = heads_of_range(sum(pass), run.first, run.count), sums = logsumexp(pass, run);
-    services_.ring.forward(task(pass, run), heads_of_range(q, run.first, run.count),
+    at::Tensor out = heads_of_range(sum(pass), run.first_head, run.count), sums = logsumexp(pass, run);
+    services_.ring.forward(task(pass, run), heads_of_range(q, run.first_head, run.count),
                            heads_of_range(keys.k, run.first_kv, run.num_kv),
                            heads_of_range(keys.v, run.first_kv, run.num_kv), out, sums);
   }
@@ -101,7 +102,7 @@ void LayerRingAttention::backward_ring_step(const Pass& pass, const at::Tensor& 
              gradients = keys_in(pass[gradient_name(pass.ring_step)]);
   for (const HeadRange& run : head_ranges_) {
     const auto select_query_heads = [&](const at::Tensor& x) {
-      return heads_of_range(x, run.first, run.count);
+      return heads_of_range(x, run.first_head, run.count);
     };
     const auto select_kv_heads = [&](const at::Tensor& x) {
       return heads_of_range(x, run.first_kv, run.num_kv);
@@ -137,24 +138,24 @@ namespace {
 // Several operations that are waited for together.
 class PendingAll final : public Pending {
  public:
-  explicit PendingAll(std::vector<std::unique_ptr<Pending>> all) : all_(std::move(all)) {}
+  explicit PendingAll(std::vector<std::unique_ptr<Pending>> pendings) : pendings_(std::move(pendings)) {}
   bool is_done() override {
-    return std::all_of(all_.begin(), all_.end(), [](const auto& one) { return one->is_done(); });
+    return std::all_of(pendings_.begin(), pendings_.end(), [](const auto& one) { return one->is_done(); });
   }
   CommOutcome<void> wait(const Deadline& deadline) override {
-    for (const auto& one : all_)
+    for (const auto& one : pendings_)
       if (CommOutcome<void> done = one->wait(deadline); !done) return done;
     return {};
   }
-  std::optional<Deadline::Clock::time_point> ended() const override {
+  std::optional<Deadline::Clock::time_point> end_time() const override {
     std::optional<Deadline::Clock::time_point> last;
-    for (const auto& one : all_) last = std::max(last, one->ended());
+    for (const auto& one : pendings_) last = std::max(last, one->end_time());
     return last;
   }
-  std::optional<Seconds> took() const override {
+  std::optional<Seconds> duration() const override {
     std::optional<Seconds> longest;
-    for (const auto& one : all_) {
-      const std::optional<Seconds> its = one->took();
+    for (const auto& one : pendings_) {
+      const std::optional<Seconds> its = one->duration();
       if (!its) return std::nullopt;
       longest = std::max(longest, its);
     }
@@ -162,7 +163,7 @@ class PendingAll final : public Pending {
   }
 
  private:
-  const std::vector<std::unique_ptr<Pending>> all_;
+  const std::vector<std::unique_ptr<Pending>> pendings_;
 };
 
 }  // namespace
@@ -174,10 +175,10 @@ std::unique_ptr<Pending> send_around_ring(Comm& comm, const Group& group,
   const auto size = std::ssize(group.members);
   const auto own = std::find(group.members.begin(), group.members.end(), comm.rank()) - group.members.begin();
   const int next = group.members[static_cast<std::size_t>((own + 1) % size)],
-            before = group.members[static_cast<std::size_t>((own + size - 1) % size)];
+            previous_rank = group.members[static_cast<std::size_t>((own + size - 1) % size)];
   std::vector<std::unique_ptr<Pending>> all;
   for (const auto& [from, to] : tensors) {
-    all.push_back(comm.receive(before, to, kTag, description));
+    all.push_back(comm.receive(previous_rank, to, kTag, description));
     all.push_back(comm.send(next, from, kTag, description));
   }
   return std::make_unique<PendingAll>(std::move(all));

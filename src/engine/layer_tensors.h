@@ -58,7 +58,7 @@ class LayerTensors {
   // Whether the output is needed: a recompute needs it for the next layer, and with norms after the sums also
   // for their statistics, which layers of a recompute group do not save.
   bool has_output(const Pass& pass) const {
-    return !pass.is_recompute || pass.next != nullptr || (!is_pre() && strategy_.recompute_layers > 1);
+    return !pass.is_recompute || pass.next_input != nullptr || (!is_pre() && strategy_.recompute_layers > 1);
   }
   // A norm after the sum needs the sum itself for its gradient.
   bool has_mlp_sum(const Pass& pass) const { return has_output(pass) || !is_pre(); }
@@ -91,13 +91,15 @@ class LayerTensors {
     return dropout_site(pass, model_.hidden_dropout, layer_, site,
                         part_.slice(pass.microbatch->num_rows()).begin);
   }
-  at::Tensor output(const Pass& pass) const { return pass.next ? *pass.next : pass["norm2.output"]; }
+  at::Tensor output(const Pass& pass) const {
+    return pass.next_input ? *pass.next_input : pass["norm2.output"];
+  }
   at::Tensor input_gradient(const Pass& pass) const { return *pass.below; }
   NormOptions norm_options() const { return {model_.norm, model_.norm_eps}; }
   // [rows, width] -> [rows, heads, head_dim]
   at::Tensor heads(const at::Tensor& x) const { return x.unflatten(1, {-1, model_.head_dim}); }
   static at::Tensor select_query_heads(const at::Tensor& x, const HeadRange& run) {
-    return x.size(1) == run.count ? x : x.narrow(1, run.first, run.count);
+    return x.size(1) == run.count ? x : x.narrow(1, run.first_head, run.count);
   }
   static at::Tensor select_kv_heads(const at::Tensor& x, const HeadRange& run) {
     return x.size(1) == run.num_kv ? x : x.narrow(1, run.first_kv, run.num_kv);
@@ -106,7 +108,8 @@ class LayerTensors {
   at::Tensor logsumexp(const Pass& pass, const HeadRange& run) const {
     const at::Tensor flat = pass["attention.logsumexp"].view({-1});
     const std::int64_t rows = flat.numel() / part_.heads.size();
-    return flat.narrow(0, run.first * rows, run.count * rows).view({-1, run.count, pass.sequence_length});
+    return flat.narrow(0, run.first_head * rows, run.count * rows)
+        .view({-1, run.count, pass.sequence_length});
   }
   AttentionTask task(const Pass& pass, const HeadRange& run) const {
     AttentionTask task;
@@ -120,7 +123,8 @@ class LayerTensors {
     task.segments = pass.microbatch->host->segments;
     const DropoutSite site = dropout_site(pass, model_.attention_dropout, layer_, "scores");
     if (site.rate > 0)
-      task.dropout = {site.rate, site.key, site.samples, part_.heads.begin + run.first, model_.max_positions};
+      task.dropout = {site.rate, site.key, site.samples, part_.heads.begin + run.first_head,
+                      model_.max_positions};
     return task;
   }
 

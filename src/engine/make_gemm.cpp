@@ -20,15 +20,15 @@ namespace {
 // allocation as large as an activation.
 class BlasGuard {
  public:
-  BlasGuard() : before_(at::globalContext().userEnabledMkldnn()) {
+  BlasGuard() : previous_(at::globalContext().userEnabledMkldnn()) {
     at::globalContext().setUserEnabledMkldnn(false);
   }
-  ~BlasGuard() { at::globalContext().setUserEnabledMkldnn(before_); }
+  ~BlasGuard() { at::globalContext().setUserEnabledMkldnn(previous_); }
   BlasGuard(const BlasGuard&) = delete;
   BlasGuard& operator=(const BlasGuard&) = delete;
 
  private:
-  bool before_;
+  bool previous_;
 };
 
 // GEMMs by ATen, in one element type.

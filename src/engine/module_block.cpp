@@ -50,7 +50,7 @@ class ModuleBlock final : public Block {
     if (is_last_)
       pass.loss->add_(done.output.reshape({1}).to(at::kDouble));
     else if (!pass.is_recompute)
-      copy_to_next_block(done.output, *pass.next);
+      copy_to_next_block(done.output, *pass.next_input);
     if (options.is_recorded) graphs_[pass.microbatch] = std::move(done.graph);
   }
 
@@ -96,11 +96,12 @@ class ModuleBlock final : public Block {
     }
   }
 
-  void copy_to_next_block(const at::Tensor& output, at::Tensor next) const {
-    if (output.numel() != next.numel())
+  void copy_to_next_block(const at::Tensor& output, at::Tensor next_input) const {
+    if (output.numel() != next_input.numel())
       throw UserError("{}: part {} returned {} elements for {} samples, but {} when it was first run",
-                      model_.name, model_.parts[part_].name, output.numel(), next.size(0), next.numel());
-    next.copy_(output.reshape(next.sizes()));
+                      model_.name, model_.parts[part_].name, output.numel(), next_input.size(0),
+                      next_input.numel());
+    next_input.copy_(output.reshape(next_input.sizes()));
   }
 
   const ModuleModel& model_;
@@ -137,7 +138,7 @@ ModuleModel copy_of(const ModuleModel& model) {
 // A tensor of a module, its original value, and the parameter that it is now a view of (empty: it was only
 // converted).
 struct ModuleBinding::BoundTensor {
-  at::Tensor tensor, before;
+  at::Tensor tensor, original;
   std::string parameter;
 };
 
@@ -172,14 +173,14 @@ void ModuleBinding::restore_tensor(BoundTensor& binding) const {
   if (parameters_.find(binding.parameter) == nullptr) return;  // trained by another stage
   const at::Tensor master = parameters_.master(binding.parameter),
                    weight = parameters_.weight(binding.parameter);
-  const std::int64_t all = binding.before.numel();
+  const std::int64_t all = binding.original.numel();
   if (master.numel() == all || weight.numel() == all) {
-    binding.before.copy_((master.numel() == all ? master : weight).view(binding.before.sizes()));
+    binding.original.copy_((master.numel() == all ? master : weight).view(binding.original.sizes()));
     return;
   }
   const Span rows = parameters_.box(binding.parameter, &BlockState::masters)[0];
   if (rows.size() > 0)
-    binding.before.view({-1, master.numel() / rows.size()})
+    binding.original.view({-1, master.numel() / rows.size()})
         .narrow(0, rows.begin, rows.size())
         .copy_(master.view({rows.size(), -1}));
 }
@@ -187,7 +188,7 @@ void ModuleBinding::restore_tensor(BoundTensor& binding) const {
 ModuleBinding::~ModuleBinding() {
   for (BoundTensor& binding : bound_tensors_) {
     if (!binding.parameter.empty()) restore_tensor(binding);
-    binding.tensor.set_data(binding.before);
+    binding.tensor.set_data(binding.original);
   }
 }
 
@@ -202,24 +203,25 @@ Batch read_batch(const ModuleData& data, const ModuleDescription& description, c
                  std::int64_t step, std::int64_t first_sample, std::int64_t seed, int device) {
   Batch batch;
   batch.step = step, batch.sequence_length = 1;
-  const RandomKey key = RandomKey(static_cast<std::uint64_t>(seed)).with("epoch");
+  const RandomKey key = RandomKey(static_cast<std::uint64_t>(seed)).derive("epoch");
   const PlanLocation location = location_of(plan, device);
   const Pipeline& pipeline = plan.pipelines[static_cast<std::size_t>(location.pipeline)];
   const Stage& stage = pipeline.stages[static_cast<std::size_t>(location.stage)];
   // Stages between the first part and the last need neither inputs nor targets.
-  const bool reads = stage.chunks.front().first() == 0 || stage.chunks.back().end() == plan.num_blocks;
-  std::int64_t next = first_sample + num_sequences_before(plan, location.pipeline);
+  const bool reads =
+      stage.chunks.front().first_block() == 0 || stage.chunks.back().end_block() == plan.num_blocks;
+  std::int64_t sample_number = first_sample + num_sequences_before(plan, location.pipeline);
   for (const int size : pipeline.microbatches) {
     Microbatch& microbatch = batch.microbatches.emplace_back();
     std::vector<at::Tensor> inputs, labels;
     const Span own_samples = share_of(splits_of(stage).front(), location.index, size, 1, false).samples;
-    for (int i = 0; i < size; ++i, ++next) {
+    for (int i = 0; i < size; ++i, ++sample_number) {
       if (i < own_samples.begin || i >= own_samples.end) continue;
-      microbatch.samples.push_back(next);
+      microbatch.samples.push_back(sample_number);
       if (!reads) continue;
-      const Permutation order(key.with(static_cast<std::uint64_t>(next / data.num_samples)),
+      const Permutation order(key.derive(static_cast<std::uint64_t>(sample_number / data.num_samples)),
                               data.num_samples);
-      const std::int64_t number = order(next % data.num_samples);
+      const std::int64_t number = order(sample_number % data.num_samples);
       const ModuleSample sample = data.read(number);
       if (sample.input.sizes() != at::IntArrayRef(description.input_shapes.front()) ||
           sample.target.sizes() != at::IntArrayRef(description.target_shape))

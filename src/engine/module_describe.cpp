@@ -24,14 +24,14 @@ namespace {
 // Tracks libtorch's allocations on this thread and on threads that work for it.
 struct AllocationMeter final : c10::MemoryReportingInfoBase {
   void reportMemoryUsage(void*, std::int64_t bytes, std::size_t, std::size_t, c10::Device) override {
-    const std::int64_t allocated = now += bytes;
-    std::int64_t most = peak;
-    while (allocated > most && !peak.compare_exchange_weak(most, allocated)) {
+    const std::int64_t allocated = current += bytes;
+    std::int64_t maximum = peak;
+    while (allocated > maximum && !peak.compare_exchange_weak(maximum, allocated)) {
     }
   }
   bool memoryProfilingEnabled() const override { return true; }
 
-  std::atomic<std::int64_t> now = 0, peak = 0;
+  std::atomic<std::int64_t> current = 0, peak = 0;
   double flops = 0;
 };
 
@@ -86,7 +86,7 @@ class ConversionGuard {
 
 // Two batches that differ in all samples except the first.
 struct Batches {
-  at::Tensor one, other;
+  at::Tensor first_batch, second_batch;
 };
 
 struct Measured {
@@ -107,14 +107,14 @@ class PartInspector {
   void run(std::size_t part) {
     CustomBlock& block = description_.spec.custom.emplace_back();
     block.name = model_.parts[part].name;
-    description_.input_shapes.push_back(batches_.one.sizes().slice(1).vec());
-    block.inputs = batches_.one[0].numel();
-    block.has_index_inputs = !batches_.one.is_floating_point();
+    description_.input_shapes.push_back(batches_.first_batch.sizes().slice(1).vec());
+    block.inputs = batches_.first_batch[0].numel();
+    block.has_index_inputs = !batches_.first_batch.is_floating_point();
     name_tensors(part, block);
     const Batches outputs = check(part);
     measure(part, block);
     if (part + 1 == model_.parts.size()) return;
-    block.outputs = outputs.one[0].numel();
+    block.outputs = outputs.first_batch[0].numel();
     batches_ = outputs;
   }
 
@@ -141,27 +141,28 @@ class PartInspector {
   Batches check(std::size_t part) const {
     const ModulePart& part_info = model_.parts[part];
     const std::vector<at::Tensor> others = other_tensors(part_info);
-    std::vector<at::Tensor> before;
-    for (const at::Tensor& tensor : others) before.push_back(tensor.detach().clone());
-    const at::Tensor one = output(part, batches_.one), again = output(part, batches_.one),
-                     other = output(part, batches_.other);
+    std::vector<at::Tensor> original_buffers;
+    for (const at::Tensor& tensor : others) original_buffers.push_back(tensor.detach().clone());
+    const at::Tensor first_output = output(part, batches_.first_batch),
+                     repeated_output = output(part, batches_.first_batch),
+                     other_output = output(part, batches_.second_batch);
     for (std::size_t i = 0; i < others.size(); ++i)
-      if (!at::equal(others[i], before[i]))
+      if (!at::equal(others[i], original_buffers[i]))
         throw UserError(
             "{}: part {} changes its buffers (batch statistics?), so training would depend on how batches "
             "are split; use a norm over each sample, such as GroupNorm or LayerNorm",
             model_.name, part_info.name);
-    if (!at::equal(one, again))
+    if (!at::equal(first_output, repeated_output))
       throw UserError(
           "{}: part {} is random (dropout?): the same input gave two different outputs; remove the random "
           "part",
           model_.name, part_info.name);
-    if (!at::allclose(one[0], other[0], 1e-3, 1e-5, true))
+    if (!at::allclose(first_output[0], other_output[0], 1e-3, 1e-5, true))
       throw UserError(
           "{}: part {} gives different outputs for the same sample in different batches; use a norm over "
           "each sample",
           model_.name, part_info.name);
-    return {one, other};
+    return {first_output, other_output};
   }
 
   at::Tensor output(std::size_t part, const at::Tensor& input) const {
@@ -192,7 +193,8 @@ class PartInspector {
     const bool is_last = part + 1 == model_.parts.size();
     std::vector<at::Tensor> parameters;
     for (const auto& [name, tensor] : trained_parameters(model_.parts[part])) parameters.push_back(tensor);
-    const at::Tensor input = at::stack(std::vector(static_cast<std::size_t>(samples), batches_.one[0]));
+    const at::Tensor input =
+        at::stack(std::vector(static_cast<std::size_t>(samples), batches_.first_batch[0]));
     ForwardOptions options{
         .is_recorded = true, .wants_input_gradient = part > 0, .wide = description_.types.wide};
     if (is_last) options.targets = at::stack(std::vector(static_cast<std::size_t>(samples), target_));
@@ -207,7 +209,7 @@ class PartInspector {
     const at::Tensor gradient = at::ones_like(forward.output);
     const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter);
     forward.output.reset();
-    const std::int64_t kept = meter->now;
+    const std::int64_t kept = meter->current;
     const ModuleGradients done = run_backward(std::move(forward.graph), gradient, parameters);
     return {kept, meter->peak - kept, meter->flops};
   }

@@ -86,8 +86,8 @@ void Parameters::allocate_state(int number) {
     state.weights = state.masters = zeros(number, StateKind::weights, types_.element);
   else
     state.masters = zeros(number, StateKind::optimizer, types_.wide);
-  state.first = zeros(number, StateKind::optimizer, types_.wide);
-  state.second = zeros(number, StateKind::optimizer, types_.wide);
+  state.first_moment = zeros(number, StateKind::optimizer, types_.wide);
+  state.second_moment = zeros(number, StateKind::optimizer, types_.wide);
 }
 
 // Masters that are weights are stored completely on this device, unless weights are sharded too.
@@ -96,14 +96,15 @@ void Parameters::allocate_copy(int number) {
   BlockState& state = block(number);
   if (types_.element != types_.wide || shape(number).is_sharded(StateKind::weights))
     state.masters = zeros(number, StateKind::optimizer, types_.wide);
-  state.first = zeros(number, StateKind::optimizer, types_.wide);
-  state.second = zeros(number, StateKind::optimizer, types_.wide);
+  state.first_moment = zeros(number, StateKind::optimizer, types_.wide);
+  state.second_moment = zeros(number, StateKind::optimizer, types_.wide);
 }
 
 void Parameters::adopt_state(int number, const Parameters& from) {
   BlockState& state = block(number);
-  const BlockState& given = from.block(number);
-  state.masters = given.masters, state.first = given.first, state.second = given.second;
+  const BlockState& block_state = from.block(number);
+  state.masters = block_state.masters, state.first_moment = block_state.first_moment,
+  state.second_moment = block_state.second_moment;
   if (types_.element == types_.wide && storage_mode_ != StorageMode::copies) state.weights = state.masters;
   if (copies_ != nullptr && from.copies() != nullptr) copies_->adopt_state(number, *from.copies());
 }
@@ -210,10 +211,11 @@ BlockViews Parameters::views(int block, const at::Tensor& weights, const at::Ten
 
 namespace {
 
-void fill(const LogicalTensor& tensor, const RandomKey& key, const Box& box, std::vector<double>& values) {
+void fill_initial_values(const LogicalTensor& tensor, const RandomKey& key, const Box& box,
+                         std::vector<double>& values) {
   values.assign(static_cast<std::size_t>(box.num_elements()), tensor.init.kind == InitKind::ones ? 1.0 : 0.0);
   if (tensor.init.kind != InitKind::normal || values.empty()) return;
-  const RandomKey tensor_key = key.with(tensor.name);
+  const RandomKey tensor_key = key.derive(tensor.name);
   const std::int64_t rows = box.num_dims > 0 ? box.dims[0].size() : 1, row = box.num_elements() / rows;
   at::parallel_for(0, rows, std::max<std::int64_t>(1, (1 << 16) / row),
                    [&](std::int64_t from, std::int64_t to) {
@@ -230,7 +232,7 @@ void fill(const LogicalTensor& tensor, const RandomKey& key, const Box& box, std
 
 void Parameters::initialize(std::int64_t seed) {
   if (copies_ != nullptr) copies_->initialize(seed);
-  const RandomKey key = RandomKey(static_cast<std::uint64_t>(seed)).with("init");
+  const RandomKey key = RandomKey(static_cast<std::uint64_t>(seed)).derive("init");
   std::vector<double> values;
   for (const LogicalTensor& tensor : tensors_) {
     if (find(tensor.name) == nullptr || tensor.init.kind == InitKind::custom) continue;
@@ -238,9 +240,9 @@ void Parameters::initialize(std::int64_t seed) {
     for (at::Tensor BlockState::*const member : {&BlockState::masters, &BlockState::weights}) {
       at::Tensor target = view(tensor.name, member);
       if (!target.defined()) continue;  // copies have no weights
-      const Box tensor_key = box(tensor.name, member);
-      if (filled != tensor_key) fill(tensor, key, tensor_key, values);
-      filled = tensor_key;
+      const Box own_box = box(tensor.name, member);
+      if (filled != own_box) fill_initial_values(tensor, key, own_box, values);
+      filled = own_box;
       target.copy_(at::from_blob(values.data(), target.sizes(), at::kDouble));
       const BlockState& state = block(tensor_locations_.at(tensor.name).first);
       if (state.masters.is_same(state.weights)) break;
@@ -312,7 +314,7 @@ Bytes Parameters::bytes() const {
   std::int64_t total = 0;
   for (const BlockState& state : blocks_) {
     for (const at::Tensor* tensor :
-         {&state.weights, &state.gradients, &state.masters, &state.first, &state.second})
+         {&state.weights, &state.gradients, &state.masters, &state.first_moment, &state.second_moment})
       if (tensor->defined()) total += static_cast<std::int64_t>(tensor->nbytes());
     if (state.weights.defined() && state.masters.is_same(state.weights))
       total -= static_cast<std::int64_t>(state.masters.nbytes());

@@ -28,9 +28,9 @@ enum class StorageMode { training, weights, nothing, copies };
 // With ZeRO some of these contain only the device's shard: moments and masters from stage 1, gradients from
 // stage 2, weights with stage 3. Masters that are the weights are laid out like weights.
 struct BlockState {
-  at::Tensor weights;                 // element type
-  at::Tensor gradients;               // wide type, like all that follow
-  at::Tensor masters, first, second;  // masters may be weights
+  at::Tensor weights;                               // element type
+  at::Tensor gradients;                             // wide type, like all that follow
+  at::Tensor masters, first_moment, second_moment;  // masters may be weights
 };
 
 // A tensor of a block as used in computation: views into whole buffers.

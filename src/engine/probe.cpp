@@ -50,7 +50,7 @@ class KernelProbe {
     probe_host();
     if (precision_ == Precision::fp8)
       probe_fp8({device_, *gemm_, *kernels_, inputs_, outputs_, sums_, copy_buffer_,
-                 [&](std::int64_t done, std::int64_t total) { progress("fp8 GEMMs", done, total); }},
+                 [&](std::int64_t num_done, std::int64_t total) { progress("fp8 GEMMs", num_done, total); }},
                 times_);
     return std::move(times_);
   }
@@ -70,8 +70,9 @@ class KernelProbe {
     }
   }
 
-  void progress(const std::string& description, std::int64_t done, std::int64_t total) {
-    events_.report(Progress{"measuring " + description + " in " + text(precision_), done, total, "sizes"});
+  void progress(const std::string& description, std::int64_t num_done, std::int64_t total) {
+    events_.report(
+        Progress{"measuring " + description + " in " + text(precision_), num_done, total, "sizes"});
   }
 
   void probe_gemms() {

@@ -16,8 +16,8 @@ constexpr std::int64_t kNormWidth = 1024, kWidth = 4096;
 
 class Fp8Probe {
  public:
-  Fp8Probe(const Fp8ProbeContext& with, KernelTimes& times)
-      : probe_context_(with), times_(times), scales_(single_layer_plan(), with.device) {
+  Fp8Probe(const Fp8ProbeContext& context, KernelTimes& times)
+      : probe_context_(context), times_(times), scales_(single_layer_plan(), context.device) {
     scales_.set_history({{std::vector<float>(kFp8SlotsOfLayer, 2.5f)}});
     scales_.begin_step(/*is_training=*/true);
   }
@@ -91,13 +91,13 @@ class Fp8Probe {
 
   void probe_activation(Activation kind, bool is_gated) {
     const std::string name = "activation." + text(kind) + (is_gated ? ".gated" : "") + ".narrow";
-    const auto next = [&](std::int64_t rows, std::int64_t width) {
+    const auto next_operand = [&](std::int64_t rows, std::int64_t width) {
       return probe_context_.inputs.next(rows, width);
     };
     measure_elementwise(name, kWidth, [&](std::int64_t rows, std::int64_t width) {
       Fp8Output to = make_output(rows, width, true);
-      probe_context_.kernels.activation_to_fp8(kind, next(rows, width),
-                                               is_gated ? next(rows, width) : at::Tensor(), to);
+      probe_context_.kernels.activation_to_fp8(kind, next_operand(rows, width),
+                                               is_gated ? next_operand(rows, width) : at::Tensor(), to);
     });
     measure_elementwise(name + ".backward", kWidth, [&](std::int64_t rows, std::int64_t width) {
       const std::int64_t columns = is_gated ? 2 * width : width, count = rows * columns;
@@ -106,9 +106,9 @@ class Fp8Probe {
       at::Tensor y = bytes.narrow(0, 0, count).view({rows, columns}),
                  turned = bytes.narrow(0, count, count).view({columns, rows}), maximum = scales_.maximum(0),
                  sum = is_gated ? at::Tensor() : probe_context_.sums.next(1, width).squeeze(0);
-      probe_context_.kernels.quantize_activation_gradient(kind, next(rows, width), next(rows, width),
-                                                          is_gated ? next(rows, width) : at::Tensor(),
-                                                          scale(), y, turned, maximum, sum);
+      probe_context_.kernels.quantize_activation_gradient(
+          kind, next_operand(rows, width), next_operand(rows, width),
+          is_gated ? next_operand(rows, width) : at::Tensor(), scale(), y, turned, maximum, sum);
     });
   }
 
@@ -127,23 +127,23 @@ class Fp8Probe {
   }
 
   void measure(std::int64_t rows, std::int64_t inner, std::int64_t outer) {
-    const std::unique_ptr<Gemm> narrow =
+    const std::unique_ptr<Gemm> fp8_gemm =
         make_fp8_gemm({probe_context_.gemm, probe_context_.kernels, scales_}, 0, LayerGemm::up);
     const at::Tensor weight = probe_context_.inputs.next(outer, inner);
     const auto forward = [&](bool is_taken) {
       const at::Tensor x = probe_context_.inputs.next(rows, inner);
       at::Tensor y = probe_context_.outputs.next(rows, outer);
-      if (is_taken) (void)narrow->input_destination(x, weight, /*transposes=*/true);
-      narrow->forward(x, weight, {}, y);
+      if (is_taken) (void)fp8_gemm->input_destination(x, weight, /*transposes=*/true);
+      fp8_gemm->forward(x, weight, {}, y);
     };
     const auto backward = [&](bool has_input_gradient) {
       const at::Tensor dy = probe_context_.inputs.next(rows, outer),
                        x = probe_context_.inputs.next(rows, inner);
       at::Tensor dx = probe_context_.outputs.next(rows, inner),
                  gradient = probe_context_.sums.next(outer, inner);
-      if (has_input_gradient) narrow->input_gradient(dy, weight, dx);
-      (void)narrow->input_destination(x, weight, /*transposes=*/true);
-      narrow->weight_gradient(dy, x, gradient);
+      if (has_input_gradient) fp8_gemm->input_gradient(dy, weight, dx);
+      (void)fp8_gemm->input_destination(x, weight, /*transposes=*/true);
+      fp8_gemm->weight_gradient(dy, x, gradient);
     };
     forward(false), backward(true);  // after this, inputs can be passed in fp8
     const double multiply_adds =
@@ -172,6 +172,6 @@ class Fp8Probe {
 
 }  // namespace
 
-void probe_fp8(const Fp8ProbeContext& with, KernelTimes& times) { Fp8Probe(with, times).run(); }
+void probe_fp8(const Fp8ProbeContext& context, KernelTimes& times) { Fp8Probe(context, times).run(); }
 
 }  // namespace optimus

@@ -15,9 +15,9 @@ struct Fp8ProbeContext {
   const Kernels& kernels;
   OperandRing &inputs, &outputs, &sums;
   const at::Tensor& copy_buffer;
-  std::function<void(std::int64_t done, std::int64_t total)> progress;
+  std::function<void(std::int64_t num_done, std::int64_t total)> progress;
 };
 
-void probe_fp8(const Fp8ProbeContext& with, KernelTimes& times);
+void probe_fp8(const Fp8ProbeContext& context, KernelTimes& times);
 
 }  // namespace optimus

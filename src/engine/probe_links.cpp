@@ -90,10 +90,10 @@ double message_seconds(std::size_t size) {
   std::vector<char> data(size);
   std::vector<double> all;
   for (int i = 0; i < rounds; ++i) {
-    const double began = seconds_now();
+    const double begin_time = seconds_now();
     if (!here.send(data.data(), size) || !here.receive(data.data(), size))
       throw RuntimeFailure("no data on the loopback interface for {} s", kSocketTimeout);
-    all.push_back((seconds_now() - began) / 2);
+    all.push_back((seconds_now() - begin_time) / 2);
   }
   return median(std::move(all));
 }
@@ -105,12 +105,12 @@ LinkSpec link_of(const std::vector<std::pair<double, double>>& seconds) {
   for (const auto& [bytes, time] : seconds)
     link.bytes_per_second =
         std::max(link.bytes_per_second, bytes / std::max(time - link.latency.value, 1e-9));
-  double before = 0;
+  double previous_seconds = 0;
   for (const auto& [bytes, time] : seconds) {
     if (bytes < 1024) continue;
     const double reached = bytes / std::max(time - link.latency.value, 1e-9) / link.bytes_per_second;
-    before = std::clamp(reached, std::max(before, 1e-6), 1.0);
-    link.efficiency.points.push_back({bytes, before});
+    previous_seconds = std::clamp(reached, std::max(previous_seconds, 1e-6), 1.0);
+    link.efficiency.points.push_back({bytes, previous_seconds});
   }
   return link;
 }
@@ -131,10 +131,10 @@ double ring_seconds(int members, std::size_t bytes) {
     const ProbeSocket &to = out[static_cast<std::size_t>(me)],
                       &from = in[static_cast<std::size_t>((me + members - 1) % members)];
     std::vector<float> data(part * static_cast<std::size_t>(members), 1), arrived(part);
-    const double began = seconds_now();
+    const double begin_time = seconds_now();
     for (int ring_step = 0; ring_step < 2 * (members - 1); ++ring_step) {
-      const auto place = [&](int at) {
-        return data.data() + static_cast<std::size_t>((at + 2 * members) % members) * part;
+      const auto place = [&](int row) {
+        return data.data() + static_cast<std::size_t>((row + 2 * members) % members) * part;
       };
       // Send and receive concurrently; otherwise two full sockets would wait for each other.
       std::jthread sender(
@@ -146,7 +146,7 @@ double ring_seconds(int members, std::size_t bytes) {
       else
         std::copy(arrived.begin(), arrived.end(), sum);
     }
-    seconds[static_cast<std::size_t>(me)] = seconds_now() - began;
+    seconds[static_cast<std::size_t>(me)] = seconds_now() - begin_time;
   };
   {
     std::vector<std::jthread> threads;

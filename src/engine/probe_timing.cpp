@@ -21,10 +21,10 @@ constexpr double kMinSeconds = 2e-3;
 
 double seconds_per_call(at::Device device, const std::function<void()>& call, int count) {
   wait_for(device);
-  const auto began = std::chrono::steady_clock::now();
+  const auto begin_time = std::chrono::steady_clock::now();
   for (int i = 0; i < count; ++i) call();
   wait_for(device);
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count() / count;
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_time).count() / count;
 }
 
 #ifdef OPTIMUS_CUDA
@@ -39,7 +39,7 @@ double seconds_between_copies(const at::Tensor& copy_buffer, const std::function
   const at::Tensor from = copy_buffer.narrow(0, 0, count);
   const int calls = static_cast<int>(std::clamp(4 * kMinSeconds / once, 3.0, 40.0));
   std::vector<at::cuda::CUDAEvent> begins(static_cast<std::size_t>(calls)), ends(begins.size());
-  std::vector<double> all;
+  std::vector<double> values;
   for (std::size_t i = 0; i < begins.size(); ++i) {
     begins[i] = at::cuda::CUDAEvent(cudaEventDefault), ends[i] = at::cuda::CUDAEvent(cudaEventDefault);
     begins[i].record();
@@ -49,26 +49,27 @@ double seconds_between_copies(const at::Tensor& copy_buffer, const std::function
   }
   at::cuda::getCurrentCUDAStream().synchronize();
   for (std::size_t i = 0; i < begins.size(); ++i)
-    all.push_back(static_cast<double>(begins[i].elapsed_time(ends[i])) * 1e-3);
-  return median(std::move(all));
+    values.push_back(static_cast<double>(begins[i].elapsed_time(ends[i])) * 1e-3);
+  return median(std::move(values));
 }
 #endif
 
 }  // namespace
 
-double median(std::vector<double> all) {
-  std::nth_element(all.begin(), all.begin() + std::ssize(all) / 2, all.end());
-  return all[all.size() / 2];
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + std::ssize(values) / 2, values.end());
+  return values[values.size() / 2];
 }
 
 at::Tensor OperandRing::next(std::int64_t rows, std::int64_t columns) {
   const std::int64_t count = rows * columns;
   while (count > buffer_.numel()) *this = OperandRing(at::cat({buffer_, buffer_}));
-  if (at_ + count > buffer_.numel() || ++num_since_start_ > kMaxViews) at_ = 0, num_since_start_ = 0;
+  if (next_index_ + count > buffer_.numel() || ++num_since_start_ > kMaxViews)
+    next_index_ = 0, num_since_start_ = 0;
   if (views_.size() > 4 * kMaxViews) views_.clear();
-  at::Tensor& view = views_[{at_, rows, columns}];
-  if (!view.defined()) view = buffer_.narrow(0, at_, count).view({rows, columns});
-  at_ += (count + 127) / 128 * 128;
+  at::Tensor& view = views_[{next_index_, rows, columns}];
+  if (!view.defined()) view = buffer_.narrow(0, next_index_, count).view({rows, columns});
+  next_index_ += (count + 127) / 128 * 128;
   return view;
 }
 

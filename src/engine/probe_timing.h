@@ -20,7 +20,7 @@ class OperandRing {
 
  private:
   at::Tensor buffer_;  // flat
-  std::int64_t at_ = 0;
+  std::int64_t next_index_ = 0;
   std::size_t num_since_start_ = 0;
   std::map<std::array<std::int64_t, 3>, at::Tensor> views_;  // by offset and size
 };
@@ -28,7 +28,7 @@ class OperandRing {
 void wait_for(at::Device device);
 
 // The list must not be empty.
-double median(std::vector<double> all);
+double median(std::vector<double> values);
 
 // Median seconds of one call, after one uncounted call. Synchronizes with the device.
 double seconds_of(at::Device device, const std::function<void()>& call);

@@ -26,8 +26,8 @@ double now() {
 class ProbeWork {
  public:
   ProbeWork() : values_(16384, 1.5F) {
-    const double began = now();
-    for (; now() - began < kTurnSeconds; ++rounds_) round();
+    const double begin_time = now();
+    for (; now() - begin_time < kTurnSeconds; ++rounds_) round();
   }
   void run() {
     for (int i = 0; i < rounds_; ++i) round();
@@ -51,22 +51,22 @@ double turn_seconds(Comm& comm, ProbeWork& probe_work, std::int64_t count) {
                         ->wait(Deadline::after(Seconds(10), "a gather of the probe")));
   };
   gather();
-  const double began = now();
+  const double begin_time = now();
   for (int i = 0; i < kNumTurns; ++i) {
     probe_work.run();
     if (count > 0) gather();
   }
-  return (now() - began) / kNumTurns;
+  return (now() - begin_time) / kNumTurns;
 }
 
 std::vector<std::pair<double, double>> measured(Comm& comm) {
   const Group world{Role::world, {}};
   throw_if_failed(comm.connect(0, {&world, 1}, Deadline::after(Seconds(10), "connecting the probe")));
-  ProbeWork work;
-  const double alone = turn_seconds(comm, work, 0);
+  ProbeWork probe_work;
+  const double alone = turn_seconds(comm, probe_work, 0);
   std::vector<std::pair<double, double>> result;
   for (const double size : kSizes) {
-    const double seconds = turn_seconds(comm, work, static_cast<std::int64_t>(size)) - alone;
+    const double seconds = turn_seconds(comm, probe_work, static_cast<std::int64_t>(size)) - alone;
     result.emplace_back(size, std::max(seconds, 1e-6));
   }
   return result;

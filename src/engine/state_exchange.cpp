@@ -52,7 +52,7 @@ const Fp8Shards* StateExchange::fp8_shards(int block) const {
 }
 
 void StateExchange::find_shared_pieces() {
-  const bool is_trained = parameters_.block(stage_.chunks.back().end() - 1).gradients.defined();
+  const bool is_trained = parameters_.block(stage_.chunks.back().end_block() - 1).gradients.defined();
   if (!is_trained || comm_ == nullptr) return;
   for (const SharedSum& sum : shared_sums(plan_, model_, program_.device)) {
     std::vector<SharedPiece>& pieces = shared_[{sum.block, sum.members}];
@@ -94,7 +94,7 @@ StateExchange::SharedPiece StateExchange::shared_piece(const TensorBox& shared,
 // together with the others.
 std::int64_t StateExchange::end_of_shared(int block) const {
   const bool has_both_ends =
-      stage_.chunks.front().first() == 0 && stage_.chunks.back().end() == plan_.num_blocks;
+      stage_.chunks.front().first_block() == 0 && stage_.chunks.back().end_block() == plan_.num_blocks;
   const BlockShape& shape = parameters_.shape(block);
   const LogicalTensor& first = parameters_.tensors()[static_cast<std::size_t>(shape.tensors.front().tensor)];
   if (has_both_ends || !first.is_also_head) return 0;
@@ -103,26 +103,30 @@ std::int64_t StateExchange::end_of_shared(int block) const {
   return is_whole ? shape.tensors[1].offset : shape.tensors[1].shard_offset;
 }
 
-std::string StateExchange::description_of(const Instruction& next) const {
-  return fmt::format("{} of block {}", next.op == Op::gather_parameters ? "weights" : "gradients",
-                     next.block);
+std::string StateExchange::description_of(const Instruction& instruction) const {
+  return fmt::format("{} of block {}", instruction.op == Op::gather_parameters ? "weights" : "gradients",
+                     instruction.block);
 }
 
-std::unique_ptr<Pending> StateExchange::begin(const Instruction& next, const StateBuffers& buffers) {
-  ensure(comm_ != nullptr, "{} in a program for one device", text(next.op));
-  if (next.op == Op::sync_gradients) return begin_sync(next, buffers);
-  if (gathered_shape(next.block).tensors.empty()) return nullptr;  // a custom block without parameters
-  if (next.op == Op::send_copy || next.op == Op::receive_copy) return begin_copy_exchange(next, buffers);
-  return next.op == Op::gather_parameters ? begin_gather(next, buffers) : begin_reduce(next, buffers);
+std::unique_ptr<Pending> StateExchange::begin(const Instruction& instruction, const StateBuffers& buffers) {
+  ensure(comm_ != nullptr, "{} in a program for one device", text(instruction.op));
+  if (instruction.op == Op::sync_gradients) return begin_sync(instruction, buffers);
+  if (gathered_shape(instruction.block).tensors.empty()) return nullptr;  // a custom block without parameters
+  if (instruction.op == Op::send_copy || instruction.op == Op::receive_copy)
+    return begin_copy_exchange(instruction, buffers);
+  return instruction.op == Op::gather_parameters ? begin_gather(instruction, buffers)
+                                                 : begin_reduce(instruction, buffers);
 }
 
 // A shard is contiguous on both sides.
-std::unique_ptr<Pending> StateExchange::begin_copy_exchange(const Instruction& next,
+std::unique_ptr<Pending> StateExchange::begin_copy_exchange(const Instruction& instruction,
                                                             const StateBuffers& buffers) {
-  if (parameters_.shape(next.block).tensors.empty()) return nullptr;
-  if (next.op == Op::send_copy)
-    return comm_->send(next.peer, own_gradients(next.block), kCopyTag, description_of(next));
-  return comm_->receive(next.peer, copied_gradients(next.block, buffers), kCopyTag, description_of(next));
+  if (parameters_.shape(instruction.block).tensors.empty()) return nullptr;
+  if (instruction.op == Op::send_copy)
+    return comm_->send(instruction.peer, own_gradients(instruction.block), kCopyTag,
+                       description_of(instruction));
+  return comm_->receive(instruction.peer, copied_gradients(instruction.block, buffers), kCopyTag,
+                        description_of(instruction));
 }
 
 at::Tensor StateExchange::copied_gradients(int block, const StateBuffers& buffers) const {
@@ -136,29 +140,30 @@ at::Tensor StateExchange::copied_weights(int block, const StateBuffers& buffers)
 // For a tied head, the word embeddings follow its own tensors.
 BlockShape StateExchange::gathered_shape(int block) const {
   BlockShape shape = parameters_.shape(block);
-  const bool is_elsewhere = stage_.chunks.front().first() > 0;  // then the head has its own copy
+  const bool is_elsewhere = stage_.chunks.front().first_block() > 0;  // then the head has its own copy
   if (block != head_ || !model_.is_tied || shape.zero < 3 || is_elsewhere) return shape;
   for (const LocalTensor& local_tensor : parameters_.shape(0).tensors) {
     if (!parameters_.tensors()[static_cast<std::size_t>(local_tensor.tensor)].is_also_head) continue;
-    LocalTensor words = local_tensor;
-    words.offset = shape.whole_elements, words.shard_offset = shape.shard_elements;
-    shape.tensors.push_back(words);
-    shape.whole_elements += words.rows * words.row;
-    shape.shard_elements += words.shard_rows * words.row;
+    LocalTensor word_embedding = local_tensor;
+    word_embedding.offset = shape.whole_elements, word_embedding.shard_offset = shape.shard_elements;
+    shape.tensors.push_back(word_embedding);
+    shape.whole_elements += word_embedding.rows * word_embedding.row;
+    shape.shard_elements += word_embedding.shard_rows * word_embedding.row;
   }
   return shape;
 }
 
 // Every member writes its own shard to its position among all shards.
-std::unique_ptr<Pending> StateExchange::begin_gather(const Instruction& next, const StateBuffers& buffers) {
-  const BlockShape shape = gathered_shape(next.block);
-  const BlockState& state = parameters_.block(next.block);
-  const Group& group = program_.groups[static_cast<std::size_t>(next.group)];
-  if (const Fp8Shards* narrow = fp8_shards(next.block)) {
+std::unique_ptr<Pending> StateExchange::begin_gather(const Instruction& instruction,
+                                                     const StateBuffers& buffers) {
+  const BlockShape shape = gathered_shape(instruction.block);
+  const BlockState& state = parameters_.block(instruction.block);
+  const Group& group = program_.groups[static_cast<std::size_t>(instruction.group)];
+  if (const Fp8Shards* narrow = fp8_shards(instruction.block)) {
     const at::Tensor all = leading_elements(buffers.exchange, shape.num_shards * narrow->bytes(), at::kByte);
     const at::Tensor own_shard = all.narrow(0, shape.shard * narrow->bytes(), narrow->bytes());
     narrow->pack(state.weights, *scales_, *kernels_, own_shard);
-    return comm_->all_gather(group, own_shard, all, description_of(next));
+    return comm_->all_gather(group, own_shard, all, description_of(instruction));
   }
   const at::Tensor all =
       leading_elements(buffers.exchange, shape.num_shards * shape.shard_elements, element_);
@@ -167,31 +172,31 @@ std::unique_ptr<Pending> StateExchange::begin_gather(const Instruction& next, co
     const std::int64_t first = state.weights.numel();
     own_shard.narrow(0, 0, first).copy_(state.weights);
     if (first < shape.shard_elements) {
-      const LocalTensor& words = shape.tensors.back();
+      const LocalTensor& word_embedding = shape.tensors.back();
       const at::Tensor& embedding = parameters_.block(0).weights;
       for (const LocalTensor& local_tensor : parameters_.shape(0).tensors)
-        if (local_tensor.name == words.name)
+        if (local_tensor.name == word_embedding.name)
           own_shard.narrow(0, first, shape.shard_elements - first)
               .copy_(embedding.narrow(0, local_tensor.shard_offset, shape.shard_elements - first));
     }
   } else {
-    for (const StateRange& run : parameters_.updates(next.block))
+    for (const StateRange& run : parameters_.updates(instruction.block))
       own_shard.narrow(0, run.shard, run.length).copy_(state.weights.narrow(0, run.whole, run.length));
   }
-  return comm_->all_gather(group, own_shard, all, description_of(next));
+  return comm_->all_gather(group, own_shard, all, description_of(instruction));
 }
 
 // Devices are in the order of tensor parts, so the parts of the members follow from their indices in the
 // stage.
-std::vector<StateExchange::Rows> StateExchange::partial_rows(const Instruction& next) const {
-  const LayerStrategy& s = strategy_of(stage_, next.block);
+std::vector<StateExchange::Rows> StateExchange::partial_rows(const Instruction& instruction) const {
+  const LayerStrategy& s = strategy_of(stage_, instruction.block);
   std::vector<int> parts;
-  for (const int device : program_.groups[static_cast<std::size_t>(next.group)].members)
+  for (const int device : program_.groups[static_cast<std::size_t>(instruction.group)].members)
     parts.push_back(static_cast<int>(std::find(stage_.devices.begin(), stage_.devices.end(), device) -
                                      stage_.devices.begin()) %
                     s.tp);
-  const std::vector<Span> keys = tensor_parts(model_, CutUnit::kv_heads, s.tp);
-  const Span mine = keys[static_cast<std::size_t>(program_.location.index % s.tp)];
+  const std::vector<Span> keys = tensor_parts(model_, SplitUnit::kv_heads, s.tp);
+  const Span own_rows = keys[static_cast<std::size_t>(program_.location.index % s.tp)];
   const auto owners_of = [&](std::int64_t row) {
     std::vector<int> owners;
     for (int part = 0; part < s.tp; ++part)
@@ -200,24 +205,24 @@ std::vector<StateExchange::Rows> StateExchange::partial_rows(const Instruction& 
     return owners;
   };
   std::vector<Rows> result;
-  const BlockShape& shape = parameters_.shape(next.block);
+  const BlockShape& shape = parameters_.shape(instruction.block);
   for (std::size_t t = 0; t < shape.tensors.size(); ++t) {
     const LocalTensor& local_tensor = shape.tensors[t];
-    const Cut cut = parameters_.tensors()[static_cast<std::size_t>(local_tensor.tensor)].cut;
-    if (cut.unit == CutUnit::none && (s.sequence_parallel || local_tensor.is_per_head) &&
+    const TensorSplit cut = parameters_.tensors()[static_cast<std::size_t>(local_tensor.tensor)].split;
+    if (cut.unit == SplitUnit::none && (s.sequence_parallel || local_tensor.is_per_head) &&
         std::ssize(parts) == s.tp)
       result.push_back({t, {0, local_tensor.rows}});
-    if (cut.unit != CutUnit::kv_heads) continue;
-    for (std::int64_t row = mine.begin; row < mine.end; row += model_.head_dim)
+    if (cut.unit != SplitUnit::kv_heads) continue;
+    for (std::int64_t row = own_rows.begin; row < own_rows.end; row += model_.head_dim)
       if (owners_of(row) == parts && parts.size() > 1)
-        result.push_back({t, {row - mine.begin, row - mine.begin + model_.head_dim}});
+        result.push_back({t, {row - own_rows.begin, row - own_rows.begin + model_.head_dim}});
   }
   return result;
 }
 
-at::Tensor StateExchange::whole_gradients(const Instruction& next, const StateBuffers& buffers) const {
-  if (!buffers.whole.defined()) return parameters_.block(next.block).gradients;
-  return leading_elements(buffers.whole, parameters_.shape(next.block).whole_elements, wide_);
+at::Tensor StateExchange::whole_gradients(const Instruction& instruction, const StateBuffers& buffers) const {
+  if (!buffers.whole.defined()) return parameters_.block(instruction.block).gradients;
+  return leading_elements(buffers.whole, parameters_.shape(instruction.block).whole_elements, wide_);
 }
 
 at::Tensor StateExchange::own_gradients(int block) const {
@@ -227,37 +232,38 @@ at::Tensor StateExchange::own_gradients(int block) const {
 }
 
 template <typename Copy>
-void StateExchange::for_each_partial(const Instruction& next, const StateBuffers& buffers, Copy copy) {
-  const BlockShape& shape = parameters_.shape(next.block);
-  const at::Tensor whole = whole_gradients(next, buffers);
+void StateExchange::for_each_partial(const Instruction& instruction, const StateBuffers& buffers, Copy copy) {
+  const BlockShape& shape = parameters_.shape(instruction.block);
+  const at::Tensor gradients = whole_gradients(instruction, buffers);
   const at::Tensor packed = leading_elements(
-      buffers.exchange, next.bytes / static_cast<std::int64_t>(at::elementSize(wide_)), wide_);
+      buffers.exchange, instruction.bytes / static_cast<std::int64_t>(at::elementSize(wide_)), wide_);
   std::int64_t offset = 0;
-  for (const Rows& rows : partial_rows(next)) {
+  for (const Rows& rows : partial_rows(instruction)) {
     const LocalTensor& local_tensor = shape.tensors[rows.tensor];
     const std::int64_t count = rows.rows.size() * local_tensor.row;
-    copy(whole.narrow(0, local_tensor.offset + rows.rows.begin * local_tensor.row, count),
+    copy(gradients.narrow(0, local_tensor.offset + rows.rows.begin * local_tensor.row, count),
          packed.narrow(0, offset, count));
     offset += count;
   }
   ensure(offset == packed.numel(), "{} of {} elements are summed by {} tensor parts", offset, packed.numel(),
-         program_.groups[static_cast<std::size_t>(next.group)].members.size());
+         program_.groups[static_cast<std::size_t>(instruction.group)].members.size());
 }
 
-std::unique_ptr<Pending> StateExchange::begin_reduce(const Instruction& next, const StateBuffers& buffers) {
-  const Group& group = program_.groups[static_cast<std::size_t>(next.group)];
-  const BlockShape& shape = parameters_.shape(next.block);
+std::unique_ptr<Pending> StateExchange::begin_reduce(const Instruction& instruction,
+                                                     const StateBuffers& buffers) {
+  const Group& group = program_.groups[static_cast<std::size_t>(instruction.group)];
+  const BlockShape& shape = parameters_.shape(instruction.block);
   if (group.role == Role::replica) {
-    const at::Tensor all = own_gradients(next.block);
-    const std::int64_t begin = end_of_shared(next.block);
+    const at::Tensor all = own_gradients(instruction.block);
+    const std::int64_t begin = end_of_shared(instruction.block);
     return comm_->all_reduce(group, all.narrow(0, begin, all.numel() - begin), ReduceOp::sum,
-                             description_of(next));
+                             description_of(instruction));
   }
   if (group.role == Role::tensor) {
-    for_each_partial(next, buffers, [](const at::Tensor& part, at::Tensor to) { to.copy_(part); });
-    const std::int64_t count = next.bytes / static_cast<std::int64_t>(at::elementSize(wide_));
+    for_each_partial(instruction, buffers, [](const at::Tensor& part, at::Tensor to) { to.copy_(part); });
+    const std::int64_t count = instruction.bytes / static_cast<std::int64_t>(at::elementSize(wide_));
     return comm_->all_reduce(group, leading_elements(buffers.exchange, count, wide_), ReduceOp::sum,
-                             description_of(next));
+                             description_of(instruction));
   }
   ensure(group.role == Role::shard, "gradients cannot be reduced over a group with role {}",
          static_cast<int>(group.role));
@@ -265,18 +271,19 @@ std::unique_ptr<Pending> StateExchange::begin_reduce(const Instruction& next, co
   const at::Tensor exchange =
       leading_elements(buffers.exchange, all + (shape.zero >= 2 ? shape.shard_elements : 0), wide_);
   at::Tensor shards = exchange.narrow(0, 0, all);
-  to_shards(shape, whole_gradients(next, buffers), shards);
+  to_shards(shape, whole_gradients(instruction, buffers), shards);
   const at::Tensor sum =
-      shape.zero >= 2 ? exchange.narrow(0, all, shape.shard_elements) : own_gradients(next.block);
-  return comm_->reduce_scatter(group, shards, sum, description_of(next));
+      shape.zero >= 2 ? exchange.narrow(0, all, shape.shard_elements) : own_gradients(instruction.block);
+  return comm_->reduce_scatter(group, shards, sum, description_of(instruction));
 }
 
-std::unique_ptr<Pending> StateExchange::begin_sync(const Instruction& next, const StateBuffers& buffers) {
-  const Group& group = program_.groups[static_cast<std::size_t>(next.group)];
-  const std::int64_t count = next.bytes / static_cast<std::int64_t>(at::elementSize(wide_));
+std::unique_ptr<Pending> StateExchange::begin_sync(const Instruction& instruction,
+                                                   const StateBuffers& buffers) {
+  const Group& group = program_.groups[static_cast<std::size_t>(instruction.group)];
+  const std::int64_t count = instruction.bytes / static_cast<std::int64_t>(at::elementSize(wide_));
   const at::Tensor packed = leading_elements(buffers.exchange, count, wide_);
   std::int64_t offset = 0;
-  for (const SharedPiece& piece : shared_.at({next.block, group.members})) {
+  for (const SharedPiece& piece : shared_.at({instruction.block, group.members})) {
     at::Tensor to = packed.narrow(0, offset, piece.gradient.numel()).view(piece.gradient.sizes());
     if (piece.contributes)
       to.copy_(piece.gradient);
@@ -284,29 +291,29 @@ std::unique_ptr<Pending> StateExchange::begin_sync(const Instruction& next, cons
       to.zero_();
     offset += piece.gradient.numel();
   }
-  return comm_->all_reduce(group, packed, ReduceOp::sum, description_of(next));
+  return comm_->all_reduce(group, packed, ReduceOp::sum, description_of(instruction));
 }
 
-void StateExchange::end_sync(const Instruction& next, const StateBuffers& buffers) {
-  const Group& group = program_.groups[static_cast<std::size_t>(next.group)];
-  const std::int64_t count = next.bytes / static_cast<std::int64_t>(at::elementSize(wide_));
+void StateExchange::end_sync(const Instruction& instruction, const StateBuffers& buffers) {
+  const Group& group = program_.groups[static_cast<std::size_t>(instruction.group)];
+  const std::int64_t count = instruction.bytes / static_cast<std::int64_t>(at::elementSize(wide_));
   const at::Tensor packed = leading_elements(buffers.exchange, count, wide_);
   std::int64_t offset = 0;
-  for (const SharedPiece& piece : shared_.at({next.block, group.members})) {
+  for (const SharedPiece& piece : shared_.at({instruction.block, group.members})) {
     at::Tensor to = piece.gradient;
     to.copy_(packed.narrow(0, offset, to.numel()).view(to.sizes()));
     offset += to.numel();
   }
 }
 
-void StateExchange::end(const Instruction& next, const StateBuffers& buffers) {
-  if (next.op == Op::sync_gradients) return end_sync(next, buffers);
-  const BlockShape& shape = parameters_.shape(next.block);
-  if (next.op == Op::gather_parameters) {
-    const BlockShape gathered = gathered_shape(next.block);
+void StateExchange::end(const Instruction& instruction, const StateBuffers& buffers) {
+  if (instruction.op == Op::sync_gradients) return end_sync(instruction, buffers);
+  const BlockShape& shape = parameters_.shape(instruction.block);
+  if (instruction.op == Op::gather_parameters) {
+    const BlockShape gathered = gathered_shape(instruction.block);
     at::Tensor whole = gathered.zero == 3 ? leading_elements(buffers.whole, gathered.whole_elements, element_)
-                                          : parameters_.block(next.block).weights;
-    if (const Fp8Shards* narrow = fp8_shards(next.block))
+                                          : parameters_.block(instruction.block).weights;
+    if (const Fp8Shards* narrow = fp8_shards(instruction.block))
       return narrow->unpack(
           leading_elements(buffers.exchange, gathered.num_shards * narrow->bytes(), at::kByte), *scales_,
           whole);
@@ -314,12 +321,13 @@ void StateExchange::end(const Instruction& next, const StateBuffers& buffers) {
         leading_elements(buffers.exchange, gathered.num_shards * gathered.shard_elements, element_);
     return from_shards(gathered, all, whole);
   }
-  const Role role = program_.groups[static_cast<std::size_t>(next.group)].role;
+  const Role role = program_.groups[static_cast<std::size_t>(instruction.group)].role;
   if (role == Role::tensor)
-    return for_each_partial(next, buffers, [](at::Tensor part, const at::Tensor& from) { part.copy_(from); });
+    return for_each_partial(instruction, buffers,
+                            [](at::Tensor part, const at::Tensor& from) { part.copy_(from); });
   if (role != Role::shard || shape.zero < 2) return;
   const std::int64_t all = shape.num_shards * shape.shard_elements;
-  parameters_.block(next.block)
+  parameters_.block(instruction.block)
       .gradients.add_(leading_elements(buffers.exchange, all + shape.shard_elements, wide_)
                           .narrow(0, all, shape.shard_elements));
 }

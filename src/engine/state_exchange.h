@@ -43,8 +43,8 @@ class StateExchange {
   // From now on, weights of fp8 layers are gathered in fp8 (fp8_shards.h), in steps that have scales.
   void gather_in_fp8(Fp8Scales& scales, const Kernels& kernels);
 
-  std::unique_ptr<Pending> begin(const Instruction& next, const StateBuffers& buffers);
-  void end(const Instruction& next, const StateBuffers& buffers);
+  std::unique_ptr<Pending> begin(const Instruction& instruction, const StateBuffers& buffers);
+  void end(const Instruction& instruction, const StateBuffers& buffers);
 
   // The reduced gradients of the shard whose update is repeated, after they were received: [shard_elements].
   at::Tensor copied_gradients(int block, const StateBuffers& buffers) const;
@@ -62,17 +62,17 @@ class StateExchange {
   };
   BlockShape gathered_shape(int block) const;
   const Fp8Shards* fp8_shards(int block) const;  // null: this block is currently not gathered in fp8
-  std::vector<Rows> partial_rows(const Instruction& next) const;
-  at::Tensor whole_gradients(const Instruction& next, const StateBuffers& buffers) const;
+  std::vector<Rows> partial_rows(const Instruction& instruction) const;
+  at::Tensor whole_gradients(const Instruction& instruction, const StateBuffers& buffers) const;
   at::Tensor own_gradients(int block) const;  // the shard, or everything
   template <typename Copy>
-  void for_each_partial(const Instruction& next, const StateBuffers& buffers, Copy copy);
-  std::unique_ptr<Pending> begin_gather(const Instruction& next, const StateBuffers& buffers);
-  std::unique_ptr<Pending> begin_reduce(const Instruction& next, const StateBuffers& buffers);
-  std::unique_ptr<Pending> begin_sync(const Instruction& next, const StateBuffers& buffers);
-  std::unique_ptr<Pending> begin_copy_exchange(const Instruction& next, const StateBuffers& buffers);
-  void end_sync(const Instruction& next, const StateBuffers& buffers);
-  std::string description_of(const Instruction& next) const;
+  void for_each_partial(const Instruction& instruction, const StateBuffers& buffers, Copy copy);
+  std::unique_ptr<Pending> begin_gather(const Instruction& instruction, const StateBuffers& buffers);
+  std::unique_ptr<Pending> begin_reduce(const Instruction& instruction, const StateBuffers& buffers);
+  std::unique_ptr<Pending> begin_sync(const Instruction& instruction, const StateBuffers& buffers);
+  std::unique_ptr<Pending> begin_copy_exchange(const Instruction& instruction, const StateBuffers& buffers);
+  void end_sync(const Instruction& instruction, const StateBuffers& buffers);
+  std::string description_of(const Instruction& instruction) const;
   // A piece of the own gradients that is summed with other stages or pipelines.
   struct SharedPiece {
     at::Tensor gradient;  // a view

@@ -24,11 +24,12 @@ class StepHeartbeat {
 
   void wait() {
     const std::lock_guard lock(mutex_);
-    snapshot_ = {}, since_ = Clock::now();
+    snapshot_ = {}, begin_time_ = Clock::now();
   }
-  void begin_instruction(const Instruction& at, double expected, double allowed) {
+  void begin_instruction(const Instruction& instruction, double expected, double allowed) {
     const std::lock_guard lock(mutex_);
-    snapshot_ = {false, at.op, at.block, 0, expected, allowed}, since_ = Clock::now(), has_worked_ = true;
+    snapshot_ = {false, instruction.op, instruction.block, 0, expected, allowed}, begin_time_ = Clock::now(),
+    has_worked_ = true;
   }
   // Called when all ranks have reported that they completed the previous step.
   void set_completed_step(std::int64_t step) {
@@ -42,7 +43,8 @@ class StepHeartbeat {
   Snapshot snapshot() const {
     const std::lock_guard lock(mutex_);
     Snapshot snapshot = snapshot_;
-    snapshot.seconds = std::chrono::duration<double>(Clock::now() - since_).count(), snapshot.step = step_;
+    snapshot.seconds = std::chrono::duration<double>(Clock::now() - begin_time_).count(),
+    snapshot.step = step_;
     return snapshot;
   }
 
@@ -50,7 +52,7 @@ class StepHeartbeat {
   using Clock = std::chrono::steady_clock;
   mutable std::mutex mutex_;
   Snapshot snapshot_;
-  Clock::time_point since_ = Clock::now();
+  Clock::time_point begin_time_ = Clock::now();
   bool has_worked_ = false;
   std::int64_t step_ = 0;
 };

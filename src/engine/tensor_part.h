@@ -32,13 +32,13 @@ inline TensorPart tensor_part(const ModelSpec& model, const LayerStrategy& strat
   part.cp = strategy.cp, part.context = index / strategy.tp % strategy.cp;
   part.is_sequence_parallel = strategy.sequence_parallel;
   if (model.is_custom()) return part;
-  const auto own = [&](CutUnit unit) {
+  const auto own = [&](SplitUnit unit) {
     return tensor_parts(model, unit, strategy.tp)[static_cast<std::size_t>(part.part)];
   };
-  const Span heads = own(CutUnit::heads), kv_heads = own(CutUnit::kv_heads);
+  const Span heads = own(SplitUnit::heads), kv_heads = own(SplitUnit::kv_heads);
   part.heads = {heads.begin / model.head_dim, heads.end / model.head_dim};
   part.kv_heads = {kv_heads.begin / model.head_dim, kv_heads.end / model.head_dim};
-  part.vocab = own(CutUnit::vocab);
+  part.vocab = own(SplitUnit::vocab);
   return part;
 }
 
@@ -46,7 +46,7 @@ inline TensorPart tensor_part(const ModelSpec& model, const LayerStrategy& strat
 // are several runs if a part begins or ends inside the group of a key/value head. Numbers are relative to the
 // first head of the part.
 struct HeadRange {
-  std::int64_t first = 0, count = 0, first_kv = 0, num_kv = 0;
+  std::int64_t first_head = 0, count = 0, first_kv = 0, num_kv = 0;
 };
 inline std::vector<HeadRange> head_ranges(const ModelSpec& model, const TensorPart& part) {
   const std::int64_t group = model.heads / model.kv_heads;

@@ -75,16 +75,16 @@ CommOutcome<void> Engine::end_updates() {
 }
 
 // Asynchronous schedules: updates with the gradient of one micro-batch, which is then cleared.
-void Engine::update_immediately(const Instruction& next) {
-  at::Tensor gradients = parameters_.block(next.block).gradients;
+void Engine::update_immediately(const Instruction& instruction) {
+  at::Tensor gradients = parameters_.block(instruction.block).gradients;
   if (!gradients.defined()) return;
-  const bool changes = !updates_.is_empty(next.microbatch);
-  versions_.before_update(next.block, next.microbatch, changes);
+  const bool changes = !updates_.is_empty(instruction.microbatch);
+  versions_.before_update(instruction.block, instruction.microbatch, changes);
   if (!changes) return;
-  at::Tensor squares = updates_.square_sum(next.microbatch);
-  for (const StateRange& run : parameters_.counted(next.block))
+  at::Tensor squares = updates_.square_sum(instruction.microbatch);
+  for (const StateRange& run : parameters_.counted(instruction.block))
     kernels_->add_square_sum(gradients.narrow(0, run.shard, run.length), squares);
-  update_block(next.block, updates_.numbers(next.microbatch));
+  update_block(instruction.block, updates_.numbers(instruction.microbatch));
   gradients.zero_();
 }
 
@@ -93,13 +93,14 @@ CommOutcome<void> Engine::gather_weights() {
   const at::AutoDispatchBelowADInplaceOrView no_autograd_dispatch;
   if (types_.element == types_.wide) return {};  // the weights are the masters, which are already complete
   for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
-    const Instruction& next = program_.instructions[i];
-    if (next.op != Op::gather_parameters || strategy_of(stage_, next.block).zero == 3) continue;
-    const std::unique_ptr<Pending> pending = state_.begin(next, buffers_of(i));
+    const Instruction& instruction = program_.instructions[i];
+    if (instruction.op != Op::gather_parameters || strategy_of(stage_, instruction.block).zero == 3) continue;
+    const std::unique_ptr<Pending> pending = state_.begin(instruction, buffers_of(i));
     if (pending == nullptr) continue;
-    if (CommOutcome<void> done = pending->wait(Deadline::after(options_.timeout, text(next.op))); !done)
+    if (CommOutcome<void> done = pending->wait(Deadline::after(options_.timeout, text(instruction.op)));
+        !done)
       return done;
-    state_.end(next, buffers_of(i));
+    state_.end(instruction, buffers_of(i));
   }
   return synchronize();
 }
@@ -143,11 +144,11 @@ void Engine::repeat_update(std::size_t index) {
   const int block = program_.instructions[index].block;
   const Parameters* const copies = parameters_.copies();
   if (copies == nullptr || copies->shape(block).tensors.empty()) return;
-  const BlockState &own = parameters_.block(block), &copy = copies->block(block);
+  const BlockState &own_state = parameters_.block(block), &copy = copies->block(block);
   const StateBuffers buffers = buffers_of(index);
   const at::Tensor gradients = state_.copied_gradients(block, buffers);
   const bool has_whole_weights = !parameters_.shape(block).is_sharded(StateKind::weights);
-  if (has_whole_weights) return update(block, numbers_, {*copies, gradients, own.weights, true});
+  if (has_whole_weights) return update(block, numbers_, {*copies, gradients, own_state.weights, true});
   const bool are_masters = types_.element == types_.wide;
   const at::Tensor weights = are_masters ? copy.masters : state_.copied_weights(block, buffers);
   update(block, numbers_, {*copies, gradients, weights, false});
@@ -163,7 +164,7 @@ void Engine::update(int block, const at::Tensor& numbers, const Updated& updated
     at::Tensor weights =
                    updated.weights.narrow(0, updated.has_whole_weights ? run.whole : run.shard, run.length),
                masters = types_.element == types_.wide ? weights : own(state.masters),
-               first = own(state.first), second = own(state.second);
+               first = own(state.first_moment), second = own(state.second_moment);
     kernels_->adamw(adam, numbers, own(updated.gradients), masters, first, second, weights);
   }
 }
@@ -179,7 +180,7 @@ void Engine::add_moment_sum() {
         const auto some = [&](const at::Tensor& flat) {
           return flat.narrow(0, run.shard + at, std::min(kChunkElements, run.length - at)).to(at::kDouble);
         };
-        sum.add_(at::dot(some(state.gradients), some(state.first)));
+        sum.add_(at::dot(some(state.gradients), some(state.first_moment)));
       }
   }
 }

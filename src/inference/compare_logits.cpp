@@ -45,7 +45,7 @@ class RoundedWeights final : public WeightSource {
 
 Batch random_tokens(const ModelSpec& spec, const Plan& plan) {
   Sample sample;
-  const RandomKey key = RandomKey(1).with("compare logits");
+  const RandomKey key = RandomKey(1).derive("compare logits");
   for (std::int64_t i = 0; i < plan.sequence_length; ++i) {
     sample.inputs.push_back(static_cast<TokenId>(
         random_below(key, static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(spec.vocab))));

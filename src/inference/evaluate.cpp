@@ -48,8 +48,8 @@ std::int64_t num_windows(const StreamRange& range, std::int64_t length) {
 Plan plan_for(const EvalOptions& options, const Inference& model, std::int64_t windows, std::int64_t length) {
   // Enough tokens at a time for efficient GEMMs.
   const std::int64_t tokens = model.device.is_cuda() ? 32768 : 2048;
-  const std::int64_t usual = std::clamp<std::int64_t>(tokens / length, 1, windows);
-  const std::int64_t batch = std::min(options.batch.value_or(usual), windows);
+  const std::int64_t typical = std::clamp<std::int64_t>(tokens / length, 1, windows);
+  const std::int64_t batch = std::min(options.batch.value_or(typical), windows);
   const Plan plan = inference_plan(model.opened.spec, model.precision, batch, length);
   validate(plan, model.opened.spec, "--seq and --model");
   refuse_too_large_pass(plan, model.opened.spec, model.device, Bytes(0),
@@ -78,8 +78,8 @@ LossSum sum_losses(Engine& engine, const Plan& plan, const ModelSpec& model, con
     for (std::int64_t w = first; w < first + plan.batch; ++w)
       samples.push_back(w < windows ? read_window(range, w, length, model)
                                     : without_targets(samples.front()));
-    const Evaluation some = value_or_throw(engine.evaluate(make_batch(samples, plan, 0, 0, rank)));
-    total.sum += some.loss_sum, total.count += some.num_counted;
+    const Evaluation evaluation = value_or_throw(engine.evaluate(make_batch(samples, plan, 0, 0, rank)));
+    total.sum += evaluation.loss_sum, total.count += evaluation.num_counted;
   }
   return total;
 }

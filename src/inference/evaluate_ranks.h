@@ -12,8 +12,10 @@
 namespace optimus {
 
 // Runs `evaluate` on every rank and returns rank 0's result. If ranks fail, rethrows the exception of a
-// rank that failed on its own rather than of one that only lost it. Throws UserError if the devices have
-// too little memory.
+// rank
+// that failed on its own rather than of one that only lost it. Throws UserError if the devices have
+// too
+// little memory.
 LossSum on_ranks(const Plan& plan, const OpenedModel& model, const ComputeOptions& options,
                  const std::function<LossSum(Engine& engine, int rank)>& evaluate);
 

@@ -94,12 +94,13 @@ GeneratedText generate_text(const TextOptions& options,
     events.report(Warning{fmt::format("{} tokens exceed the {} positions that {} was trained for", total,
                                       spec.max_positions, spec.name)});
   TextStream stream(*tokenizer);
-  GenerateOptions how{.num_tokens = options.num_tokens, .seed = options.seed};
-  how.temperature = options.is_greedy ? 0 : options.temperature.value_or(kDefaultTemperature);
-  how.top_p = options.top_p.value_or(1);
-  if (options.stops) how.end_tokens = end_tokens(model.opened, *tokenizer);
-  how.on_token = [&](std::int64_t id) { on_text(stream.push(static_cast<TokenId>(id))); };
-  result.ids = generate(spec, model.precision, model.parameters, model.device, result.prompt_ids, how);
+  GenerateOptions generate_options{.num_tokens = options.num_tokens, .seed = options.seed};
+  generate_options.temperature = options.is_greedy ? 0 : options.temperature.value_or(kDefaultTemperature);
+  generate_options.top_p = options.top_p.value_or(1);
+  if (options.stops) generate_options.end_tokens = end_tokens(model.opened, *tokenizer);
+  generate_options.on_token = [&](std::int64_t id) { on_text(stream.push(static_cast<TokenId>(id))); };
+  result.ids =
+      generate(spec, model.precision, model.parameters, model.device, result.prompt_ids, generate_options);
   on_text(stream.finish());
   result.text = repair_utf8(tokenizer->decode({result.ids.begin(), result.ids.end()}, true));
   return result;

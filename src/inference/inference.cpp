@@ -35,9 +35,9 @@ Inference open_for_inference(const std::string& model, const ComputeOptions& opt
   if (options.threads < 0 || options.threads > 4096)
     throw UsageError("--threads: expected 0 to 4096, got {}", options.threads);
   set_num_threads(static_cast<int>(options.threads));
-  const std::string usual = device.is_cuda() ? "bf16" : "fp32";
+  const std::string default_precision = device.is_cuda() ? "bf16" : "fp32";
   const Precision precision =
-      parse_precision(options.precision.empty() ? usual : options.precision, "--precision");
+      parse_precision(options.precision.empty() ? default_precision : options.precision, "--precision");
   OpenedModel opened = open_trained_model(model, events);
   refuse_too_large_weights(opened.spec, precision, device);
   Parameters parameters(inference_plan(opened.spec, precision, 1, 1), opened.spec, 0, device,
@@ -46,9 +46,9 @@ Inference open_for_inference(const std::string& model, const ComputeOptions& opt
   return {std::move(opened), precision, device, std::move(parameters)};
 }
 
-void refuse_too_large_pass(const Plan& plan, const ModelSpec& model, at::Device device, Bytes more,
+void refuse_too_large_pass(const Plan& plan, const ModelSpec& model, at::Device device, Bytes extra_bytes,
                            const std::string& work_description) {
-  const Bytes needed = plan_arena(compile(plan, model, 0)).bytes + more;
+  const Bytes needed = plan_arena(compile(plan, model, 0)).bytes + extra_bytes;
   const std::optional<Bytes> free = free_memory(device);
   if (free && needed > *free)
     throw UserError("{} need {} besides the weights, but {} has only {} free", work_description, text(needed),

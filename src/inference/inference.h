@@ -20,9 +20,9 @@ Inference open_for_inference(const std::string& model, const ComputeOptions& opt
 // A plan for forward passes that saves as few activations as possible.
 Plan inference_plan(const ModelSpec& model, Precision precision, std::int64_t sequences,
                     std::int64_t sequence_length);
-// Throws UserError if the activations of the plan and `more` bytes do not fit into the device's free memory.
-// `work_description` is part of the message, for example "8 windows of 1024 tokens".
-void refuse_too_large_pass(const Plan& plan, const ModelSpec& model, at::Device device, Bytes more,
+// Throws UserError if the activations of the plan and `extra_bytes` bytes do not fit into the device's free
+// memory. `work_description` is part of the message, for example "8 windows of 1024 tokens".
+void refuse_too_large_pass(const Plan& plan, const ModelSpec& model, at::Device device, Bytes extra_bytes,
                            const std::string& work_description);
 
 }  // namespace optimus

@@ -49,8 +49,8 @@ void load(const WeightSource& source, Parameters& parameters, EventSink& events)
     at::Tensor values = at::empty(weight.sizes(), kType);
     source.read_box(tensor, box,
                     std::span(values.data_ptr<Real>(), static_cast<std::size_t>(values.numel())));
-    const Box own = parameters.box(tensor.name, &BlockState::masters);
-    if (!own.is_empty()) master.copy_(slice_of_box(values, box, own));
+    const Box own_box = parameters.box(tensor.name, &BlockState::masters);
+    if (!own_box.is_empty()) master.copy_(slice_of_box(values, box, own_box));
     // Rounds through the master's type, as an update does.
     if (!weight.is_alias_of(master)) weight.copy_(values.to(master.scalar_type()));
   }
@@ -58,8 +58,8 @@ void load(const WeightSource& source, Parameters& parameters, EventSink& events)
 
 template <typename Real>
 void copy_master(const Parameters& parameters, const std::string& name, const Box& box, std::span<Real> out) {
-  const Box own = parameters.box(name, &BlockState::masters);
-  const at::Tensor values = slice_of_box(parameters.master(name), own, box);
+  const Box own_box = parameters.box(name, &BlockState::masters);
+  const at::Tensor values = slice_of_box(parameters.master(name), own_box, box);
   ensure(values.numel() == std::ssize(out), "{} values for {} of {}", values.numel(), out.size(), name);
   at::from_blob(out.data(), values.sizes(), std::is_same_v<Real, double> ? at::kDouble : at::kFloat)
       .copy_(values);

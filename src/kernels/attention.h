@@ -37,8 +37,8 @@ struct AttentionSegment {
 };
 
 // The attention probability of key j for query i in a head is dropped if the random number with index i *
-// max_positions + j of key.with(global sample).with(head) is below `rate`; otherwise it is scaled by 1 / (1 -
-// rate). i and j are positions in the sequence.
+// max_positions + j of key.derive(global sample).derive(head) is below `rate`; otherwise it is scaled by 1 /
+// (1 - rate). i and j are positions in the sequence.
 struct AttentionDropout {
   double rate = 0;
   RandomKey key{};                      // derived from (seed, step, layer, site)

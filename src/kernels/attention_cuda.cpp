@@ -31,7 +31,7 @@ void fill_dropout_factors(const AttentionDropout& dropout, RandomKey key, Span q
                           at::Tensor& factors) {
   cuda::DropoutFactorsTask task{.first_query = queries.begin, .first_key = keys.begin};
   fill_scores(dropout, task, factors, [&](std::int64_t head) {
-    return key.with(static_cast<std::uint64_t>(dropout.first_head + head));
+    return key.derive(static_cast<std::uint64_t>(dropout.first_head + head));
   });
 }
 
@@ -42,8 +42,8 @@ void fill_dropout_mask(const AttentionDropout& dropout, bool is_causal, Span seq
   fill_scores(dropout, task, flat, [&](std::int64_t row) {
     const std::int64_t sample =
         dropout.samples[static_cast<std::size_t>(sequences.begin + row / heads.size())];
-    return dropout.key.with(static_cast<std::uint64_t>(sample))
-        .with(static_cast<std::uint64_t>(dropout.first_head + heads.begin + row % heads.size()));
+    return dropout.key.derive(static_cast<std::uint64_t>(sample))
+        .derive(static_cast<std::uint64_t>(dropout.first_head + heads.begin + row % heads.size()));
   });
 }
 

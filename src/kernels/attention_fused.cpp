@@ -161,12 +161,12 @@ class FusedAttention final : public Attention {
   static at::Tensor wide(const at::Tensor& tensor) {
     return tensor.scalar_type() == at::kDouble ? tensor : tensor.to(at::kFloat);
   }
-  static Backward backward_member(const AttentionShape& shape, const Inputs& all, const Saved& saved,
+  static Backward backward_member(const AttentionShape& shape, const Inputs& inputs, const Saved& saved,
                                   std::int64_t index, std::int64_t group) {
-    const Inputs in{member(all.q, index, group), all.k, all.v};
+    const Inputs in{member(inputs.q, index, group), inputs.k, inputs.v};
     const Saved of_member{member(saved.dout, index, group), member(saved.out, index, group),
                           member(saved.logsumexp, index, group)};
-    return all.q.is_cuda() ? cuda_backward(shape, in, of_member) : host_backward(shape, in, of_member);
+    return inputs.q.is_cuda() ? cuda_backward(shape, in, of_member) : host_backward(shape, in, of_member);
   }
   // CUDA kernels support grouped-query attention directly.
   static std::int64_t num_calls(const AttentionShape& shape, const at::Tensor& q) {

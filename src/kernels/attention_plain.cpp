@@ -47,8 +47,9 @@ class PlainSegment {
   // 0 or 1 / (1 - rate) for each score; undefined without dropout.
   at::Tensor factors(const at::Tensor& like) const {
     if (task_.dropout.rate == 0) return {};
-    const Span here{segment_.begin, segment_.end};
-    return dropout_factors(task_.dropout, segment_.sequence, task_.shape.heads, here, here, like);
+    const Span plain_segment{segment_.begin, segment_.end};
+    return dropout_factors(task_.dropout, segment_.sequence, task_.shape.heads, plain_segment, plain_segment,
+                           like);
   }
 
  private:
@@ -66,13 +67,15 @@ class PlainAttention final : public Attention {
     zero_gaps(task, out), logsumexp.zero_();
     for (const AttentionSegment& segment : segments_of(task)) {
       if (segment.begin == segment.end) continue;
-      const PlainSegment here(task, segment);
-      const at::Tensor scores = here.scores(here.query_heads(q), here.key_heads(k));
+      const PlainSegment plain_segment(task, segment);
+      const at::Tensor scores =
+          plain_segment.scores(plain_segment.query_heads(q), plain_segment.key_heads(k));
       at::Tensor probabilities = scores.softmax(2);
-      const at::Tensor factors = here.factors(probabilities);
+      const at::Tensor factors = plain_segment.factors(probabilities);
       if (factors.defined()) probabilities = probabilities * factors;
-      here.statistics(logsumexp).copy_(scores.logsumexp({2}, true));
-      rows_of(task.shape, segment, out).copy_(at::matmul(probabilities, here.key_heads(v)).transpose(0, 1));
+      plain_segment.statistics(logsumexp).copy_(scores.logsumexp({2}, true));
+      rows_of(task.shape, segment, out)
+          .copy_(at::matmul(probabilities, plain_segment.key_heads(v)).transpose(0, 1));
     }
   }
 
@@ -82,23 +85,25 @@ class PlainAttention final : public Attention {
     zero_gaps(task, dq), zero_gaps(task, dk), zero_gaps(task, dv);
     for (const AttentionSegment& segment : segments_of(task)) {
       if (segment.begin == segment.end) continue;
-      const PlainSegment here(task, segment);
-      const at::Tensor query = here.query_heads(q), key = here.key_heads(k), value = here.key_heads(v);
-      const at::Tensor upstream = here.query_heads(dout);
-      const at::Tensor probabilities = (here.scores(query, key) - here.statistics(logsumexp)).exp();
-      const at::Tensor factors = here.factors(probabilities);
+      const PlainSegment plain_segment(task, segment);
+      const at::Tensor query = plain_segment.query_heads(q), key = plain_segment.key_heads(k),
+                       value = plain_segment.key_heads(v);
+      const at::Tensor upstream = plain_segment.query_heads(dout);
+      const at::Tensor probabilities =
+          (plain_segment.scores(query, key) - plain_segment.statistics(logsumexp)).exp();
+      const at::Tensor factors = plain_segment.factors(probabilities);
       const at::Tensor dropped = factors.defined() ? probabilities * factors : probabilities;
       at::Tensor score_gradients = at::matmul(upstream, value.transpose(1, 2));
       if (factors.defined()) score_gradients = score_gradients * factors;
-      const at::Tensor delta = (upstream * here.query_heads(out)).sum(2, true);
+      const at::Tensor delta = (upstream * plain_segment.query_heads(out)).sum(2, true);
       const at::Tensor dscores = probabilities * (score_gradients - delta) * task.shape.scale;
       const at::Tensor query_gradient = at::matmul(dscores, key),
                        key_gradient = at::matmul(dscores.transpose(1, 2), query);
       const at::Tensor value_gradient = at::matmul(dropped.transpose(1, 2), upstream);
       rows_of(task.shape, segment, dq)
           .copy_(query_gradient.transpose(0, 1));  // everything was read before, so dq may alias q
-      here.put_key_heads(key_gradient, dk);
-      here.put_key_heads(value_gradient, dv);
+      plain_segment.put_key_heads(key_gradient, dk);
+      plain_segment.put_key_heads(value_gradient, dv);
     }
   }
 };
@@ -108,7 +113,7 @@ class PlainAttention final : public Attention {
 at::Tensor dropout_factors(const AttentionDropout& dropout, std::int64_t sequence, std::int64_t heads,
                            Span queries, Span keys, const at::Tensor& like) {
   const std::int64_t sample = dropout.samples[static_cast<std::size_t>(sequence)];
-  const RandomKey key = dropout.key.with(static_cast<std::uint64_t>(sample));
+  const RandomKey key = dropout.key.derive(static_cast<std::uint64_t>(sample));
 #ifdef OPTIMUS_CUDA
   if (like.is_cuda()) {
     at::Tensor factors = at::empty({heads, queries.size(), keys.size()}, like.options());
@@ -119,7 +124,7 @@ at::Tensor dropout_factors(const AttentionDropout& dropout, std::int64_t sequenc
   at::Tensor uniform = at::empty({heads, queries.size(), keys.size()}, at::kDouble);
   const std::int64_t size = queries.size() * keys.size();
   for (std::int64_t head = 0; head < heads; ++head)
-    fill_uniform(key.with(static_cast<std::uint64_t>(dropout.first_head + head)),
+    fill_uniform(key.derive(static_cast<std::uint64_t>(dropout.first_head + head)),
                  {dropout.max_positions, dropout.max_positions}, {queries, keys},
                  std::span(uniform.data_ptr<double>() + head * size, static_cast<std::size_t>(size)));
   return (uniform.ge(dropout.rate).to(at::kDouble) / (1 - dropout.rate)).to(like.scalar_type());

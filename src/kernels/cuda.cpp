@@ -240,8 +240,10 @@ class CudaKernels final : public Kernels {
   }
 
   void adamw(const AdamOptions& options, const at::Tensor& numbers, const at::Tensor& gradient,
-             at::Tensor& master, at::Tensor& first, at::Tensor& second, at::Tensor& weight) const override {
-    for (const at::Tensor& other : {gradient, first, second, weight}) ensure_same_size(other, master);
+             at::Tensor& master, at::Tensor& first_moment, at::Tensor& second_moment,
+             at::Tensor& weight) const override {
+    for (const at::Tensor& other : {gradient, first_moment, second_moment, weight})
+      ensure_same_size(other, master);
     const at::ScalarType wide = wide_type(weight);
     const Launch launch(master);
     launch(cuda::adamw, {.element = element_of(weight),
@@ -253,8 +255,8 @@ class CudaKernels final : public Kernels {
                          .count = master.numel(),
                          .gradient = flat_data(gradient, wide),
                          .master = flat_data(master, wide),
-                         .first = flat_data(first, wide),
-                         .second = flat_data(second, wide),
+                         .first = flat_data(first_moment, wide),
+                         .second = flat_data(second_moment, wide),
                          .weight = flat_data(weight, weight.scalar_type())});
   }
 
@@ -375,7 +377,8 @@ class CudaKernels final : public Kernels {
       const std::int64_t count = std::min<std::int64_t>(cuda::kMaxDropoutKeys, num_sequences - first);
       for (std::int64_t i = 0; i < count; ++i)
         keys.of[i] =
-            dropout.key.with(static_cast<std::uint64_t>(dropout.samples[static_cast<std::size_t>(first + i)]))
+            dropout.key
+                .derive(static_cast<std::uint64_t>(dropout.samples[static_cast<std::size_t>(first + i)]))
                 .value;
       const std::int64_t row = std::max(begin, first * length),
                          num_rows = std::min((first + count) * length, end) - row;
@@ -386,7 +389,8 @@ class CudaKernels final : public Kernels {
       task.residual = part_of(whole.residual, row - begin, num_rows, size);
       task.rate = dropout.rate, task.sequence_length = length, task.first_row = row - first * length;
       const PositionMap& map = dropout.positions;
-      task.first_position = map.first, task.jump_at = std::min(map.jump_at, length), task.jump = map.jump;
+      task.first_position = map.first_position, task.jump_at = std::min(map.jump_at, length),
+      task.jump = map.jump;
       launch(cuda::add, task, keys);
     }
   }

@@ -23,7 +23,7 @@ class RowMask {
     const std::int64_t sequence = row / site_.sequence_length,
                        position = site_.positions(row % site_.sequence_length);
     const auto sample = static_cast<std::uint64_t>(site_.samples[static_cast<std::size_t>(sequence)]);
-    fill_retained(site_.key.with(sample), static_cast<std::uint64_t>(position) * retained_.size(), rule_,
+    fill_retained(site_.key.derive(sample), static_cast<std::uint64_t>(position) * retained_.size(), rule_,
                   retained_);
     const auto scale = static_cast<Number>(rule_.scale);
     for (std::size_t j = 0; j < retained_.size(); ++j) factors_[j] = retained_[j] != 0 ? scale : Number{0};

@@ -64,10 +64,10 @@ class Scratch {
 
 // Copies rows begin .. end of a head into scratch, starting at scratch row `at`.
 template <typename T>
-void copy_in(const Head<T>& head, Span rows, Scratch<Wide<T>>& to, std::int64_t at = 0) {
+void copy_in(const Head<T>& head, Span rows, Scratch<Wide<T>>& to, std::int64_t offset = 0) {
   for (std::int64_t r = rows.begin; r < rows.end; ++r) {
     const T* from = head.row(r);
-    Wide<T>* row = to.row(at + r - rows.begin);
+    Wide<T>* row = to.row(offset + r - rows.begin);
 #pragma omp simd
     for (std::int64_t d = 0; d < head.head_dim; ++d) row[d] = load(from[d]);
   }
@@ -85,10 +85,10 @@ void copy_in_transposed(const Head<T>& head, Span rows, Scratch<Wide<T>>& to) {
 }
 
 template <typename T>
-void copy_out(const Scratch<Wide<T>>& from, std::int64_t at, Wide<T> factor, const Head<T>& head,
+void copy_out(const Scratch<Wide<T>>& from, std::int64_t offset, Wide<T> factor, const Head<T>& head,
               std::int64_t row) {
   T* to = head.row(row);
-  const Wide<T>* values = from.row(at);
+  const Wide<T>* values = from.row(offset);
 #pragma omp simd
   for (std::int64_t d = 0; d < head.head_dim; ++d) store(to[d], values[d] * factor);
 }
@@ -112,8 +112,8 @@ struct HeadPiece {
         max_positions(task.dropout.max_positions) {
     if (task.dropout.rate == 0) return;
     const std::int64_t sample = task.dropout.samples[static_cast<std::size_t>(piece.sequence)];
-    key = task.dropout.key.with(static_cast<std::uint64_t>(sample))
-              .with(static_cast<std::uint64_t>(task.dropout.first_head + query_head));
+    key = task.dropout.key.derive(static_cast<std::uint64_t>(sample))
+              .derive(static_cast<std::uint64_t>(task.dropout.first_head + query_head));
   }
   // The number of these keys that the query sees.
   std::int64_t num_seen(std::int64_t query, Span keys) const {
@@ -146,9 +146,9 @@ enum class OutputMode {
 };
 
 template <typename T>
-void add_out(const Scratch<Wide<T>>& from, std::int64_t at, const Head<T>& head, std::int64_t row) {
+void add_out(const Scratch<Wide<T>>& from, std::int64_t offset, const Head<T>& head, std::int64_t row) {
   T* to = head.row(row);
-  const Wide<T>* values = from.row(at);
+  const Wide<T>* values = from.row(offset);
 #pragma omp simd
   for (std::int64_t d = 0; d < head.head_dim; ++d) to[d] += values[d];
 }

@@ -104,23 +104,23 @@ class BackwardBlocks {
   void compute_row_gradients(const HeadPiece& head_piece, const PerQuery& of, std::int64_t query,
                              std::int64_t i, Span keys) {
     W *probability = probabilities_.row(i), *score_gradient = score_gradients_.row(i);
-    const std::int64_t seen = head_piece.num_seen(query, keys);
+    const std::int64_t num_visible = head_piece.num_seen(query, keys);
     const W scale = static_cast<W>(head_piece.scale), logsumexp = of.logsumexp[query];
     const W delta = of.delta[static_cast<std::size_t>(query)];
     if (has_dropout_) {
       head_piece.fill_mask(rule_, query, keys.begin,
-                           std::span(retained_.data(), static_cast<std::size_t>(seen)));
-      apply_mask(retained_.data(), static_cast<W>(rule_.scale), seen, score_gradient);
+                           std::span(retained_.data(), static_cast<std::size_t>(num_visible)));
+      apply_mask(retained_.data(), static_cast<W>(rule_.scale), num_visible, score_gradient);
     }
 #pragma omp simd
-    for (std::int64_t j = 0; j < seen; ++j) {
+    for (std::int64_t j = 0; j < num_visible; ++j) {
       const W share = exponential(probability[j] * scale - logsumexp);
       probability[j] = share;
       score_gradient[j] = share * (score_gradient[j] - delta) * scale;
     }
-    if (has_dropout_) apply_mask(retained_.data(), static_cast<W>(rule_.scale), seen, probability);
-    std::fill(probability + seen, probability + kBlock, W{0});
-    std::fill(score_gradient + seen, score_gradient + kBlock, W{0});
+    if (has_dropout_) apply_mask(retained_.data(), static_cast<W>(rule_.scale), num_visible, probability);
+    std::fill(probability + num_visible, probability + kBlock, W{0});
+    std::fill(score_gradient + num_visible, score_gradient + kBlock, W{0});
   }
 
   DropoutRule rule_;
@@ -154,7 +154,7 @@ class BackwardThread {
     for (std::int64_t i = pieces.begin; i < pieces.end; ++i)
       run_keys(task_.pieces[static_cast<std::size_t>(i)], kv_head);
     for (std::int64_t member = 0; member < group(); ++member)
-      put(blocks_.query_gradient(member), tensors_.dq, row, kv_head * group() + member, count);
+      copy_gradient(blocks_.query_gradient(member), tensors_.dq, row, kv_head * group() + member, count);
   }
 
  private:
@@ -167,14 +167,14 @@ class BackwardThread {
     for (std::int64_t begin = 0; begin < count; begin += kBlock) {
       const Span keys{begin, std::min(begin + kBlock, count)};
       blocks_.run(head_pieces, k, v, keys);
-      put(blocks_.key_gradient(), tensors_.dk, row + begin, kv_head, keys.size());
-      put(blocks_.value_gradient(), tensors_.dv, row + begin, kv_head, keys.size());
+      copy_gradient(blocks_.key_gradient(), tensors_.dk, row + begin, kv_head, keys.size());
+      copy_gradient(blocks_.value_gradient(), tensors_.dv, row + begin, kv_head, keys.size());
     }
   }
 
   // Writes the first rows of scratch to rows `row` onwards of a head.
-  void put(const Scratch<W>& from, const at::Tensor& to, std::int64_t row, std::int64_t head,
-           std::int64_t count) const {
+  void copy_gradient(const Scratch<W>& from, const at::Tensor& to, std::int64_t row, std::int64_t head,
+                     std::int64_t count) const {
     if (output_mode_ == OutputMode::added) {
       const Head<W> rows(to, row, head);
       for (std::int64_t i = 0; i < count; ++i) add_out(from, i, rows, i);

@@ -61,7 +61,7 @@ class ForwardBlocks {
   }
 
   template <typename T>
-  void put(const Head<T>& out, W* logsumexp, Span queries) const {
+  void write_output(const Head<T>& out, W* logsumexp, Span queries) const {
     for (std::int64_t i = 0; i < queries.size(); ++i) {
       const auto at = static_cast<std::size_t>(i);
       copy_out(sums_, i, 1 / total_[at], out, queries.begin + i);
@@ -85,9 +85,9 @@ class ForwardBlocks {
   void update_softmax(const HeadPiece& head_piece, std::int64_t query, std::int64_t i, Span keys) {
     const auto at = static_cast<std::size_t>(i);
     W* row = scores_.row(i);
-    const std::int64_t seen = head_piece.num_seen(query, keys);
+    const std::int64_t num_visible = head_piece.num_seen(query, keys);
     const W scale = static_cast<W>(head_piece.scale);
-    const W max = lane_max<W>(seen, max_[at], [=](std::int64_t j) { return row[j] * scale; });
+    const W max = lane_max<W>(num_visible, max_[at], [=](std::int64_t j) { return row[j] * scale; });
     if (max > max_[at]) {
       const W shrink = exponential(max_[at] - max);
       total_[at] *= shrink;
@@ -96,13 +96,13 @@ class ForwardBlocks {
       max_[at] = max;
     }
 #pragma omp simd
-    for (std::int64_t j = 0; j < seen; ++j) row[j] = exponential(row[j] * scale - max);
-    total_[at] += lane_sum<W>(seen, [=](std::int64_t j) { return row[j]; });
-    std::fill(row + seen, row + kBlock, W{0});
+    for (std::int64_t j = 0; j < num_visible; ++j) row[j] = exponential(row[j] * scale - max);
+    total_[at] += lane_sum<W>(num_visible, [=](std::int64_t j) { return row[j]; });
+    std::fill(row + num_visible, row + kBlock, W{0});
     if (!has_dropout_) return;
     head_piece.fill_mask(rule_, query, keys.begin,
-                         std::span(retained_.data(), static_cast<std::size_t>(seen)));
-    apply_mask(retained_.data(), static_cast<W>(rule_.scale), seen, row);
+                         std::span(retained_.data(), static_cast<std::size_t>(num_visible)));
+    apply_mask(retained_.data(), static_cast<W>(rule_.scale), num_visible, row);
   }
 
   DropoutRule rule_;
@@ -180,9 +180,9 @@ class ForwardThread {
       block += num_blocks(piece_at(task_, i).keys.size());
     }
     if (output_mode_ == OutputMode::added)
-      blocks_.put(Head<W>(tensors_.out, row, item.head), logsumexp, item.queries);
+      blocks_.write_output(Head<W>(tensors_.out, row, item.head), logsumexp, item.queries);
     else
-      blocks_.put(Head<T>(tensors_.out, row, item.head), logsumexp, item.queries);
+      blocks_.write_output(Head<T>(tensors_.out, row, item.head), logsumexp, item.queries);
   }
 
  private:

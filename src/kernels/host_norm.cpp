@@ -94,34 +94,34 @@ struct BackwardTensors {
 };
 
 template <typename T>
-void backward_rows(const BackwardTensors<T>& all, bool is_centered, std::int64_t begin, std::int64_t end,
+void backward_rows(const BackwardTensors<T>& tensors, bool is_centered, std::int64_t begin, std::int64_t end,
                    Wide<T>* weight_sum, Wide<T>* bias_sum) {
   for (std::int64_t r = begin; r < end; ++r) {
-    const Wide<T>* statistics = all.statistics.row(r);
-    const BackwardRow<T> row{.dy = all.dy.row(r),
-                             .x = all.x.row(r),
-                             .weight = all.weight,
-                             .residual = all.residual.data == nullptr ? nullptr : all.residual.row(r),
+    const Wide<T>* statistics = tensors.statistics.row(r);
+    const BackwardRow<T> row{.dy = tensors.dy.row(r),
+                             .x = tensors.x.row(r),
+                             .weight = tensors.weight,
+                             .residual = tensors.residual.data == nullptr ? nullptr : tensors.residual.row(r),
                              .mean = is_centered ? statistics[0] : 0,
                              .rstd = statistics[is_centered ? 1 : 0],
-                             .width = all.x.width};
-    backward_row(row, is_centered, all.dx.row(r), weight_sum, bias_sum);
+                             .width = tensors.x.width};
+    backward_row(row, is_centered, tensors.dx.row(r), weight_sum, bias_sum);
   }
 }
 
 // Every part of the rows has its own sums, which are added in the order of parts: the result is deterministic
 // for a given number of threads.
 template <typename T>
-void norm_backward_typed(const BackwardTensors<T>& all, bool is_centered, Wide<T>* weight_gradient,
+void norm_backward_typed(const BackwardTensors<T>& tensors, bool is_centered, Wide<T>* weight_gradient,
                          Wide<T>* bias_gradient) {
   using W = Wide<T>;
-  const std::int64_t num_rows = all.x.num_rows(), width = all.x.width;
+  const std::int64_t num_rows = tensors.x.num_rows(), width = tensors.x.width;
   const std::int64_t num_parts = std::clamp<std::int64_t>(num_rows * width / 16384, 1, at::get_num_threads());
   std::vector<W> sums(static_cast<std::size_t>(num_parts * 2 * width), W{0});
   at::parallel_for(0, num_parts, 1, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t part = first; part < last; ++part) {
       W* weight_sum = sums.data() + part * 2 * width;
-      backward_rows(all, is_centered, num_rows * part / num_parts, num_rows * (part + 1) / num_parts,
+      backward_rows(tensors, is_centered, num_rows * part / num_parts, num_rows * (part + 1) / num_parts,
                     weight_sum, bias_gradient == nullptr ? nullptr : weight_sum + width);
     }
   });

@@ -29,7 +29,7 @@ struct AdamFactors {
 template <typename Number>
 struct AdamState {
   const Number* gradient;
-  Number *master, *first, *second;
+  Number *master, *first_moment, *second_moment;
 };
 
 // a * b + c, rounded once if the CPU supports it. It is explicit because a compiler that may choose which
@@ -47,11 +47,11 @@ inline Number fused(Number a, Number b, Number c) {
 
 // The weight may be the master itself.
 template <typename T, typename Number>
-void adamw_range(const AdamFactors<Number>& of, const AdamState<Number>& at, std::int64_t begin,
+void adamw_range(const AdamFactors<Number>& of, const AdamState<Number>& state, std::int64_t begin,
                  std::int64_t end, T* weight) {
   const AdamFactors<Number> factors = of;  // a copy that no store below can alias
-  const Number* gradients = at.gradient;
-  Number *masters = at.master, *firsts = at.first, *seconds = at.second;
+  const Number* gradients = state.gradient;
+  Number *masters = state.master, *firsts = state.first_moment, *seconds = state.second_moment;
 #pragma omp simd
   for (std::int64_t i = begin; i < end; ++i) {
     const Number gradient = gradients[i] * factors.scale;
@@ -97,7 +97,8 @@ void HostKernels::pass_gate(const GateOptions& options, at::Tensor& numbers) con
 }
 
 void HostKernels::adamw(const AdamOptions& options, const at::Tensor& numbers, const at::Tensor& gradient,
-                        at::Tensor& master, at::Tensor& first, at::Tensor& second, at::Tensor& weight) const {
+                        at::Tensor& master, at::Tensor& first_moment, at::Tensor& second_moment,
+                        at::Tensor& weight) const {
   constexpr std::int64_t kMinElementsPerThread = 8192;
   auto* of_step = numbers.data_ptr<double>();
   if (number(of_step, StepScalar::is_finite) == 0) return;
@@ -107,8 +108,8 @@ void HostKernels::adamw(const AdamOptions& options, const at::Tensor& numbers, c
   with_element_type(weight.scalar_type(), [&]<typename T>(T) {
     using W = Wide<T>;
     const AdamFactors<W> factors(options, of_step);
-    const AdamState<W> state{flat_data<W>(gradient), flat_data<W>(master), flat_data<W>(first),
-                             flat_data<W>(second)};
+    const AdamState<W> state{flat_data<W>(gradient), flat_data<W>(master), flat_data<W>(first_moment),
+                             flat_data<W>(second_moment)};
     T* weights = flat_data<T>(weight);
     at::parallel_for(0, master.numel(), kMinElementsPerThread, [&](std::int64_t begin, std::int64_t end) {
       adamw_range(factors, state, begin, end, weights);

@@ -40,13 +40,15 @@ struct StreamSums {
 // Maps rows of a sequence to positions: consecutive, with one jump if a device has two spans of the sequence
 // (context parallelism).
 struct PositionMap {
-  std::int64_t first = 0, jump_at = std::numeric_limits<std::int64_t>::max(), jump = 0;
-  std::int64_t operator()(std::int64_t row) const { return first + row + (row >= jump_at ? jump : 0); }
+  std::int64_t first_position = 0, jump_at = std::numeric_limits<std::int64_t>::max(), jump = 0;
+  std::int64_t operator()(std::int64_t row) const {
+    return first_position + row + (row >= jump_at ? jump : 0);
+  }
 };
 
 // A dropout site: element (row, column) of a [rows, width] tensor is dropped if its uniform number is below
 // `rate`, and otherwise scaled by 1 / (1 - rate). The number is element (position * width + column) of the
-// key of the row's sample, key.with(global sample), so that masks do not depend on micro-batches or ranks.
+// key of the row's sample, key.derive(global sample), so that masks do not depend on micro-batches or ranks.
 struct DropoutSite {
   double rate = 0;
   RandomKey key{};                      // derived from (seed, step, layer, site)
@@ -143,7 +145,8 @@ class Kernels {
   // In one pass: updates master and moments from the gradient, and writes the weight in its element type
   // (weight may be master). Does nothing if the step's gradient was not finite.
   virtual void adamw(const AdamOptions& options, const at::Tensor& numbers, const at::Tensor& gradient,
-                     at::Tensor& master, at::Tensor& first, at::Tensor& second, at::Tensor& weight) const = 0;
+                     at::Tensor& master, at::Tensor& first_moment, at::Tensor& second_moment,
+                     at::Tensor& weight) const = 0;
   // Converts to fp8 (kernels/fp8.h) in one pass: y [rows, width] and transposed [width, rows] are contiguous;
   // undefined: not needed. maximum (one fp32 element; undefined: not needed) becomes the maximum of itself
   // and |x|.

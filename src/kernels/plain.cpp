@@ -58,7 +58,7 @@ at::Tensor dropout_factors(const DropoutSite& site, const at::Tensor& like) {
     const std::int64_t at = site.first_row + row, position = site.positions(at % site.sequence_length);
     const auto sample =
         static_cast<std::uint64_t>(site.samples.at(static_cast<std::size_t>(at / site.sequence_length)));
-    fill_uniform(site.key.with(sample), {position + 1, width}, {{position, position + 1}, {0, width}},
+    fill_uniform(site.key.derive(sample), {position + 1, width}, {{position, position + 1}, {0, width}},
                  std::span(uniform.data_ptr<double>() + row * width, static_cast<std::size_t>(width)));
   }
   return (uniform.ge(site.rate).to(at::kDouble) / (1 - site.rate)).to(like.device(), like.scalar_type());
@@ -205,17 +205,18 @@ class PlainKernels final : public Kernels {
   }
 
   void adamw(const AdamOptions& options, const at::Tensor& numbers, const at::Tensor& gradient,
-             at::Tensor& master, at::Tensor& first, at::Tensor& second, at::Tensor& weight) const override {
+             at::Tensor& master, at::Tensor& first_moment, at::Tensor& second_moment,
+             at::Tensor& weight) const override {
     const auto at = [&](StepScalar which) {
       return numbers.select(0, static_cast<int>(which)).item<double>();
     };
     if (at(StepScalar::is_finite) == 0) return;
     const at::Tensor scaled = gradient * at(StepScalar::factor);
-    first.mul_(options.beta1).add_(scaled, 1 - options.beta1);
-    second.mul_(options.beta2).addcmul_(scaled, scaled, 1 - options.beta2);
-    const at::Tensor divisor = second.sqrt() * at(StepScalar::inverse_root) + options.epsilon;
+    first_moment.mul_(options.beta1).add_(scaled, 1 - options.beta1);
+    second_moment.mul_(options.beta2).addcmul_(scaled, scaled, 1 - options.beta2);
+    const at::Tensor divisor = second_moment.sqrt() * at(StepScalar::inverse_root) + options.epsilon;
     master.mul_(1 - at(StepScalar::learning_rate) * options.weight_decay);
-    master.addcdiv_(first, divisor, -at(StepScalar::rate));
+    master.addcdiv_(first_moment, divisor, -at(StepScalar::rate));
     weight.copy_(master);
   }
 

@@ -32,16 +32,16 @@ struct PlacedSpan {
 // Adjacent spans are merged: the two pieces of the middle part are one triangle of scores.
 std::vector<PlacedSpan> placed(const ContextPositions& spans, std::int64_t length) {
   std::vector<PlacedSpan> result;
-  std::int64_t row = 0, done = 0;
+  std::int64_t row = 0, num_done = 0;
   for (const Span& span : spans) {
-    ensure(span.begin >= done && span.begin <= span.end && span.end <= length,
+    ensure(span.begin >= num_done && span.begin <= span.end && span.end <= length,
            "context positions {}..{} must start at {} or later in a sequence of {}", span.begin, span.end,
-           done, length);
+           num_done, length);
     if (!result.empty() && result.back().positions.end == span.begin)
       result.back().positions.end = span.end;
     else if (span.size() > 0)
       result.push_back({span, row});
-    row += span.size(), done = span.end;
+    row += span.size(), num_done = span.end;
   }
   return result;
 }

@@ -81,13 +81,13 @@ class RingBlock {
   at::Tensor grouped(const at::Tensor& heads) const {
     return heads.reshape({heads.size(0), task_.shape.kv_heads, -1, heads.size(3)});
   }
-  at::Tensor apart(const at::Tensor& groups) const {
+  at::Tensor ungroup(const at::Tensor& groups) const {
     return groups.reshape({groups.size(0), task_.shape.heads, queries_.size(), groups.size(3)});
   }
 
   // [sequences, heads, rows, keys]
   at::Tensor scores(const at::Tensor& query, const at::Tensor& key) const {
-    at::Tensor result = apart(at::matmul(grouped(query), key.transpose(2, 3))) * task_.shape.scale;
+    at::Tensor result = ungroup(at::matmul(grouped(query), key.transpose(2, 3))) * task_.shape.scale;
     if (!equal_pieces_.piece.is_causal) return result;
     const at::Tensor is_later =
         at::ones({queries_.size(), num_keys_}, query.options().dtype(at::kBool)).triu(queries_.begin + 1);
@@ -143,14 +143,14 @@ class PlainRingAttention final : public RingAttention {
     check_ring_task(task, q, k);
     for_each_block(task, q, max_score_bytes_, [&](const RingBlock& block) {
       const at::Tensor scores = block.scores(widened(block.of_queries(q)), widened(block.of_keys(k)));
-      const at::Tensor before = block.statistics(logsumexp);
-      const at::Tensor now = at::logaddexp(before, scores.logsumexp({3}, true));
+      const at::Tensor previous_statistics = block.statistics(logsumexp);
+      const at::Tensor now = at::logaddexp(previous_statistics, scores.logsumexp({3}, true));
       at::Tensor probabilities = (scores - now).exp_();
       const at::Tensor factors = block.factors(probabilities);
       if (factors.defined()) probabilities.mul_(factors);
       const at::Tensor values = at::matmul(block.grouped(probabilities), widened(block.of_keys(v)));
-      block.of_queries(out).mul_((before - now).exp_()).add_(block.apart(values));
-      before.copy_(now);
+      block.of_queries(out).mul_((previous_statistics - now).exp_()).add_(block.ungroup(values));
+      previous_statistics.copy_(now);
     });
   }
 
@@ -164,12 +164,13 @@ class PlainRingAttention final : public RingAttention {
       const at::Tensor probabilities = (block.scores(query, key) - block.statistics(logsumexp)).exp_();
       const at::Tensor factors = block.factors(probabilities);
       const at::Tensor dropped = factors.defined() ? probabilities * factors : probabilities;
-      at::Tensor score_gradients = block.apart(at::matmul(groups, widened(block.of_keys(v)).transpose(2, 3)));
+      at::Tensor score_gradients =
+          block.ungroup(at::matmul(groups, widened(block.of_keys(v)).transpose(2, 3)));
       if (factors.defined()) score_gradients.mul_(factors);
       const at::Tensor delta = (upstream * widened(block.of_queries(out))).sum(3, true);
       const at::Tensor dscores =
           block.grouped(score_gradients.sub_(delta).mul_(probabilities).mul_(task.shape.scale));
-      block.of_queries(dq).add_(block.apart(at::matmul(dscores, key)));
+      block.of_queries(dq).add_(block.ungroup(at::matmul(dscores, key)));
       block.of_keys(dk).add_(at::matmul(dscores.transpose(2, 3), block.grouped(query)));
       block.of_keys(dv).add_(at::matmul(block.grouped(dropped).transpose(2, 3), groups));
     });

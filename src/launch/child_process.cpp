@@ -79,9 +79,9 @@ ChildProcess::ChildProcess(const ChildOptions& options) {
   ::posix_spawn_file_actions_addclosefrom_np(&settings.actions, STDERR_FILENO + 1);
   ::posix_spawnattr_setflags(&settings.attributes, POSIX_SPAWN_SETPGROUP);
   ::posix_spawnattr_setpgroup(&settings.attributes, 0);
-  std::vector<std::string> words = options.arguments, variables = variables_with(options);
+  std::vector<std::string> arguments = options.arguments, variables = variables_with(options);
   const int error = ::posix_spawnp(&pid_, options.program.c_str(), &settings.actions, &settings.attributes,
-                                   word_pointers(words).data(), word_pointers(variables).data());
+                                   word_pointers(arguments).data(), word_pointers(variables).data());
   if (error != 0)
     throw RuntimeFailure("cannot start {}{}: {}", options.program,
                          options.folder.empty() ? "" : " in " + options.folder.string(), ::strerror(error));

@@ -1,6 +1,6 @@
 // A child process whose standard input, output and error are either pipes to this process or inherited. It
-// runs in a process group of its own, so that Ctrl-C reaches only this process. Not for the workers of a run
-// (workers.h), which also report results.
+// runs in its own process group, so that Ctrl-C reaches only the parent process. Not for the workers of a
+// run (workers.h), which also report results.
 #pragma once
 
 #include <sys/types.h>
@@ -14,10 +14,10 @@
 namespace optimus {
 
 struct ChildOptions {
-  std::string program;                                           // searched in PATH
-  std::vector<std::string> arguments;                            // the program's name first
+  std::string program;                                           // looked up in PATH
+  std::vector<std::string> arguments;                            // argv, starting with the program's name
   std::vector<std::pair<std::string, std::string>> variables{};  // in addition to those of this process
-  Path folder{};           // working directory; empty: that of this process
+  Path folder{};           // working directory; if empty, that of this process
   bool has_pipes = false;  // otherwise its input is empty, and output and error are inherited
 };
 
@@ -30,7 +30,7 @@ class ChildProcess {
   ~ChildProcess();
 
   pid_t pid() const { return pid_; }
-  // Only with pipes; -1 when closed. Reading ends do not block.
+  // File descriptors of the pipes; -1 when closed or if there are no pipes. Reads do not block.
   int input() const { return input_; }
   int output() const { return output_; }
   int errors() const { return errors_; }

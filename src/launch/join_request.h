@@ -1,5 +1,5 @@
 // Join requests and the list of all ranks in rank 0's reply (rendezvous.h). These texts come from the
-// network: sizes and numbers are validated. Pure.
+// network: sizes and numbers are checked. Pure.
 #pragma once
 
 #include <string>
@@ -15,9 +15,9 @@ struct PresentRank {
 };
 
 struct RankJoinRequest {
-  std::string nonce;  // of this rank; the reply is addressed to it
+  std::string nonce;  // a random value of this rank, to which the reply is addressed
   PresentRank rank;
-  std::string store_address;  // of the store, as this rank reaches it
+  std::string store_address;  // address at which this rank reaches the store
 };
 std::string text(const RankJoinRequest& join_request);
 // Throws UserError for an invalid text.

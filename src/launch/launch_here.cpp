@@ -56,7 +56,7 @@ class ControlInput {
 
 struct HostTask {
   ChildOptions child_options;
-  int first = 0, count = 1, size = 1;
+  int first_rank = 0, count = 1, size = 1;
 };
 
 HostTask parse_task(const std::string& line) {
@@ -65,7 +65,7 @@ HostTask parse_task(const std::string& line) {
   HostTask task;
   task.size = static_cast<int>(view.at("size").integer(1, 1 << 20));
   task.count = static_cast<int>(view.at("count").integer(1, 4096));
-  task.first = static_cast<int>(view.at("first").integer(0, task.size - task.count));
+  task.first_rank = static_cast<int>(view.at("first").integer(0, task.size - task.count));
   task.child_options.program = view.at("program").text();
   task.child_options.arguments = {"optimus"};
   for (const JsonView& word : view.at("words").elements())
@@ -79,14 +79,14 @@ HostTask parse_task(const std::string& line) {
 std::vector<ChildProcess> start_ranks(const HostTask& task) {
   std::vector<ChildProcess> ranks;
   for (int local = 0; local < task.count; ++local) {
-    ChildOptions how = task.child_options;
+    ChildOptions child_options = task.child_options;
     const auto set = [&](const char* name, int value) {
-      how.variables.emplace_back(name, std::to_string(value));
+      child_options.variables.emplace_back(name, std::to_string(value));
     };
-    set("OPTIMUS_RANK", task.first + local), set("OPTIMUS_WORLD_SIZE", task.size);
+    set("OPTIMUS_RANK", task.first_rank + local), set("OPTIMUS_WORLD_SIZE", task.size);
     set("OPTIMUS_LOCAL_RANK", local), set("OPTIMUS_LOCAL_SIZE", task.count);
     set("OPTIMUS_LAUNCH_PARENT", ::getpid());
-    ranks.emplace_back(how);
+    ranks.emplace_back(child_options);
   }
   return ranks;
 }

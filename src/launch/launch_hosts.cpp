@@ -134,10 +134,10 @@ std::vector<Host> start_hosts(const LaunchOptions& options, const std::string& t
                              {"MASTER_PORT", std::to_string(port)},
                              {"OPTIMUS_JOB", job},
                              {kTokenVariable, token}}}};
-    ChildOptions how{.program = ssh[0], .arguments = ssh, .has_pipes = true};
-    how.arguments.insert(how.arguments.end(),
-                         {names[i], "exec " + shell_quoted(options.program) + " launch --here"});
-    hosts.emplace_back(names[i], how, settings.dump() + "\n");
+    ChildOptions child_options{.program = ssh[0], .arguments = ssh, .has_pipes = true};
+    child_options.arguments.insert(child_options.arguments.end(),
+                                   {names[i], "exec " + shell_quoted(options.program) + " launch --here"});
+    hosts.emplace_back(names[i], child_options, settings.dump() + "\n");
   }
   return hosts;
 }

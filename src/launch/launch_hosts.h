@@ -18,8 +18,8 @@ struct LaunchOptions {
   std::string hosts;  // a,b,c
   int per_host = 1;
   std::string ssh = "ssh -o BatchMode=yes -o ConnectTimeout=20";
-  std::string master;  // address of the first host for the others; empty: its name
-  int port = 0;        // of the store there; 0: chosen automatically
+  std::string master;  // address at which other hosts reach the first host; if empty, its name
+  int port = 0;        // port of the store on the first host; 0 if chosen automatically
   Path token_file{};
   std::string program;               // the same path on all hosts
   std::vector<std::string> command;  // train …
@@ -30,7 +30,8 @@ struct LaunchOptions {
 // 1 or 130.
 int launch_on_hosts(const LaunchOptions& options, const Environment& environment, const StopToken& stop);
 
-// On a host: reads its task from standard input. Returns 0, 1 or 130.
+// Called on each host: reads its settings from standard input and runs the host's ranks. Returns 0, 1 or
+// 130.
 int launch_here(const StopToken& stop);
 
 }  // namespace optimus

@@ -10,10 +10,10 @@
 
 namespace optimus {
 
-// Called by rank 0 before the others know the run; no effect without --memory-every. Throws UserError.
+// Called by rank 0 before the other ranks know the run; no effect without --memory-every. Throws UserError.
 void announce_memory(const TrainOptions& options, const Path& run, const std::vector<PresentRank>& ranks);
-// Runs a rank's work with the memory. Throws what the work throws, and UserError if the memory cannot be set
-// up.
+// Sets up the host's memory and calls `run_training`. Rethrows its exceptions, and throws UserError if the
+// memory cannot be set up.
 TrainResult run_with_memory(const RunSpec& spec, const Path& run, int rank,
                             const std::function<TrainResult()>& run_training);
 // The same for a joining rank: creates the folder before it asks to join, and runs its work.

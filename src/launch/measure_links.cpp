@@ -40,12 +40,12 @@ Outcome<void> skip(Socket& socket, std::size_t size, const Deadline& deadline) {
 
 // Sends one message and receives it back.
 Outcome<double> exchange(Socket& socket, const std::string& message, const Deadline& deadline) {
-  const auto began = Deadline::Clock::now();
+  const auto begin_time = Deadline::Clock::now();
   if (auto sent = socket.send(fmt::format("{:08}", message.size()), deadline); !sent)
     return tl::unexpected(sent.error());
   if (auto sent = socket.send(message, deadline); !sent) return tl::unexpected(sent.error());
   if (auto got = skip(socket, message.size(), deadline); !got) return tl::unexpected(got.error());
-  return std::chrono::duration<double>(Deadline::Clock::now() - began).count();
+  return std::chrono::duration<double>(Deadline::Clock::now() - begin_time).count();
 }
 
 // The fastest of as many messages as fit into the budget: other load on the two hosts only slows them down.
@@ -66,20 +66,20 @@ Outcome<std::optional<double>> message_time(Socket& socket, std::size_t size, Se
 
 Outcome<std::vector<MessageTime>> measure_pair(Socket& socket, Seconds budget) {
   const Deadline deadline = Deadline::after(Seconds(budget.value + 10), "messages between two hosts");
-  const Deadline usual = Deadline::after(budget, "a pair's time");
+  const Deadline pair_deadline = Deadline::after(budget, "a pair's time");
   std::vector<MessageTime> times;
   for (const std::size_t size : kMessageSizes) {
     // Round-trip time, extrapolated from the previous size; small messages do not predict it well.
     const double expected = size <= kFirstLarge || times.empty()
                                 ? 0
                                 : 2 * times.back().seconds * static_cast<double>(size) / times.back().bytes;
-    const double left = usual.remaining().value;
-    const auto seconds =
-        message_time(socket, size, Seconds(size < kFirstLarge ? left / 8 : left), expected, deadline);
+    const double remaining = pair_deadline.remaining().value;
+    const auto seconds = message_time(socket, size, Seconds(size < kFirstLarge ? remaining / 8 : remaining),
+                                      expected, deadline);
     if (!seconds) return tl::unexpected(seconds.error());
     if (!*seconds) break;
     times.push_back({static_cast<double>(size), **seconds});
-    if (usual.has_passed() && times.size() >= 2) break;
+    if (pair_deadline.has_passed() && times.size() >= 2) break;
   }
   if (auto published = socket.send(fmt::format("{:08}", 0), deadline); !published)
     return tl::unexpected(published.error());
@@ -146,7 +146,8 @@ std::string note_of(const Outcome<std::vector<MessageTime>>& times) {
   if (!times) note["why"] = times.error().why;
   note["times"] = Json::array();
   if (times)
-    for (const MessageTime& one : *times) note["times"].push_back({one.bytes, one.seconds});
+    for (const MessageTime& message_time : *times)
+      note["times"].push_back({message_time.bytes, message_time.seconds});
   return note.dump();
 }
 
@@ -154,11 +155,12 @@ PairTimes read_note(int first, int second, const std::string& text) {
   const Json json = parse_json(text, "a pair's times");
   const JsonView view(json, "a pair's times");
   PairTimes pair{first, second, {}, {}};
-  for (const JsonView& one : view.at("times").elements()) {
-    const std::vector<JsonView> parts = one.elements();
-    if (parts.size() != 2) one.refuse("bytes and seconds");
+  for (const JsonView& json_view : view.at("times").elements()) {
+    const std::vector<JsonView> parts = json_view.elements();
+    if (parts.size() != 2) json_view.refuse("bytes and seconds");
     pair.times.push_back({parts[0].number(), parts[1].number()});
-    if (!(pair.times.back().bytes >= 1 && pair.times.back().seconds > 0)) one.refuse("bytes and seconds");
+    if (!(pair.times.back().bytes >= 1 && pair.times.back().seconds > 0))
+      json_view.refuse("bytes and seconds");
   }
   if (pair.times.size() < 2) pair.why = json.contains("why") ? view.at("why").text() : "too slow to measure";
   return pair;
@@ -179,17 +181,18 @@ std::optional<int> partner_in_round(int host, int round, int num_hosts) {
 
 LinkSpec link_from_messages(const std::vector<MessageTime>& times) {
   ensure(times.size() >= 2, "{} message sizes (at least two are needed)", times.size());
-  const MessageTime &last = times.back(), &before = times[times.size() - 2];
+  const MessageTime &last = times.back(), &second_last = times[times.size() - 2];
   LinkSpec link{.bytes_per_second = 0, .latency = Seconds(times.front().seconds)};
-  const double longer = last.seconds - before.seconds;
+  const double longer = last.seconds - second_last.seconds;
   link.bytes_per_second =
-      longer > 0 ? (last.bytes - before.bytes) / longer : last.bytes / std::max(last.seconds, 1e-9);
+      longer > 0 ? (last.bytes - second_last.bytes) / longer : last.bytes / std::max(last.seconds, 1e-9);
   double reached = 1e-6;
-  for (const MessageTime& one : times) {
-    if (one.bytes < 1024) continue;
-    const double part = one.bytes / std::max(one.seconds - link.latency.value, 1e-9) / link.bytes_per_second;
+  for (const MessageTime& message_time : times) {
+    if (message_time.bytes < 1024) continue;
+    const double part = message_time.bytes / std::max(message_time.seconds - link.latency.value, 1e-9) /
+                        link.bytes_per_second;
     reached = std::clamp(part, reached, 1.0);
-    link.efficiency.points.push_back({one.bytes, reached});
+    link.efficiency.points.push_back({message_time.bytes, reached});
   }
   return link;
 }
@@ -224,19 +227,20 @@ std::vector<PairTimes> collect_pairs(const LinkMeasurement& measurement, const D
 namespace {
 
 LinkSpec fastest_link_of(int host, const std::string& name, const std::vector<PairTimes>& pairs) {
-  std::optional<LinkSpec> best;
-  std::string why = "there is no other host";
+  std::optional<LinkSpec> fastest_link;
+  std::string reason = "there is no other host";
   for (const PairTimes& pair : pairs) {
     if (pair.first != host && pair.second != host) continue;
     if (pair.times.size() < 2) {
-      why = pair.why;
+      reason = pair.why;
       continue;
     }
     LinkSpec link = link_from_messages(pair.times);
-    if (!best || link.bytes_per_second > best->bytes_per_second) best = std::move(link);
+    if (!fastest_link || link.bytes_per_second > fastest_link->bytes_per_second)
+      fastest_link = std::move(link);
   }
-  if (!best) throw RuntimeFailure("no link of host {} could be measured: {}", name, why);
-  return *best;
+  if (!fastest_link) throw RuntimeFailure("no link of host {} could be measured: {}", name, reason);
+  return *fastest_link;
 }
 
 // Tolerance for measurement noise; larger differences indicate another kind of host.

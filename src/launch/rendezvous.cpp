@@ -86,11 +86,11 @@ void Rendezvous::Impl::host() {
     address = parse_store(options.store, address.token);
     return;
   }
-  StoreServerOptions how{.token = address.token};
-  if (!launch.is_one_host) how.where = Listening::everywhere;
+  StoreServerOptions store_server_options{.token = address.token};
+  if (!launch.is_one_host) store_server_options.interface = Listening::everywhere;
   // torchrun itself uses the port.
-  if (!launch.is_one_host && !launch.has_torch_store) how.port = launch.master_port;
-  server = std::make_unique<StoreServer>(how);
+  if (!launch.is_one_host && !launch.has_torch_store) store_server_options.port = launch.master_port;
+  server = std::make_unique<StoreServer>(store_server_options);
   address.port = server->port();
 }
 
@@ -151,8 +151,8 @@ std::vector<PresentRank> Rendezvous::wait_for_others(
   bool is_notified = false;
   for (int poll = 0;; ++poll) {
     impl_->poll();
-    if (const auto gone = value_or_throw(impl_->store->find(kLostKey)))
-      throw RuntimeFailure("{} before the run began", *gone);
+    if (const auto lost_note = value_or_throw(impl_->store->find(kLostKey)))
+      throw RuntimeFailure("{} before the run began", *lost_note);
     if (static_cast<int>(impl_->join_requests_by_rank.size()) == size) break;
     impl_->options.check_interrupted();
     impl_->is_waiting = !deadline.has_passed();
@@ -252,9 +252,9 @@ Outcome<std::string> wait_for_join_reply(const RendezvousOptions& options, KeySt
   }
 }
 
-Outcome<void> read_join_reply(const RendezvousOptions& options, const std::string& answer,
+Outcome<void> read_join_reply(const RendezvousOptions& options, const std::string& reply,
                               RendezvousResult& result) {
-  const Json json = parse_json(answer, "rank 0's reply");
+  const Json json = parse_json(reply, "rank 0's reply");
   const JsonView view(json, "rank 0's reply");
   if (const auto refused = view.find("refused")) throw RankRefused{refused->text()};
   result.prefix = view.at("prefix").text();
@@ -298,22 +298,22 @@ Outcome<RendezvousResult> send_join_request(const RendezvousOptions& options, co
 RendezvousResult join_rendezvous(const RendezvousOptions& options) {
   const Deadline deadline = Deadline::after(options.timeout, "rank 0");
   std::optional<Deadline> reconnect_deadline;  // deadline for rank 0 to return after its store was lost
-  std::string why = "it has not published the address of its store";
+  std::string reason = "it has not published the address of its store";
   for (int poll = 0;; ++poll) {
     bool was_reachable = false;
     if (const auto address = current_store_address(options)) {
       auto joined = send_join_request(options, *address, deadline, was_reachable);
       if (joined) return std::move(*joined);
-      why = joined.error().why;
+      reason = joined.error().why;
     }
     if (was_reachable)
       reconnect_deadline =
           Deadline::after(Seconds(std::min(kReconnectTimeout.value, options.timeout.value)), "rank 0");
     if (reconnect_deadline && reconnect_deadline->has_passed())
-      throw RuntimeFailure("rank {}: lost the connection to rank 0: {}", options.launch.rank, why);
+      throw RuntimeFailure("rank {}: lost the connection to rank 0: {}", options.launch.rank, reason);
     if (deadline.has_passed())
       throw RuntimeFailure("rank {} has not found rank 0 within {}: {}", options.launch.rank,
-                           text(options.timeout), why);
+                           text(options.timeout), reason);
     options.check_interrupted();
     pause_before_query(poll);
   }

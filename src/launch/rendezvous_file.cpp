@@ -75,7 +75,7 @@ void remove_stale_files(const Path& folder) {
 }  // namespace
 
 Path rendezvous_file(const Environment& environment, const std::string& job) {
-  const RandomKey key = RandomKey(0).with(job).with(own_space("net"));
+  const RandomKey key = RandomKey(0).derive(job).derive(own_space("net"));
   return own_folder(environment) / fmt::format("optimus-{:016x}.json", key.value);
 }
 

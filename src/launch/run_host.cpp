@@ -25,10 +25,10 @@ EmergencyCheckpointOptions with_coordinator(EmergencyCheckpointOptions options,
 RunHost::RunHost(Board& board, FileSystem& files, RunHostOptions options)
     : board_(board),
       silence_(options.silence),
-      coordinator_(options.last ? MembershipCoordinator(board_, std::move(options.coordinator),
-                                                        options.workers, *options.last)
-                                : MembershipCoordinator(board_, std::move(options.coordinator),
-                                                        options.workers, options.plan, options.epoch)),
+      coordinator_(options.last_change ? MembershipCoordinator(board_, std::move(options.coordinator),
+                                                               options.workers, *options.last_change)
+                                       : MembershipCoordinator(board_, std::move(options.coordinator),
+                                                               options.workers, options.plan, options.epoch)),
       emergency_checkpoint_(board_, files,
                             with_coordinator(std::move(options.emergency_checkpoint), coordinator_)),
       thread_([this] { watch(); }) {}
@@ -66,13 +66,13 @@ void RunHost::fetch() {
 
 void RunHost::update_heartbeats() {
   const auto now = Deadline::Clock::now();
-  for (const int worker_id : coordinator_.staying()) {
+  for (const int worker_id : coordinator_.remaining_workers()) {
     const auto stored = board_.find(heartbeat_key(worker_id));
     if (!stored || !*stored) continue;  // has not begun
     const std::optional<Heartbeat> heartbeat = parse_heartbeat(**stored);
     const std::int64_t step = heartbeat ? heartbeat->step : 0;
     const auto [found, is_new] = heartbeats_.try_emplace(worker_id, LastHeartbeat{**stored, now, step});
-    if (is_new || found->second.last == **stored) continue;
+    if (is_new || found->second.last_value == **stored) continue;
     if (found->second.step != step) last_progress_ = now;
     found->second = {**stored, now, step};
   }
@@ -83,15 +83,15 @@ void RunHost::update_heartbeats() {
 double RunHost::silence_of(int worker_id) const {
   const auto found = heartbeats_.find(worker_id);
   if (found == heartbeats_.end()) return 0;
-  const auto heard = std::max(found->second.since, last_progress_);
+  const auto heard = std::max(found->second.change_time, last_progress_);
   return std::chrono::duration<double>(Deadline::Clock::now() - heard).count();
 }
 
 std::vector<bool> RunHost::find_lost_workers() {
   std::vector<bool> result;
   for (int worker_id = 0; worker_id < static_cast<int>(coordinator_.workers().size()); ++worker_id) {
-    const auto gone = board_.find(lost_key(worker_id));
-    result.push_back((gone && *gone) || silence_of(worker_id) > silence_.value + kExtraSilence);
+    const auto lost_note = board_.find(lost_key(worker_id));
+    result.push_back((lost_note && *lost_note) || silence_of(worker_id) > silence_.value + kExtraSilence);
   }
   return result;
 }
@@ -103,20 +103,20 @@ bool RunHost::poll() {
   const std::vector<bool> is_gone = find_lost_workers();
   const Membership& members = coordinator_.membership();
   bool have_ended = true;
-  for (std::size_t rank = 0; rank < coordinator_.staying().size(); ++rank) {
+  for (std::size_t rank = 0; rank < coordinator_.remaining_workers().size(); ++rank) {
     const int worker_id = members.worker_ids[rank];
     const bool is_lost = is_gone[static_cast<std::size_t>(worker_id)];
     const bool is_silent = silence_of(worker_id) > silence_.value;
     const bool has_reported = coordinator_.report_of(worker_id).has_value();
     have_ended = have_ended && (is_lost || has_reported);
     if ((!is_lost && !is_silent) || has_reported) continue;
-    const std::string what = coordinator_.hang_of(worker_id);
-    const std::string how = !what.empty() ? "hangs: " + what
-                            : is_silent   ? "does not respond"
-                                          : "has disconnected";
+    const std::string hang = coordinator_.hang_of(worker_id);
+    const std::string description = !hang.empty() ? "hangs: " + hang
+                                    : is_silent   ? "does not respond"
+                                                  : "has disconnected";
     const WorkerEntry& who = coordinator_.workers()[static_cast<std::size_t>(worker_id)];
     coordinator_.record_lost(
-        worker_id, fmt::format("rank {} (process {} on {}, which {})", rank, who.pid, who.host, how));
+        worker_id, fmt::format("rank {} (process {} on {}, which {})", rank, who.pid, who.host, description));
     coordinator_.request_survivor_states();
   }
   have_all_ended_ = have_ended;

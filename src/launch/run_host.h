@@ -21,9 +21,9 @@ namespace optimus {
 struct RunHostOptions {
   MembershipCoordinator::Inputs coordinator;
   EmergencyCheckpointOptions emergency_checkpoint;
-  std::vector<WorkerEntry> workers;        // by worker id
-  std::optional<MembershipChange> last{};  // the run is in this generation; nullopt: in its first
-  Plan plan{};                             // of the first generation
+  std::vector<WorkerEntry> workers;               // by worker id
+  std::optional<MembershipChange> last_change{};  // the run is in this generation; nullopt: in its first
+  Plan plan{};                                    // of the first generation
   std::int64_t epoch = 0;
   Seconds silence{2};  // time without a heartbeat after which all ranks report their survivor state
 };
@@ -47,8 +47,8 @@ class RunHost {
 
  private:
   struct LastHeartbeat {
-    std::string last;
-    Deadline::Clock::time_point since;
+    std::string last_value;
+    Deadline::Clock::time_point change_time;
     std::int64_t step = 0;  // that its training had reached
   };
   bool poll();

@@ -12,17 +12,17 @@ namespace {
 
 Path store_path(const Path& run) { return run / "logs" / "store.json"; }
 
-std::string text_of(const RunStoreAddress& where) {
-  const StoreAddress& place = where.address;
-  const Json json{{"host", place.host},       {"port", place.port},     {"token", place.token},
-                  {"is_etcd", place.is_etcd}, {"prefix", where.prefix}, {"may_move", where.may_move}};
+std::string text_of(const RunStoreAddress& store) {
+  const StoreAddress& address = store.address;
+  const Json json{{"host", address.host},       {"port", address.port},   {"token", address.token},
+                  {"is_etcd", address.is_etcd}, {"prefix", store.prefix}, {"may_move", store.may_move}};
   return json.dump() + "\n";
 }
 
 }  // namespace
 
-StoreFile::StoreFile(const Path& run, const RunStoreAddress& where)
-    : path_(store_path(run)), text_(text_of(where)) {
+StoreFile::StoreFile(const Path& run, const RunStoreAddress& store_address)
+    : path_(store_path(run)), text_(text_of(store_address)) {
   write_private_file(path_, text_);
 }
 

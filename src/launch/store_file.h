@@ -17,11 +17,11 @@ struct RunStoreAddress {
 // replaced it. Throws RuntimeFailure.
 class StoreFile {
  public:
-  StoreFile(const Path& run, const RunStoreAddress& where);
+  StoreFile(const Path& run, const RunStoreAddress& store_address);
   ~StoreFile();
   StoreFile(const StoreFile&) = delete;
   // The run continues and will be hosted by another process: do not remove the file.
-  void leave() { is_left_ = true; }
+  void release() { is_left_ = true; }
 
  private:
   const Path path_;

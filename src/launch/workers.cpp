@@ -71,10 +71,10 @@ pid_t spawn(const WorkersOptions& options, int rank, int report, const std::stri
   ::posix_spawn_file_actions_addclosefrom_np(&settings.actions, kTerminalFile + 1);
   ::posix_spawnattr_setflags(&settings.attributes, POSIX_SPAWN_SETPGROUP);
   ::posix_spawnattr_setpgroup(&settings.attributes, 0);
-  std::vector<std::string> words = options.arguments, variables = environment_with(text(spec));
+  std::vector<std::string> arguments = options.arguments, variables = environment_with(text(spec));
   pid_t pid = 0;
   const int error = ::posix_spawn(&pid, options.program.c_str(), &settings.actions, &settings.attributes,
-                                  pointers(words).data(), pointers(variables).data());
+                                  pointers(arguments).data(), pointers(variables).data());
   if (error != 0) throw RuntimeFailure("cannot start worker {}: {}", rank, ::strerror(error));
   return pid;
 }
@@ -92,10 +92,10 @@ bool is_running(const WorkerEntry& entry) {
 
 }  // namespace
 
-Workers::Workers(WorkersOptions options) : options_(std::move(options)), all_(options_.devices.size()) {
+Workers::Workers(WorkersOptions options) : options_(std::move(options)), workers_(options_.devices.size()) {
   value_or_throw(files_.create_folders(options_.run / "logs"));
   try {
-    for (std::size_t rank = 0; rank < all_.size(); ++rank) start(static_cast<int>(rank));
+    for (std::size_t rank = 0; rank < workers_.size(); ++rank) start(static_cast<int>(rank));
     write_list();
   } catch (...) {
     end_all();
@@ -115,7 +115,7 @@ void Workers::start(int rank) {
   // dup2 of a descriptor onto itself would keep its close-on-exec flag.
   const int high = ::fcntl(ends[1], F_DUPFD_CLOEXEC, 64);
   ::close(ends[1]);
-  Worker& worker = all_[static_cast<std::size_t>(rank)];
+  Worker& worker = workers_[static_cast<std::size_t>(rank)];
   worker.pipe = ends[0];
   ::fcntl(worker.pipe, F_SETFL, O_NONBLOCK);
   try {
@@ -129,8 +129,8 @@ void Workers::start(int rank) {
 
 std::vector<WorkerEntry> Workers::entries() const {
   std::vector<WorkerEntry> result;
-  for (std::size_t rank = 0; rank < all_.size(); ++rank)
-    result.push_back({static_cast<int>(rank), all_[rank].pid, host_name(), options_.devices[rank],
+  for (std::size_t rank = 0; rank < workers_.size(); ++rank)
+    result.push_back({static_cast<int>(rank), workers_[rank].pid, host_name(), options_.devices[rank],
                       log_path(static_cast<int>(rank))});
   return result;
 }
@@ -138,7 +138,7 @@ std::vector<WorkerEntry> Workers::entries() const {
 void Workers::write_list() const {
   std::vector<WorkerEntry> live = coordinator_ != nullptr ? coordinator_->members() : entries();
   std::erase_if(live, [&](const WorkerEntry& entry) {
-    return std::any_of(all_.begin(), all_.end(),
+    return std::any_of(workers_.begin(), workers_.end(),
                        [&](const Worker& worker) { return worker.pid == entry.pid && worker.status; });
   });
   RealFileSystem files;
@@ -148,13 +148,13 @@ void Workers::write_list() const {
 
 // Joined workers may be the only ones left.
 bool Workers::has_ended() const {
-  const bool have_all_ended = std::all_of(all_.begin(), all_.end(), [](const Worker& worker) {
+  const bool have_all_ended = std::all_of(workers_.begin(), workers_.end(), [](const Worker& worker) {
     return worker.status.has_value() || worker.is_excluded;
   });
   if (!have_all_ended || coordinator_ == nullptr) return have_all_ended;
-  const std::vector<int> staying = coordinator_->staying();
+  const std::vector<int> staying = coordinator_->remaining_workers();
   return std::all_of(staying.begin(), staying.end(), [&](int worker_id) {
-    return worker_id < static_cast<int>(all_.size()) || coordinator_->report_of(worker_id) ||
+    return worker_id < static_cast<int>(workers_.size()) || coordinator_->report_of(worker_id) ||
            !is_running(coordinator_->workers()[static_cast<std::size_t>(worker_id)]);
   });
 }
@@ -186,7 +186,7 @@ void Workers::reap(Worker& worker) {
 
 // In the order of detection; workers that only lost others rank after those that failed themselves (why()).
 void Workers::note_failures() {
-  for (Worker& worker : all_) {
+  for (Worker& worker : workers_) {
     if (worker.order >= 0 || worker.is_ended_by_us || worker.is_excluded) continue;
     const bool has_reported = worker.report && (worker.report->end == WorkerReport::End::failed ||
                                                 worker.report->end == WorkerReport::End::lost);
@@ -199,22 +199,22 @@ void Workers::note_failures() {
 
 void Workers::poll(int milliseconds) {
   std::vector<pollfd> files;
-  for (const Worker& worker : all_)
+  for (const Worker& worker : workers_)
     if (worker.pipe >= 0) files.push_back({worker.pipe, POLLIN, 0});
   ::poll(files.data(), files.size(), milliseconds);
   // Reap processes first: the whole report of an ended process can then be read.
-  for (Worker& worker : all_) reap(worker);
-  for (Worker& worker : all_) read_report(worker);
+  for (Worker& worker : workers_) reap(worker);
+  for (Worker& worker : workers_) read_report(worker);
   note_failures();
 }
 
 void Workers::signal_all(int number) {
-  for (const Worker& worker : all_)
+  for (const Worker& worker : workers_)
     if (worker.pid > 0 && !worker.status) ::kill(worker.pid, number);
 }
 
 void Workers::end_all() {
-  for (Worker& worker : all_) {
+  for (Worker& worker : workers_) {
     if (worker.pid > 0 && !worker.status) {
       worker.is_ended_by_us = true;
       ::kill(-worker.pid, SIGKILL), ::kill(worker.pid, SIGKILL);
@@ -227,12 +227,12 @@ void Workers::end_all() {
 
 std::vector<bool> Workers::find_lost_workers() const {
   std::vector<bool> result;
-  for (const Worker& worker : all_)
+  for (const Worker& worker : workers_)
     result.push_back(worker.status || worker.is_excluded || (worker.stopped && worker.stopped->has_passed()));
   if (coordinator_ == nullptr) return result;
-  for (std::size_t worker_id = all_.size(); worker_id < coordinator_->workers().size(); ++worker_id)
+  for (std::size_t worker_id = workers_.size(); worker_id < coordinator_->workers().size(); ++worker_id)
     result.push_back(!is_running(coordinator_->workers()[worker_id]));
-  for (const int worker_id : coordinator_->staying())
+  for (const int worker_id : coordinator_->remaining_workers())
     if (!coordinator_->hang_of(worker_id).empty()) result[static_cast<std::size_t>(worker_id)] = true;
   return result;
 }
@@ -242,11 +242,12 @@ void Workers::record_lost(int worker_id) {
   const auto rank =
       std::find(members.worker_ids.begin(), members.worker_ids.end(), worker_id) - members.worker_ids.begin();
   const WorkerEntry& entry = coordinator_->workers()[static_cast<std::size_t>(worker_id)];
-  std::string how = "has ended";
-  if (worker_id < static_cast<int>(all_.size())) how = describe_end(worker_id);
-  if (const std::string what = coordinator_->hang_of(worker_id); !what.empty()) how = "hangs: " + what;
-  coordinator_->record_lost(worker_id,
-                            fmt::format("rank {} (process {} on {} {})", rank, entry.pid, entry.host, how));
+  std::string description = "has ended";
+  if (worker_id < static_cast<int>(workers_.size())) description = describe_end(worker_id);
+  if (const std::string hang = coordinator_->hang_of(worker_id); !hang.empty())
+    description = "hangs: " + hang;
+  coordinator_->record_lost(
+      worker_id, fmt::format("rank {} (process {} on {} {})", rank, entry.pid, entry.host, description));
 }
 
 // Records lost workers, and detects join requests.
@@ -254,11 +255,12 @@ void Workers::track_members() {
   coordinator_->poll();
   const std::vector<bool> is_gone = find_lost_workers();
   bool is_worker_lost = false;
-  for (const int worker_id : coordinator_->staying()) {
+  for (const int worker_id : coordinator_->remaining_workers()) {
     if (!is_gone[static_cast<std::size_t>(worker_id)]) continue;
     record_lost(worker_id);
-    const Worker* const child =
-        worker_id < static_cast<int>(all_.size()) ? &all_[static_cast<std::size_t>(worker_id)] : nullptr;
+    const Worker* const child = worker_id < static_cast<int>(workers_.size())
+                                    ? &workers_[static_cast<std::size_t>(worker_id)]
+                                    : nullptr;
     is_worker_lost |= child != nullptr ? child->stopped || (child->status && !child->report)
                                        : !coordinator_->report_of(worker_id).has_value();
   }
@@ -270,8 +272,8 @@ void Workers::track_members() {
 void Workers::drop_excluded() {
   generation_ = coordinator_->membership().generation;
   num_failed_ = 0, grace_.reset(), long_grace_.reset();
-  for (std::size_t worker_id = 0; worker_id < all_.size(); ++worker_id) {
-    Worker& worker = all_[worker_id];
+  for (std::size_t worker_id = 0; worker_id < workers_.size(); ++worker_id) {
+    Worker& worker = workers_[worker_id];
     if (!coordinator_->is_member(static_cast<int>(worker_id))) worker.is_excluded = true;
     worker.order = -1;
   }
@@ -302,7 +304,7 @@ TrainResult Workers::wait(const StopToken& stop, EmergencyCheckpointHost* emerge
     const auto report = cause ? all_[static_cast<std::size_t>(*cause)].report : std::nullopt;
     throw_run_failure(line, report && report->is_user_error);
   }
-  for (const Worker& worker : all_)  // also before its first step
+  for (const Worker& worker : workers_)  // also before its first step
     if (worker.report && worker.report->end == WorkerReport::End::interrupted)
       return {.end = TrainEnd::stopped};
   return result_of_rank_0();
@@ -311,8 +313,8 @@ TrainResult Workers::wait(const StopToken& stop, EmergencyCheckpointHost* emerge
 // Of the worker that was rank 0 at the end, which need not have been started here.
 TrainResult Workers::result_of_rank_0() const {
   const int worker_id = coordinator_ == nullptr ? 0 : coordinator_->membership().worker_ids.front();
-  if (worker_id < static_cast<int>(all_.size())) {
-    const Worker& worker = all_[static_cast<std::size_t>(worker_id)];
+  if (worker_id < static_cast<int>(workers_.size())) {
+    const Worker& worker = workers_[static_cast<std::size_t>(worker_id)];
     if (!worker.report) throw RuntimeFailure("worker {} did not report how the run ended", worker_id);
     return parse_train_result(worker.report->result);
   }
@@ -327,7 +329,7 @@ TrainResult Workers::result_of_rank_0() const {
 // After the first failure. Workers that can continue without it report themselves when they cannot; they may
 // share the failure's cause.
 bool Workers::has_grace_expired() {
-  const bool has_reported_end = std::any_of(all_.begin(), all_.end(), [](const Worker& worker) {
+  const bool has_reported_end = std::any_of(workers_.begin(), workers_.end(), [](const Worker& worker) {
     return worker.order >= 0 && worker.report.has_value();
   });
   const bool can_continue = coordinator_ != nullptr && coordinator_->has_begun() && !has_reported_end;
@@ -339,15 +341,15 @@ bool Workers::has_grace_expired() {
 
 bool Workers::do_only_missing_run() const {
   std::set<int> missing;
-  for (const Worker& worker : all_)
+  for (const Worker& worker : workers_)
     if (worker.report) missing.insert(worker.report->missing.begin(), worker.report->missing.end());
-  for (std::size_t rank = 0; rank < all_.size(); ++rank)
-    if (!all_[rank].status && !missing.contains(static_cast<int>(rank))) return false;
+  for (std::size_t rank = 0; rank < workers_.size(); ++rank)
+    if (!workers_[rank].status && !missing.contains(static_cast<int>(rank))) return false;
   return true;
 }
 
 std::string Workers::describe_end(int rank) const {
-  const Worker& worker = all_[static_cast<std::size_t>(rank)];
+  const Worker& worker = workers_[static_cast<std::size_t>(rank)];
   if (!worker.status) return "was stopped";
   const int status = *worker.status;
   return WIFSIGNALED(status)
@@ -356,18 +358,18 @@ std::string Workers::describe_end(int rank) const {
 }
 
 std::string Workers::describe(int rank) const {
-  const Worker& worker = all_[static_cast<std::size_t>(rank)];
+  const Worker& worker = workers_[static_cast<std::size_t>(rank)];
   return fmt::format("rank {} (process {} on {})", rank, worker.pid, host_name());
 }
 
 // The rank that failed first for a reason of its own.
 std::optional<int> Workers::first_failed() const {
   std::optional<int> first;
-  for (std::size_t rank = 0; rank < all_.size(); ++rank) {
-    const Worker& worker = all_[rank];
+  for (std::size_t rank = 0; rank < workers_.size(); ++rank) {
+    const Worker& worker = workers_[rank];
     const bool is_lost = worker.report && worker.report->end == WorkerReport::End::lost;
     if (worker.order >= 0 && !is_lost &&
-        (!first || worker.order < all_[static_cast<std::size_t>(*first)].order))
+        (!first || worker.order < workers_[static_cast<std::size_t>(*first)].order))
       first = static_cast<int>(rank);
   }
   return first;
@@ -377,36 +379,38 @@ std::optional<int> Workers::first_failed() const {
 std::string Workers::why() const {
   const auto log = [&](int rank) { return (options_.run / log_path(rank)).string(); };
   std::map<int, int> missed_counts;
-  std::string seen;
-  for (std::size_t rank = 0; rank < all_.size(); ++rank) {
-    const std::optional<WorkerReport>& report = all_[rank].report;
+  std::string observed_by;
+  for (std::size_t rank = 0; rank < workers_.size(); ++rank) {
+    const std::optional<WorkerReport>& report = workers_[rank].report;
     if (!report || report->end != WorkerReport::End::lost) continue;
     for (const int missing : report->missing) ++missed_counts[missing];
-    if (seen.empty()) seen = fmt::format("; rank {} reported: {}", rank, report->why);
+    if (observed_by.empty()) observed_by = fmt::format("; rank {} reported: {}", rank, report->why);
   }
   if (const std::optional<int> first = first_failed()) {
     const int cause = *first;
-    const Worker& worker = all_[static_cast<std::size_t>(cause)];
+    const Worker& worker = workers_[static_cast<std::size_t>(cause)];
     if (worker.stopped)
       return fmt::format("{} does not respond: it was stopped by a signal (SIGSTOP); its log is {}{}",
-                         describe(cause), log(cause), seen);
-    if (worker.report) return fmt::format("{}: {}{}", describe(cause), worker.report->why, seen);
+                         describe(cause), log(cause), observed_by);
+    if (worker.report) return fmt::format("{}: {}{}", describe(cause), worker.report->why, observed_by);
     const std::string end_description = describe_end(cause);
     // Name the other ranks that ended in the same way, since they may have a common cause.
     std::vector<int> more;
-    for (std::size_t rank = 0; rank < all_.size(); ++rank)
-      if (static_cast<int>(rank) != cause && all_[rank].order >= 0 && !all_[rank].report)
+    for (std::size_t rank = 0; rank < workers_.size(); ++rank)
+      if (static_cast<int>(rank) != cause && workers_[rank].order >= 0 && !workers_[rank].report)
         more.push_back(static_cast<int>(rank));
     const std::string also =
         more.empty() ? ""
                      : fmt::format(", as did rank{} {}", more.size() == 1 ? "" : "s", fmt::join(more, ", "));
-    return fmt::format("{} {}{}; its log is {}{}", describe(cause), end_description, also, log(cause), seen);
+    return fmt::format("{} {}{}; its log is {}{}", describe(cause), end_description, also, log(cause),
+                       observed_by);
   }
   const auto most = std::max_element(missed_counts.begin(), missed_counts.end(),
                                      [](const auto& a, const auto& b) { return a.second < b.second; });
-  if (most != missed_counts.end() && most->first < static_cast<int>(all_.size()))
-    return fmt::format("{} does not respond; its log is {}{}", describe(most->first), log(most->first), seen);
-  return "the workers lost contact with each other" + seen;
+  if (most != missed_counts.end() && most->first < static_cast<int>(workers_.size()))
+    return fmt::format("{} does not respond; its log is {}{}", describe(most->first), log(most->first),
+                       observed_by);
+  return "the workers lost contact with each other" + observed_by;
 }
 
 }  // namespace optimus

@@ -54,7 +54,7 @@ class Workers {
                    MembershipCoordinator* coordinator = nullptr);
   std::vector<WorkerEntry> entries() const;  // of all workers, by worker id
 
-  pid_t pid(int rank) const { return all_[static_cast<std::size_t>(rank)].pid; }
+  pid_t pid(int rank) const { return workers_[static_cast<std::size_t>(rank)].pid; }
 
  private:
   struct Worker {
@@ -92,7 +92,7 @@ class Workers {
 
   const WorkersOptions options_;
   RealFileSystem files_;
-  std::vector<Worker> all_;  // [worker id]
+  std::vector<Worker> workers_;  // [worker id]
   int num_failed_ = 0;
   std::optional<Deadline> grace_, long_grace_;
   MembershipCoordinator* coordinator_ = nullptr;

@@ -14,7 +14,7 @@
 namespace optimus {
 namespace {
 
-// Assigns the same number to grids whose seats hold the same data for every tensor: pipelines of the same
+// Assigns the same number to grids whose positions hold the same data for every tensor: pipelines of the same
 // shape.
 std::vector<int> equal_grids(const Layout& layout) {
   using Content = std::vector<std::int64_t>;
@@ -61,10 +61,10 @@ Classes classes_of(const Layout& layout, const RankIndex& index, const std::vect
   return classes;
 }
 
-std::vector<int> classes_holding(std::span<const int> slots, const Slots& all, const Layout& layout,
+std::vector<int> classes_holding(std::span<const int> slots, const Slots& slot_table, const Layout& layout,
                                  const Classes& classes) {
   std::vector<Rank> ranks;
-  for (const int slot : slots) append_holders(all, slot, layout, ranks);
+  for (const int slot : slots) append_holders(slot_table, slot, layout, ranks);
   std::vector<int> result;
   for (const Rank rank : ranks)
     if (const int number = classes.class_of[static_cast<std::size_t>(rank.value)]; number >= 0)
@@ -154,13 +154,13 @@ class DeviceMapper {
             !is_taken(rank))
           assign_device(rank, rank), --flow.amount;
     for (const TransportFlow& flow : flows) {
-      int left = flow.amount;
+      int remaining = flow.amount;
       auto device = devices_[static_cast<std::size_t>(flow.column)].begin();
       for (const Rank rank : ranks_[static_cast<std::size_t>(flow.row)]) {
-        if (left == 0) break;
+        if (remaining == 0) break;
         if (!is_open(rank)) continue;
         while (is_taken(*device)) ++device;
-        assign_device(rank, *device), --left;
+        assign_device(rank, *device), --remaining;
       }
     }
     assign_remaining();

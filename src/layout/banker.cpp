@@ -20,9 +20,9 @@ class Headroom {
   }
   // The bytes above the limit while the thing moves.
   std::int64_t excess(const std::vector<MemoryDemand>& demands) const {
-    std::int64_t most = 0;
-    for (const MemoryDemand& demand : demands) most = std::max(most, demand.allocated - at(demand));
-    return most;
+    std::int64_t maximum = 0;
+    for (const MemoryDemand& demand : demands) maximum = std::max(maximum, demand.allocated - at(demand));
+    return maximum;
   }
   // The smallest free memory of the affected classes after the move.
   std::int64_t headroom_after(const std::vector<MemoryDemand>& demands) const {
@@ -72,19 +72,21 @@ std::optional<std::vector<int>> find_forwards(const BankerProblem& problem, std:
   Headroom headroom(problem);
   std::vector<int> order;
   while (!queues.empty()) {
-    Queue* best = nullptr;
+    Queue* best_queue = nullptr;
     std::int64_t best_headroom = 0;
     for (Queue& queue : queues) {
       if (headroom.excess(queue.kind->demands) > reserve) continue;
       const std::int64_t after = queue.only_frees ? std::numeric_limits<std::int64_t>::max()
                                                   : headroom.headroom_after(queue.kind->demands);
-      if (best == nullptr || after > best_headroom || (after == best_headroom && queue.item() < best->item()))
-        best = &queue, best_headroom = after;
+      if (best_queue == nullptr || after > best_headroom ||
+          (after == best_headroom && queue.item() < best_queue->item()))
+        best_queue = &queue, best_headroom = after;
     }
-    if (best == nullptr) return std::nullopt;
-    headroom.begin(best->kind->demands), headroom.end(best->kind->demands);
-    order.push_back(best->item());
-    if (++best->next == best->kind->items.size()) queues.erase(queues.begin() + (best - queues.data()));
+    if (best_queue == nullptr) return std::nullopt;
+    headroom.begin(best_queue->kind->demands), headroom.end(best_queue->kind->demands);
+    order.push_back(best_queue->item());
+    if (++best_queue->next == best_queue->kind->items.size())
+      queues.erase(queues.begin() + (best_queue - queues.data()));
   }
   return order;
 }
@@ -104,13 +106,13 @@ BankerProblem reversed(BankerProblem problem) {
 std::int64_t excess_of(const BankerProblem& problem, const std::vector<int>& kind_of,
                        const std::vector<int>& order) {
   Headroom headroom(problem);
-  std::int64_t most = 0;
+  std::int64_t maximum = 0;
   for (const int item : order) {
     const auto& demands = demands_of(problem, kind_of, item);
-    most = std::max(most, headroom.excess(demands));
+    maximum = std::max(maximum, headroom.excess(demands));
     headroom.begin(demands), headroom.end(demands);
   }
-  return most;
+  return maximum;
 }
 
 std::optional<std::vector<int>> find_order(const BankerProblem& problem, std::int64_t reserve) {

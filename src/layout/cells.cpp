@@ -19,14 +19,14 @@ void add_edges(const std::vector<SlotBox>& slots, Edges& edges) {
     }
 }
 
-Edges sorted_edges(const Box& region, const std::vector<SlotBox>& slots, const Slots* others) {
+Edges sorted_edges(const Box& region, const std::vector<SlotBox>& slots, const Slots* other_slots) {
   Edges edges;
   for (int d = 0; d < region.num_dims; ++d)
     edges[static_cast<std::size_t>(d)] = {region[d].begin, region[d].end};
   add_edges(slots, edges);
-  if (others != nullptr) {
+  if (other_slots != nullptr) {
     std::vector<SlotBox> found;
-    find_slots(*others, region, found);
+    find_slots(*other_slots, region, found);
     add_edges(found, edges);
   }
   for (auto& edge : edges) {
@@ -74,8 +74,8 @@ class CellGrid {
   std::size_t width(int d) const {
     return d < num_dims_ ? edges_[static_cast<std::size_t>(d)].size() - 1 : 1;
   }
-  static std::size_t index_of(const std::vector<std::int64_t>& edge, std::int64_t at) {
-    return static_cast<std::size_t>(std::lower_bound(edge.begin(), edge.end(), at) - edge.begin());
+  static std::size_t index_of(const std::vector<std::int64_t>& edge, std::int64_t coordinate) {
+    return static_cast<std::size_t>(std::lower_bound(edge.begin(), edge.end(), coordinate) - edge.begin());
   }
 
   int num_dims_;
@@ -85,20 +85,20 @@ class CellGrid {
 
 }  // namespace
 
-void append_cells(const Slots& holders, const Slots* others, const Box& region, SlotSets& sets,
+void append_cells(const Slots& holders, const Slots* other_slots, const Box& region, SlotSets& sets,
                   std::vector<SlotCell>& cells) {
   if (region.is_empty()) return;
   std::vector<SlotBox> slots;
   find_slots(holders, region, slots);
   const bool is_uncut =
       std::all_of(slots.begin(), slots.end(), [&](const SlotBox& slot) { return slot.box == region; });
-  if (is_uncut && others == nullptr) {
+  if (is_uncut && other_slots == nullptr) {
     std::vector<int> all;
     for (const SlotBox& slot : slots) all.push_back(slot.slot);
     cells.push_back({region, sets.intern(all)});
     return;
   }
-  const CellGrid grid(region.num_dims, sorted_edges(region, slots, others));
+  const CellGrid grid(region.num_dims, sorted_edges(region, slots, other_slots));
   std::vector<int> first(grid.num_cells() + 1);
   for (const SlotBox& slot : slots) grid.for_each_in(slot.box, [&](std::size_t cell) { ++first[cell + 1]; });
   for (std::size_t cell = 0; cell < grid.num_cells(); ++cell) first[cell + 1] += first[cell];

@@ -58,8 +58,8 @@ void append_chunks(const Box& box, int bytes_per_element, Bytes chunk, std::vect
   const std::int64_t num_chunks = (rows + rows_each - 1) / rows_each;
   for (std::int64_t i = 0; i < num_chunks; ++i) {
     Box piece = box;
-    const Span mine = shard_span(rows, static_cast<int>(num_chunks), static_cast<int>(i));
-    piece[0] = {box[0].begin + mine.begin, box[0].begin + mine.end};
+    const Span own_span = shard_span(rows, static_cast<int>(num_chunks), static_cast<int>(i));
+    piece[0] = {box[0].begin + own_span.begin, box[0].begin + own_span.end};
     boxes.push_back(piece);
   }
 }
@@ -105,7 +105,7 @@ void append_pieces(const LayoutChange::Kind& kind, Bytes chunk, int to_slot, con
     piece.num_boxes = static_cast<int>(list.boxes.size()) - piece.first_box;
     if (const auto owners = list.sets[cell.holders]; !owners.empty()) {
       const SlotCount count = count_slots(kind.to, kind.from.box(owners[0]), to_slot);
-      piece.turn = count.before, piece.num_turns = count.all;
+      piece.turn = count.num_before, piece.num_turns = count.total;
     }
     list.pieces.push_back(piece);
   }

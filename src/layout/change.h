@@ -26,7 +26,8 @@ struct LayoutChange {
     std::vector<int> tensors;
     int bytes_per_element = 0;
     Slots from, to;
-    // Some rank may need more than one box of the tensor (a tied tensor that two blocks on the rank use).
+    // Whether a rank may need more than one box of the tensor (a tied tensor that two blocks on the rank
+    // use).
     bool has_shared_ranks = false;
   };
 
@@ -40,15 +41,15 @@ struct LayoutChange {
   std::vector<int> kind_of, ordinal_of;  // [tensor]
 };
 
-// A piece of a new box in which all elements have the same owners, split into chunks.
+// A part of a new box in which all elements have the same owners, split into chunks.
 struct TransferPiece {
   int to_slot = 0;
-  int owners = 0;  // index into TransferPieces::sets: slots of `from`
+  int owners = 0;  // index into TransferPieces::sets: the slots of `from` that contain the piece
   int first_box = 0, num_boxes = 0;
   // position among the new boxes that read the same old box; determines the rounds of Fanout
   int turn = 0, num_turns = 1;
 
-  // The round of chunk number `chunk` of tensor number `ordinal` of the kind.
+  // The round (layout/fanout.h) in which chunk `chunk` of the kind's tensor with index `ordinal` is sent.
   std::int64_t round(int ordinal, int chunk) const {
     return (static_cast<std::int64_t>(ordinal) * num_turns + turn) * num_boxes + chunk;
   }
@@ -67,15 +68,16 @@ void append_pieces(const LayoutChange::Kind& kind, Bytes chunk, int to_slot, con
 // The box of a piece before it was split into chunks.
 Box whole_box(const TransferPieces& list, const TransferPiece& piece);
 
-// Places in ascending order. Owners: the live holders of a set of slots of `from`. Receivers: the holders of
-// a slot of `to`, except those that already have an equal box.
+// Both return places in ascending order. owners_of(): the live ranks that hold one of the slots
+// `from_slots` of `from`. receivers_of(): the ranks that hold slot `to_slot` of `to`, except those that
+// already have an equal box.
 std::vector<int> owners_of(const LayoutChange& change, const LayoutChange::Kind& kind,
                            std::span<const int> from_slots);
 std::vector<int> receivers_of(const LayoutChange& change, const LayoutChange::Kind& kind, int to_slot);
-// Removes the receivers that already get the piece with an earlier one of their new boxes.
+// Removes the receivers that already receive the piece as part of an earlier one of their new boxes.
 void remove_already_served(const LayoutChange& change, const LayoutChange::Kind& kind, int to_slot,
                            const Box& piece, std::vector<int>& receivers);
-// The failure for pieces without a live owner; `lost` has at least one.
+// The failure for boxes without a live owner; `lost` must not be empty.
 DiffFailure lost_failure(const LayoutChange& change, std::vector<TensorBox> lost);
 // The distinct slots that a rank holds, in ascending order.
 std::vector<int> slots_of_rank(const Slots& slots, const RankIndex& index, Rank rank);

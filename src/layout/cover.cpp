@@ -35,21 +35,21 @@ bool are_equal_from(int dim, const Box& a, const Box& b) {
   return dim == a.num_dims;
 }
 
-std::optional<CoverMistake> sweep(const BoxPointers& wanted, const BoxPointers& pieces, Box interval,
+std::optional<CoverMistake> sweep(const BoxPointers& required_boxes, const BoxPointers& pieces, Box interval,
                                   int dim) {
-  if (wanted.empty() && pieces.empty()) return std::nullopt;
-  if (wanted.size() == 1 && pieces.size() == 1 && are_equal_from(dim, *wanted[0], *pieces[0]))
+  if (required_boxes.empty() && pieces.empty()) return std::nullopt;
+  if (required_boxes.size() == 1 && pieces.size() == 1 && are_equal_from(dim, *required_boxes[0], *pieces[0]))
     return std::nullopt;
   if (dim == interval.num_dims) {
-    if (pieces.size() == 1 && !wanted.empty()) return std::nullopt;
+    if (pieces.size() == 1 && !required_boxes.empty()) return std::nullopt;
     return CoverMistake{interval, static_cast<int>(pieces.size())};
   }
   std::vector<std::int64_t> edges;
-  for (const BoxPointers* list : {&wanted, &pieces})
+  for (const BoxPointers* list : {&required_boxes, &pieces})
     for (const Box* box : *list) edges.push_back((*box)[dim].begin), edges.push_back((*box)[dim].end);
   std::sort(edges.begin(), edges.end());
   edges.erase(std::unique(edges.begin(), edges.end()), edges.end());
-  Active active_wanted(wanted, dim), active_pieces(pieces, dim);
+  Active active_wanted(required_boxes, dim), active_pieces(pieces, dim);
   for (std::size_t i = 0; i + 1 < edges.size(); ++i) {
     interval[dim] = {edges[i], edges[i + 1]};
     if (auto mistake = sweep(active_wanted.at(edges[i]), active_pieces.at(edges[i]), interval, dim + 1))
@@ -60,14 +60,14 @@ std::optional<CoverMistake> sweep(const BoxPointers& wanted, const BoxPointers& 
 
 }  // namespace
 
-std::optional<CoverMistake> find_cover_mistake(const std::vector<Box>& wanted,
+std::optional<CoverMistake> find_cover_mistake(const std::vector<Box>& required_boxes,
                                                const std::vector<Box>& pieces) {
   BoxPointers all_wanted, all_pieces;
-  for (const Box& box : wanted) all_wanted.push_back(&box);
+  for (const Box& box : required_boxes) all_wanted.push_back(&box);
   for (const Box& box : pieces) all_pieces.push_back(&box);
-  if (wanted.empty() && pieces.empty()) return std::nullopt;
+  if (required_boxes.empty() && pieces.empty()) return std::nullopt;
   Box interval;
-  interval.num_dims = wanted.empty() ? pieces[0].num_dims : wanted[0].num_dims;
+  interval.num_dims = required_boxes.empty() ? pieces[0].num_dims : required_boxes[0].num_dims;
   return sweep(all_wanted, all_pieces, interval, 0);
 }
 

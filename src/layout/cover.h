@@ -11,11 +11,13 @@ namespace optimus {
 
 struct CoverMistake {
   Box box;
-  int times = 0;  // number of pieces that contain it; 0: missing, 1: outside the wanted boxes, more: repeated
+  // number of pieces that contain the box: 0 if it is missing, 1 if it is outside the required boxes, more
+  // if it is repeated
+  int times = 0;
 };
 
 // Returns the first mistake, or nullopt. All boxes must have the same number of dims and must not be empty.
-std::optional<CoverMistake> find_cover_mistake(const std::vector<Box>& wanted,
+std::optional<CoverMistake> find_cover_mistake(const std::vector<Box>& required_boxes,
                                                const std::vector<Box>& pieces);
 
 }  // namespace optimus

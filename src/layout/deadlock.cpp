@@ -10,13 +10,13 @@ namespace {
 class Execution {
  public:
   explicit Execution(std::span<const std::vector<PostedOperation>> programs)
-      : programs_(programs), next_(programs.size()), open_(programs.size()) {}
+      : programs_(programs), next_operation_(programs.size()), open_(programs.size()) {}
 
   Outcome<void> run() {
     for (std::size_t rank = 0; rank < programs_.size(); ++rank) post_from(static_cast<int>(rank));
-    while (!ready_.empty() && mismatch_.empty()) {
-      const int rank = ready_.front();
-      ready_.pop_front();
+    while (!ready_ranks_.empty() && mismatch_.empty()) {
+      const int rank = ready_ranks_.front();
+      ready_ranks_.pop_front();
       post_from(rank);
     }
     if (!mismatch_.empty()) return failure("{}", mismatch_);
@@ -37,11 +37,12 @@ class Execution {
   void post_from(int rank) {
     const auto r = static_cast<std::size_t>(rank);
     const auto& program = programs_[r];
-    while (open_[r] == 0 && next_[r] < program.size() && mismatch_.empty()) {
-      const int wave = program[next_[r]].wave;
-      for (; next_[r] < program.size() && program[next_[r]].wave == wave; ++next_[r]) {
+    while (open_[r] == 0 && next_operation_[r] < program.size() && mismatch_.empty()) {
+      const int wave = program[next_operation_[r]].wave;
+      for (; next_operation_[r] < program.size() && program[next_operation_[r]].wave == wave;
+           ++next_operation_[r]) {
         ++open_[r];
-        post(rank, program[next_[r]]);
+        post(rank, program[next_operation_[r]]);
       }
     }
   }
@@ -63,19 +64,19 @@ class Execution {
     if (++channel.num_matched == channel.posted.size()) channel.posted.clear(), channel.num_matched = 0;
     --open_[static_cast<std::size_t>(rank)];
     const auto peer = static_cast<std::size_t>(operation.peer);
-    if (--open_[peer] == 0 && operation.peer != rank) ready_.push_back(operation.peer);
+    if (--open_[peer] == 0 && operation.peer != rank) ready_ranks_.push_back(operation.peer);
   }
 
   Outcome<void> deadlock_failure(int rank) const {
     const auto r = static_cast<std::size_t>(rank);
     return failure("rank {} waits forever in wave {} for {} of its sends and receives", rank,
-                   programs_[r][next_[r] - 1].wave, open_[r]);
+                   programs_[r][next_operation_[r] - 1].wave, open_[r]);
   }
 
   std::span<const std::vector<PostedOperation>> programs_;
-  std::vector<std::size_t> next_;
+  std::vector<std::size_t> next_operation_;
   std::vector<int> open_;
-  std::deque<int> ready_;
+  std::deque<int> ready_ranks_;
   std::unordered_map<std::uint64_t, Channel> channels_;
   std::string mismatch_;
 };

@@ -20,9 +20,10 @@ class HoldingCollector {
   explicit HoldingCollector(int num_ranks) : index_of_(static_cast<std::size_t>(num_ranks), kNone) {}
 
   const std::vector<Holding>& collect(const LayoutChange& change, const LayoutChange::Kind& kind) {
-    if (last_ != nullptr && have_equal_grids(last_->from, kind.from) && have_equal_grids(last_->to, kind.to))
+    if (last_kind_ != nullptr && have_equal_grids(last_kind_->from, kind.from) &&
+        have_equal_grids(last_kind_->to, kind.to))
       return holdings_;
-    last_ = &kind;
+    last_kind_ = &kind;
     for (const Holding& old : holdings_) index_of_[static_cast<std::size_t>(old.rank)] = kNone;
     holdings_.clear();
     visit(kind.from, change.from, &Holding::from);
@@ -65,7 +66,7 @@ class HoldingCollector {
     return holdings_[static_cast<std::size_t>(index)];
   }
 
-  const LayoutChange::Kind* last_ = nullptr;
+  const LayoutChange::Kind* last_kind_ = nullptr;
   std::vector<int> index_of_;  // [rank]: index into holdings_
   std::vector<Holding> holdings_;
 };
@@ -155,12 +156,12 @@ class ClassRefiner {
   void refine(int rank, int kind, std::int64_t allocated, std::int64_t freed) {
     int& rank_class = class_of_[static_cast<std::size_t>(rank)];
     const Split split{rank_class, kind, allocated, freed};
-    if (!(split == splits_[static_cast<std::size_t>(last_)])) {
+    if (!(split == splits_[static_cast<std::size_t>(last_class_)])) {
       const auto [known, is_new] = class_of_split_.try_emplace(split, static_cast<int>(splits_.size()));
       if (is_new) splits_.push_back(split);
-      last_ = known->second;
+      last_class_ = known->second;
     }
-    rank_class = last_;
+    rank_class = last_class_;
   }
 
   // Writes the classes that contain ranks, with new numbers.
@@ -196,7 +197,7 @@ class ClassRefiner {
   std::vector<int> class_of_;  // [rank]; 0: no demand so far
   std::vector<Split> splits_;  // [class]
   std::unordered_map<Split, int, SplitHash> class_of_split_;
-  int last_ = 0;
+  int last_class_ = 0;
 };
 
 }  // namespace

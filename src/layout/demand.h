@@ -10,10 +10,10 @@
 
 namespace optimus {
 
-// Boxes that stay in place count neither as allocated nor as freed.
+// The demands of all moves. Boxes that stay in place count neither as allocated nor as freed.
 struct MemoryDemands {
   int num_classes = 0;
-  std::vector<std::vector<MemoryDemand>> of_kind;  // for one tensor of the kind
+  std::vector<std::vector<MemoryDemand>> of_kind;  // [kind]: the demands of moving one tensor of the kind
   Bytes lower_bound, full_fetch_bytes;             // for the whole change, as in TransferPlan
 };
 

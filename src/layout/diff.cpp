@@ -68,7 +68,7 @@ class PatternBuilder {
 
   // `lost` receives the needed pieces that have no owner.
   Pattern build(std::vector<Box>& lost) {
-    std::vector<int> receivers, here;
+    std::vector<int> receivers, own_receivers;
     int slot = -1;
     for (const TransferPiece& piece : list_.pieces) {
       if (piece.to_slot != slot) receivers = receivers_of(change_, kind_, slot = piece.to_slot);
@@ -79,9 +79,9 @@ class PatternBuilder {
       if (owners.empty()) {
         lost.push_back(box);
       } else if (kind_.has_shared_ranks) {
-        here = receivers;
-        remove_already_served(change_, kind_, slot, box, here);
-        add(piece, here, owners);
+        own_receivers = receivers;
+        remove_already_served(change_, kind_, slot, box, own_receivers);
+        add(piece, own_receivers, owners);
       } else {
         add(piece, receivers, owners);
       }
@@ -169,13 +169,13 @@ class PlanWriter {
     return change_.places.rank_at(places[static_cast<std::size_t>(index)]);
   }
 
-  void write_transfers(const Pattern& pattern, const PatternPiece& at, int tensor, int box,
+  void write_transfers(const Pattern& pattern, const PatternPiece& piece, int tensor, int box,
                        std::int64_t round, std::int64_t bytes) {
-    for (int i = at.first_need; i < at.first_need + at.num_needs; ++i) {
+    for (int i = piece.first_need; i < piece.first_need + piece.num_needs; ++i) {
       const FanoutNeed& need = pattern.needs[static_cast<std::size_t>(i)];
-      const Fanout& fanout = pattern.fanouts[static_cast<std::size_t>(at.first_fanout + need.fanout)];
+      const Fanout& fanout = pattern.fanouts[static_cast<std::size_t>(piece.first_fanout + need.fanout)];
       const int owner =
-          pattern.owners[static_cast<std::size_t>(at.first_owner + fanout.owner(need.k, round))];
+          pattern.owners[static_cast<std::size_t>(piece.first_owner + fanout.owner(need.k, round))];
       plan_.transfers.push_back(
           {tensor, box, change_.places.rank_at(owner), change_.places.rank_at(need.receiver)});
       sent_[static_cast<std::size_t>(owner)] += bytes;

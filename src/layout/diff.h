@@ -6,7 +6,7 @@
 //   - Every element that a rank needs and does not have arrives exactly once, and no element is sent to a
 //     rank that already has it. The moved bytes therefore equal the lower bound for these two layouts
 //     (layout/assign.h lowers the bound itself by choosing the devices).
-//   - The sender is one of the nearest live owners, and owners take turns (layout/fanout.h).
+//   - The sender is one of the nearest live owners, and several owners send in turns (layout/fanout.h).
 //   - No rank ever holds more than max(bytes before, bytes after) + reserve.
 //
 // Example. A 4 x 4 tensor split by rows on ranks 0 and 1 becomes split by columns:
@@ -46,10 +46,11 @@ namespace optimus {
 // kMaxTransfers transfers. Throws UserError in the same cases as LayoutChange.
 DiffOutcome<TransferPlan> diff(const Layout& from, const Layout& to, const DiffOptions& options = {});
 
-// The same computation in steps, for the share of one rank. A LayoutChange (layout/change.h) contains
-// everything that does not depend on the rank. order_waves has the same result on all ranks and takes O(ranks
-// * kinds of tensors). diff_for returns exactly the rank's part of diff(), in time proportional to its own
-// operations and to the number of ranks that hold or need the same boxes, never to ranks * ranks.
+// The same computation in steps, so that the share of a single rank can be computed. A LayoutChange
+// (layout/change.h) contains everything that does not depend on the rank. order_waves() has the same result
+// on all ranks and takes O(ranks * kinds of tensors). diff_for() returns exactly the rank's part of diff(),
+// in time proportional to its own operations and to the number of ranks that hold or need the same boxes,
+// never to ranks * ranks.
 DiffOutcome<WaveOrder> order_waves(const LayoutChange& change);
 DiffOutcome<TransferPlan> diff(const LayoutChange& change, const WaveOrder& order);
 DiffOutcome<RankShare> diff_for(const LayoutChange& change, const WaveOrder& order, Rank rank);

@@ -18,12 +18,12 @@ int count_in(std::span<const int> places, RankPlaces::Range range) {
 // it. Domains are ranges, so only the adjacent owners on both sides matter.
 int nearest_level(std::span<const int> owners, int next, const RankPlaces& places, int receiver) {
   const bool has_before = next > 0, has_after = next < static_cast<int>(owners.size());
-  const int before = has_before ? owners[static_cast<std::size_t>(next) - 1] : 0;
+  const int previous_owner = has_before ? owners[static_cast<std::size_t>(next) - 1] : 0;
   const int after = has_after ? owners[static_cast<std::size_t>(next)] : 0;
   int level = 0;
   while (true) {
     const RankPlaces::Range domain = places.domain(level, receiver);
-    if ((has_before && before >= domain.begin) || (has_after && after < domain.end)) return level;
+    if ((has_before && previous_owner >= domain.begin) || (has_after && after < domain.end)) return level;
     ++level;
   }
 }

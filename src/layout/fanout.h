@@ -2,17 +2,17 @@
 // locally without exchanging or counting loads, so the share of one rank and the whole plan agree by
 // construction.
 //
-// A receiver reads from the owners in the smallest domain that contains any (its node, its rack, ...). The
-// receivers that share such a domain use its owners in turn:
+// A receiver reads from the owners in the smallest domain that contains any owner (its node, its rack,
+// ...). The receivers that share such a domain use its owners in turn:
 //
 //     owners      o0  o1  o2            receiver number k uses owner (k + round * receivers) mod owners
 //     receivers   r0  r1  r2  r3  r4    round 0:  o0 <- r0 r3,  o1 <- r1 r4,  o2 <- r2
 //                                       round 1:  o2 <- r0 r3,  o0 <- r1 r4,  o1 <- r2
 //
 // Rounds count the pieces that the same owners send (chunks, shards, tensors with equal placements), so the
-// turn continues after the last piece. Over any number of rounds with the same number of receivers, the loads
-// of the owners of a domain differ by at most one piece. An owner may serve one domain of each level.
-// Internal to src/layout.
+// rotation continues from one piece to the next. Over any number of rounds with the same number of
+// receivers, the loads of the owners of a domain differ by at most one piece. An owner may serve one domain
+// of each level. Internal to src/layout.
 #pragma once
 
 #include <cstdint>
@@ -28,11 +28,12 @@ struct Fanout {
   int level = 0;  // the distance between owners and receivers
   int first_owner = 0, num_owners = 0, num_receivers = 0;
 
-  // The owner of receiver number k, as an index into the owners of the box.
+  // The owner that receiver `k` reads from, as an index into the owners of the box.
   int owner(int k, std::int64_t round) const {
     return first_owner + static_cast<int>((k + round % num_owners * num_receivers) % num_owners);
   }
-  // The inverse: the first k that reads from this owner; every num_owners-th one after it does as well.
+  // The inverse: the first receiver that reads from this owner; every num_owners-th receiver after it does
+  // as well.
   int first_receiver(int owner_index, std::int64_t round) const {
     const auto shift = static_cast<int>(round % num_owners * num_receivers % num_owners);
     return (owner_index - first_owner - shift + num_owners) % num_owners;
@@ -40,15 +41,15 @@ struct Fanout {
 };
 
 struct FanoutNeed {
-  int receiver = 0;  // a place
+  int receiver = 0;  // the place of a rank (layout/rank_domains.h)
   int fanout = 0;    // index into Fanouts::fanouts
-  int k = 0;         // number of the receiver within the fanout
+  int k = 0;         // index of the receiver within the fanout
 };
 
 struct Fanouts {
   std::vector<Fanout> fanouts;
   std::vector<FanoutNeed> needs;  // in ascending order of receivers
-  std::vector<int> holders;       // receivers that are owners themselves: places in ascending order
+  std::vector<int> holders;       // places of the receivers that are owners themselves, in ascending order
 };
 
 // `receivers` and `owners` are places in ascending order without repetition; there is at least one owner.
@@ -56,7 +57,7 @@ struct Fanouts {
 void split_receivers(std::span<const int> receivers, std::span<const int> owners, const RankPlaces& places,
                      Fanouts& result);
 
-// The same result for one receiver that is not an owner: its fanout and its number in it. O(owners * log
+// The same result for one receiver that is not an owner: its fanout and its index within it. O(owners * log
 // receivers).
 struct ReceiverFanout {
   Fanout fanout;

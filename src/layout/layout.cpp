@@ -67,8 +67,8 @@ Box box_of_shard(const TensorInfo& tensor, const Placement& placement, const Dev
   Box box(tensor.shape);
   if (placement.cut_dim >= 0) box[placement.cut_dim] = placement.parts[static_cast<std::size_t>(part)];
   const Span rows = box[0];
-  const Span mine = shard_span(rows.size(), grid.num_shards, shard);
-  box[0] = {rows.begin + mine.begin, rows.begin + mine.end};
+  const Span own_span = shard_span(rows.size(), grid.num_shards, shard);
+  box[0] = {rows.begin + own_span.begin, rows.begin + own_span.end};
   return box;
 }
 
@@ -86,14 +86,14 @@ RankIndex::RankIndex(const Layout& layout)
     for (const Rank rank : grid.ranks) ++first_position_[static_cast<std::size_t>(rank.value) + 1];
   std::partial_sum(first_position_.begin(), first_position_.end(), first_position_.begin());
   positions_.resize(static_cast<std::size_t>(first_position_.back()));
-  std::vector<int> next(first_position_);
+  std::vector<int> next_position(first_position_);
   for (int g = 0; g < static_cast<int>(layout.grids.size()); ++g) {
     const DeviceGrid& grid = layout.grids[static_cast<std::size_t>(g)];
     const Rank* rank = grid.ranks.data();
     for (int replica = 0; replica < grid.num_replicas; ++replica)
       for (int shard = 0; shard < grid.num_shards; ++shard)
         for (int part = 0; part < grid.num_parts; ++part, ++rank) {
-          int& at = next[static_cast<std::size_t>(rank->value)];
+          int& at = next_position[static_cast<std::size_t>(rank->value)];
           positions_[static_cast<std::size_t>(at++)] = {g, replica, shard, part};
         }
   }
@@ -103,11 +103,11 @@ RankIndex::RankIndex(const Layout& layout)
       ++first_placement_[static_cast<std::size_t>(placement.grid) + 1];
   std::partial_sum(first_placement_.begin(), first_placement_.end(), first_placement_.begin());
   placements_.resize(static_cast<std::size_t>(first_placement_.back()));
-  next = first_placement_;
+  next_position = first_placement_;
   for (int t = 0; t < static_cast<int>(layout.placements.size()); ++t) {
     const auto& placements = layout.placements[static_cast<std::size_t>(t)];
     for (int i = 0; i < static_cast<int>(placements.size()); ++i) {
-      int& at = next[static_cast<std::size_t>(placements[static_cast<std::size_t>(i)].grid)];
+      int& at = next_position[static_cast<std::size_t>(placements[static_cast<std::size_t>(i)].grid)];
       placements_[static_cast<std::size_t>(at++)] = {t, i};
     }
   }
@@ -151,9 +151,9 @@ std::vector<TensorBox> boxes_of(const Layout& layout, const RankIndex& index, Ra
 
 Bytes bytes_of(const Layout& layout, const RankIndex& index, Rank rank) {
   Bytes sum;
-  for (const TensorBox& held : boxes_of(layout, index, rank))
-    sum += Bytes(held.box.num_elements() *
-                 layout.tensors[static_cast<std::size_t>(held.tensor)].bytes_per_element);
+  for (const TensorBox& tensor_box : boxes_of(layout, index, rank))
+    sum += Bytes(tensor_box.box.num_elements() *
+                 layout.tensors[static_cast<std::size_t>(tensor_box.tensor)].bytes_per_element);
   return sum;
 }
 

@@ -43,17 +43,18 @@ RankPlaces::RankPlaces(const RankDomains& topology, int num_ranks) {
     const auto domain_at = [&](int place) {
       return levels[level][static_cast<std::size_t>(rank_at(place).value)];
     };
-    std::vector<int> seen;
+    std::vector<int> num_ranks_seen;
     std::vector<Range> ranges(rank_at_.size());
     for (int begin = 0; begin < num_places();) {
       int end = begin + 1;
       while (end < num_places() && domain_at(end) == domain_at(begin)) ++end;
       std::fill(ranges.begin() + begin, ranges.begin() + end, Range{begin, end});
-      seen.push_back(domain_at(begin));
+      num_ranks_seen.push_back(domain_at(begin));
       begin = end;
     }
-    std::sort(seen.begin(), seen.end());
-    if (const auto twice = std::adjacent_find(seen.begin(), seen.end()); twice != seen.end())
+    std::sort(num_ranks_seen.begin(), num_ranks_seen.end());
+    if (const auto twice = std::adjacent_find(num_ranks_seen.begin(), num_ranks_seen.end());
+        twice != num_ranks_seen.end())
       throw UserError(
           "domain {} of level {} is part of two domains of a higher level; expected nested domains", *twice,
           level);

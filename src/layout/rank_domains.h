@@ -1,5 +1,5 @@
 // RankDomains: the distances between ranks, as nested domains (same node, same rack, same island). Contains
-// only what the choice of a sender needs; speeds and links belong to the cluster.
+// only what is needed to choose a sender; bandwidths and links belong to the cluster.
 //
 //   RankDomains two_racks{{{0, 0, 1, 1, 2, 2, 3, 3},     // level 0: the node of each rank
 //                          {0, 0, 0, 0, 1, 1, 1, 1}}};   // level 1: the rack
@@ -21,7 +21,7 @@ struct RankDomains {
   std::vector<std::vector<int>> domain_of;
 };
 
-// 0: same domain of level 0; ...; domain_of.size(): no common domain.
+// The lowest level at which the two ranks share a domain; domain_of.size() if they share none.
 int distance(const RankDomains& topology, Rank a, Rank b);
 
 // Orders the ranks so that every domain is a contiguous range. The position of a rank in this order is its

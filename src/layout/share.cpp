@@ -15,11 +15,11 @@ namespace {
 // entries.
 struct Entry {
   const TransferPieces* list = nullptr;
-  int to_slot = 0, piece = 0, chunk = 0;
+  int to_slot = 0, piece_index = 0, chunk = 0;
   int receiver = 0, peer = 0;  // places
   bool is_send = false;
 
-  const TransferPiece& of() const { return list->pieces[static_cast<std::size_t>(piece)]; }
+  const TransferPiece& of() const { return list->pieces[static_cast<std::size_t>(piece_index)]; }
   const Box& box() const { return list->boxes[static_cast<std::size_t>(of().first_box + chunk)]; }
   std::array<std::int64_t, kMaxDims> corner() const {
     const Box& first = list->boxes[static_cast<std::size_t>(of().first_box)];
@@ -27,7 +27,7 @@ struct Entry {
   }
   friend bool operator<(const Entry& a, const Entry& b) {
     if (a.to_slot != b.to_slot) return a.to_slot < b.to_slot;
-    if (a.list != b.list || a.piece != b.piece)
+    if (a.list != b.list || a.piece_index != b.piece_index)
       if (const auto ca = a.corner(), cb = b.corner(); ca != cb) return ca < cb;
     return std::tie(a.chunk, a.receiver) < std::tie(b.chunk, b.receiver);
   }
@@ -88,13 +88,14 @@ class ShareBuilder {
       return;
     }
     const bool is_mine = std::binary_search(owners.begin(), owners.end(), own_place_);
-    const ReceiverFanout own =
+    const ReceiverFanout own_fanout =
         is_mine ? ReceiverFanout{} : fanout_of(receivers, owners, change_.places, own_place_);
     for (const int tensor : kind.tensors)
       for (int chunk = 0; chunk < piece.num_boxes; ++chunk) {
         Entry entry{&list, piece.to_slot, p, chunk, own_place_, own_place_, false};
         if (!is_mine)
-          entry.peer = owners[static_cast<std::size_t>(own.fanout.owner(own.k, round(piece, tensor, chunk)))];
+          entry.peer = owners[static_cast<std::size_t>(
+              own_fanout.fanout.owner(own_fanout.k, round(piece, tensor, chunk)))];
         TensorEntries& entries = entries_[static_cast<std::size_t>(tensor)];
         (is_mine ? entries.copies : entries.receives).push_back(entry);
       }
@@ -195,16 +196,16 @@ DiffOutcome<RankShare> diff_for(const LayoutChange& change, const WaveOrder& ord
 RankShare share_of(const TransferPlan& plan, Rank rank) {
   RankShare share{rank, {}};
   for (const TransferWave& wave : plan.waves) {
-    RankShare::Wave& mine = share.waves.emplace_back(RankShare::Wave{wave.tensors, {}, {}});
+    RankShare::Wave& own_wave = share.waves.emplace_back(RankShare::Wave{wave.tensors, {}, {}});
     for (std::size_t i = wave.copies_begin; i < wave.copies_end; ++i)
       if (const LocalCopy& copy = plan.copies[i]; copy.rank == rank)
-        mine.copies.push_back({copy.tensor, plan.boxes[static_cast<std::size_t>(copy.box)]});
+        own_wave.copies.push_back({copy.tensor, plan.boxes[static_cast<std::size_t>(copy.box)]});
     for (std::size_t i = wave.transfers_begin; i < wave.transfers_end; ++i) {
       const Transfer& transfer = plan.transfers[i];
       if (transfer.sender != rank && transfer.receiver != rank) continue;
       const bool is_send = transfer.sender == rank;
-      mine.operations.push_back({is_send, transfer.tensor, is_send ? transfer.receiver : transfer.sender,
-                                 plan.boxes[static_cast<std::size_t>(transfer.box)]});
+      own_wave.operations.push_back({is_send, transfer.tensor, is_send ? transfer.receiver : transfer.sender,
+                                     plan.boxes[static_cast<std::size_t>(transfer.box)]});
     }
   }
   return share;

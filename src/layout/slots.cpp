@@ -56,8 +56,8 @@ Box Slots::box(int slot) const {
   const int shard = (slot - partition.first_slot) % partition.num_shards;
   Box box(shape);
   if (partition.cut_dim >= 0) box[partition.cut_dim] = partition.parts[static_cast<std::size_t>(part)];
-  const Span mine = shard_span(box[0].size(), partition.num_shards, shard);
-  box[0] = {box[0].begin + mine.begin, box[0].begin + mine.end};
+  const Span own_span = shard_span(box[0].size(), partition.num_shards, shard);
+  box[0] = {box[0].begin + own_span.begin, box[0].begin + own_span.end};
   return box;
 }
 
@@ -120,8 +120,8 @@ SlotCount count_slots(const Slots& slots, const Box& region, int slot) {
   for (const Partition& partition : slots.partitions)
     for_each_part(slots.shape, partition, region, [&](int part, const Span& shards) {
       const std::int64_t first = partition.first_slot + part * partition.num_shards + shards.begin;
-      count.all += static_cast<int>(shards.size());
-      count.before += static_cast<int>(std::clamp<std::int64_t>(slot - first, 0, shards.size()));
+      count.total += static_cast<int>(shards.size());
+      count.num_before += static_cast<int>(std::clamp<std::int64_t>(slot - first, 0, shards.size()));
     });
   return count;
 }
@@ -133,15 +133,15 @@ int SlotSets::intern(std::span<const int> slots) {
   for (auto it = begin; it != end; ++it)
     if (std::ranges::equal((*this)[it->second], slots)) return it->second;
   slots_.insert(slots_.end(), slots.begin(), slots.end());
-  first_.push_back(static_cast<int>(slots_.size()));
+  begin_of_.push_back(static_cast<int>(slots_.size()));
   by_hash_.emplace(hash, size() - 1);
   return size() - 1;
 }
 
 std::span<const int> SlotSets::operator[](int set) const {
   const auto s = static_cast<std::size_t>(set);
-  return std::span(slots_).subspan(static_cast<std::size_t>(first_[s]),
-                                   static_cast<std::size_t>(first_[s + 1] - first_[s]));
+  return std::span(slots_).subspan(static_cast<std::size_t>(begin_of_[s]),
+                                   static_cast<std::size_t>(begin_of_[s + 1] - begin_of_[s]));
 }
 
 }  // namespace optimus

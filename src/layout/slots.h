@@ -1,9 +1,9 @@
 // Slots: the placements of one tensor in the form that the algorithms of this folder use.
 //
-// A slot is the piece of the tensor that some (shard, part) holds; its holders are all ranks that hold
-// exactly this piece. Groups that cut a tensor in the same way (pipelines of the same width) form one
-// partition with more holders, so the number of slots depends on the cuts of a tensor, not on the number of
-// pipelines.
+// A slot is the box of the tensor that some (shard, part) holds; its holders are all ranks that hold
+// exactly this box. Groups that split a tensor in the same way (pipelines of the same width) form one
+// partition with more holders, so the number of slots depends on how the tensor is split, not on the number
+// of pipelines.
 //
 //     partition 0: 2 parts             partition 1: 1 part, 2 shards
 //     +--------+--------+              +-----------------+
@@ -32,7 +32,7 @@
 
 namespace optimus {
 
-// One way of cutting a tensor. Slots are numbered first_slot + part * num_shards + shard.
+// One way of splitting a tensor. The slot of (part, shard) is first_slot + part * num_shards + shard.
 struct Partition {
   int cut_dim = -1;
   std::vector<Span> parts;            // empty if cut_dim is -1
@@ -53,12 +53,12 @@ struct Slots {
   int num_slots() const;
   const Partition& partition_of(int slot) const;
   Box box(int slot) const;  // may be empty
-  // Whether both tensors are cut in the same way, regardless of the ranks that hold them.
+  // Whether both tensors are split in the same way, regardless of the ranks that hold them.
   bool has_same_cuts(const Slots& other) const;
 };
 
 Slots slots_of(const Layout& layout, int tensor);
-// The slot of a seat, or -1 if the partition does not include the seat's grid.
+// The slot of a grid position, or -1 if the partition does not include its grid.
 int slot_of(const Partition& partition, const RankIndex::GridPosition& position);
 // Appends the holders of a slot. A rank that is in several grids of the partition may be appended more than
 // once.
@@ -68,34 +68,35 @@ struct SlotBox {
   int slot = 0;
   Box box;
 };
-// Appends the slots that intersect `region`, clipped to it, in ascending order. O(parts + found).
+// Appends the slots that intersect `region`, each clipped to it, in ascending order. O(parts + slots
+// found).
 void find_slots(const Slots& slots, const Box& region, std::vector<SlotBox>& found);
 // The number of slots that find_slots would append, and the number of these that precede `slot`.
 struct SlotCount {
-  int all = 0, before = 0;
+  int total = 0, num_before = 0;
 };
 SlotCount count_slots(const Slots& slots, const Box& region, int slot);
 
-// Stores ascending lists of slots, each distinct list once.
+// Stores ascending lists of slots, each distinct list once, and identifies them by an index.
 class SlotSets {
  public:
   int intern(std::span<const int> slots);
   std::span<const int> operator[](int set) const;
-  int size() const { return static_cast<int>(first_.size()) - 1; }
+  int size() const { return static_cast<int>(begin_of_.size()) - 1; }
 
  private:
-  std::vector<int> first_{0}, slots_;
+  std::vector<int> begin_of_{0}, slots_;
   std::unordered_multimap<std::size_t, int> by_hash_;
 };
 
 struct SlotCell {
   Box box;
-  int holders = 0;  // index into the SlotSets
+  int holders = 0;  // index into the SlotSets: the slots that contain the cell
 };
-// Appends `region` cut along all edges of the slots of `holders`, and also of `others` if given, in
-// lexicographic order, without empty cells. A partition cuts dimension by dimension, so the cells of a
-// smaller region are the clipped cells of a larger one.
-void append_cells(const Slots& holders, const Slots* others, const Box& region, SlotSets& sets,
+// Splits `region` along all edges of the slots of `holders`, and also of `other_slots` unless it is null.
+// Appends the non-empty cells in lexicographic order. A partition splits dimension by dimension, so the
+// cells of a smaller region are the clipped cells of a larger one.
+void append_cells(const Slots& holders, const Slots* other_slots, const Box& region, SlotSets& sets,
                   std::vector<SlotCell>& cells);
 
 }  // namespace optimus

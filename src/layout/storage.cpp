@@ -32,13 +32,13 @@ std::vector<PaddedBox> boxes_with_padding(const Layout& layout, const RankIndex&
       for (const RankIndex::GridPosition& position : index.positions(rank)) {
         if (position.grid != placement.grid) continue;
         const DeviceGrid& grid = layout.grids[static_cast<std::size_t>(position.grid)];
-        PaddedBox held{t, box_of_shard(tensor, placement, grid, position.shard, position.part), 0, 1};
-        held.padded_rows = box_of_shard(tensor, placement, grid, 0, position.part)[0].size();
-        for (int d = 1; d < tensor.shape.num_dims; ++d) held.columns *= held.box[d].size();
+        PaddedBox padded_box{t, box_of_shard(tensor, placement, grid, position.shard, position.part), 0, 1};
+        padded_box.padded_rows = box_of_shard(tensor, placement, grid, 0, position.part)[0].size();
+        for (int d = 1; d < tensor.shape.num_dims; ++d) padded_box.columns *= padded_box.box[d].size();
         const bool is_known = std::any_of(boxes.begin(), boxes.end(), [&](const PaddedBox& known) {
-          return known.tensor == t && known.box == held.box;
+          return known.tensor == t && known.box == padded_box.box;
         });
-        if (!is_known) boxes.push_back(held);
+        if (!is_known) boxes.push_back(padded_box);
       }
   }
   return boxes;
@@ -147,16 +147,16 @@ class StorageBuilder {
     const int number = buffer_of(matrix[0]->tensor);
     StorageBuffer& buffer = storage_.buffers[static_cast<std::size_t>(number)];
     std::int64_t rows = 0;
-    for (const PaddedBox* held : matrix) rows += held->padded_rows;
+    for (const PaddedBox* padded_box : matrix) rows += padded_box->padded_rows;
     rows = round_up(rows, spec_.row_multiple);
     const std::int64_t columns = matrix[0]->columns, begin = aligned(buffer.num_elements, buffer.type);
     const bool is_transposed = is_transposed_[static_cast<std::size_t>(matrix[0]->tensor)];
     std::int64_t row = 0;
-    for (const PaddedBox* held : matrix) {
-      storage_.entries.push_back({held->tensor, held->box, number,
+    for (const PaddedBox* padded_box : matrix) {
+      storage_.entries.push_back({padded_box->tensor, padded_box->box, number,
                                   begin + (is_transposed ? row : row * columns),
                                   is_transposed ? rows : columns, is_transposed});
-      row += held->padded_rows;
+      row += padded_box->padded_rows;
     }
     buffer.num_elements = begin + rows * columns;
   }

@@ -46,7 +46,7 @@ struct StorageBuffer {
 
 struct StorageEntry {
   int tensor = 0;
-  // part of the tensor; may be empty (a shard beyond the end), but the entry still has its padded place
+  // may be empty (a shard beyond the end of the tensor), but the entry still has its padded place
   Box box;
   int buffer = 0;
   std::int64_t offset = 0;      // in elements of the buffer
@@ -66,31 +66,31 @@ struct StorageSpec {
   // same block, number type and row width. Tensors that a rank does not hold are skipped.
   std::vector<std::vector<int>> fusions = {};
   std::vector<int> transposed = {};  // tensors with two dims; if fused, all tensors of the fusion
-  // [tensor]; empty: all are fp32.
+  // The type of each tensor; if empty, all are fp32.
   std::vector<StorageType> types = {};
   int row_multiple = 1;  // the number of rows of a matrix, after fusion, is rounded up to a multiple of this
   int alignment = 256;   // in bytes, of every matrix
 };
 
-// The storage of one rank. Ranks that differ only in their shard (or replica) get the same offsets and buffer
-// sizes. Throws a UserError that names the tensor if the spec is invalid.
+// The storage of one rank. Ranks that differ only in their shard or replica have the same offsets and
+// buffer sizes. Throws a UserError that names the tensor if the spec is invalid.
 Storage build_storage(const Layout& layout, const RankIndex& index, Rank rank, const StorageSpec& spec);
 
-// A contiguous piece of a buffer. Its element i is element box_offset + i * box_stride of the sub-box in
+// A contiguous range of a buffer. Its element i is element box_offset + i * box_stride of the sub-box in
 // row-major order.
 struct CopyRun {
   std::int64_t offset = 0, length = 0;
   std::int64_t box_offset = 0, box_stride = 1;
   bool operator==(const CopyRun&) const = default;
 };
-// The pieces of the buffer that contain a sub-box of the entry's box: as few as possible if not transposed,
+// The ranges of the buffer that contain a sub-box of the entry's box: as few as possible if not transposed,
 // one per column if transposed. Together they contain every element once.
 std::vector<CopyRun> copy_runs(const StorageEntry& entry, const Box& sub_box);
 
-// The first two entries that share memory, or one entry that exceeds its buffer (then both indices are
-// equal).
+// The indices (in Storage::entries) of the first two entries that share memory. Both are equal for an entry
+// that exceeds its buffer.
 struct StorageOverlap {
-  std::size_t first = 0, second = 0;
+  std::size_t first_tensor = 0, second_tensor = 0;
 };
 std::optional<StorageOverlap> find_overlap(const Storage& storage);
 

@@ -2,9 +2,10 @@
 // reduction, whose group consists of exactly the ranks that hold the element in the layout in which gradients
 // are computed.
 //
-// If one group of ranks holds a tensor, there is one reduction per tensor-parallel part. If the owners differ
-// within a tensor, because of pipelines of different width, a tied embedding (used at both ends of the
-// model), or key/value heads that several parts hold, the tensor is cut into elementary boxes:
+// If one group of ranks holds a tensor, there is one reduction per tensor-parallel part. If different
+// elements of a tensor have different owners, because of pipelines of different width, a tied embedding
+// (used in the first and the last block of the model), or key/value heads that several parts hold, the
+// tensor is split into elementary boxes:
 //
 //     pipeline 0: tp 2, ranks 0 1       pipeline 1: tp 3, ranks 2 3 4         reductions
 //     0 0 0 0 0 0 1 1 1 1 1 1           2 2 2 2 3 3 3 3 4 4 4 4               {0,2} {0,3} {1,3} {1,4}
@@ -12,8 +13,8 @@
 //
 // Thousands of tensors share few groups, so groups are stored in a table and reductions have 12 bytes.
 // Elements that only one rank holds are listed as well, with a group of one: there is nothing to send, but
-// they count once in the gradient norm. A rank that holds an element twice (both ends of a tied embedding) is
-// in the group once; it first adds its two gradients.
+// they count once in the gradient norm. A rank that holds an element twice (first and last block of a tied
+// model) is in the group once; it first adds its two gradients.
 #pragma once
 
 #include <vector>
@@ -30,7 +31,7 @@ struct Reduction {
 };
 
 struct SyncPlan {
-  std::vector<std::vector<Rank>> groups;  // in ascending order, distinct
+  std::vector<std::vector<Rank>> groups;  // distinct groups; each lists its ranks in ascending order
   std::vector<Box> boxes;
   std::vector<Reduction> reductions;  // by tensor; within a tensor the boxes are in lexicographic order
 };
@@ -38,8 +39,8 @@ struct SyncPlan {
 // O(placements + ranks * kinds of tensors). Throws a UserError if the layout is invalid.
 SyncPlan sync(const Layout& compute);
 
-// The lowest rank of a reduction's group. It accounts for the elements where each must count once (gradient
-// norm).
+// The lowest rank of a reduction's group. Where each element must count once (in the gradient norm), this
+// rank accounts for it.
 Rank canonical_owner(const SyncPlan& plan, const Reduction& reduction);
 
 }  // namespace optimus

@@ -16,7 +16,8 @@ namespace optimus {
 struct DiffOptions {
   RankDomains topology = {};    // empty: all ranks are equally far apart
   std::vector<Rank> dead = {};  // ranks that have lost all data; the new layout must not contain them
-  // maximum above max(old, new) on every rank; absent: memory is not limited
+  // maximum number of bytes above max(bytes before, bytes after) on every rank; empty if memory is not
+  // limited
   std::optional<Bytes> reserve = {};
   // Larger boxes are sent as several chunks of whole rows. A row is never split, and a box is split into at
   // most 4,096 chunks.
@@ -45,8 +46,8 @@ struct TransferWave {
 
 inline constexpr std::int64_t kMaxTransfers = std::int64_t{1} << 26;
 
-// Plans for thousands of ranks have millions of transfers. Records therefore have 16 bytes, and boxes, which
-// repeat from layer to layer, are stored in a table.
+// Plans for thousands of ranks have millions of transfers. Therefore a record has only 16 bytes, and boxes,
+// which repeat from layer to layer, are stored in a table.
 struct TransferPlan {
   std::vector<Box> boxes;
   std::vector<Transfer> transfers;  // by wave, in the global order that the lists of all ranks follow
@@ -54,23 +55,24 @@ struct TransferPlan {
   std::vector<TransferWave> waves;
 
   Bytes moved;  // total of all transfers
-  // sum over ranks of the bytes that they need and did not have; computed without the transfers
+  // sum over ranks of the bytes that they need and do not have, computed without the transfers
   Bytes lower_bound;
-  Bytes full_fetch_bytes;        // bytes that would move if every new box were fetched completely
-  std::vector<Bytes> moved_at;   // [distance]
-  Bytes max_sent, max_received;  // maximum over all ranks
-  Bytes reserve;                 // maximum over all ranks of the bytes above max(old, new)
+  Bytes full_fetch_bytes;  // bytes that would move if every new box were fetched as a whole
+  // [distance]: bytes of the transfers over this distance (layout/rank_domains.h)
+  std::vector<Bytes> moved_at;
+  Bytes max_sent, max_received;  // bytes of the rank that sends most, and of the rank that receives most
+  Bytes reserve;                 // maximum over all ranks of the bytes above max(bytes before, bytes after)
 };
 
 // The reason why there is no plan.
 struct DiffFailure : Failure {
   std::vector<TensorBox> lost;  // boxes that are needed but that no live rank has
-  Bytes reserve;                // a reserve that would be sufficient; 0 if memory is not the reason
+  Bytes reserve;                // a reserve that would be sufficient; 0 if the failure is not about memory
 };
 template <typename T>
 using DiffOutcome = tl::expected<T, DiffFailure>;
 
-// The tensors that move together, in order. `reserve` as in TransferPlan.
+// The tensors of each wave, in the order of the waves. The byte counts are those of TransferPlan.
 struct WaveOrder {
   std::vector<std::vector<int>> waves;
   Bytes reserve, lower_bound, full_fetch_bytes;

@@ -78,21 +78,21 @@ class ExactTransport {
     };
     visit_row(start, 0);
     while (true) {  // terminates at the latest in the "unassigned" column
-      const Reached next = queue.top();
+      const Reached nearest = queue.top();
       queue.pop();
-      const auto column = static_cast<std::size_t>(next.column);
+      const auto column = static_cast<std::size_t>(nearest.column);
       if (is_final_[column]) continue;
       is_final_[column] = true;
-      final_columns_.push_back(next.column);
+      final_columns_.push_back(nearest.column);
       if (supply_[column] > 0) {
-        update_potentials(next.distance);
-        return next.column;
+        update_potentials(nearest.distance);
+        return nearest.column;
       }
       for (const int e : users_of_column_[column]) {
         const int row = edges_[static_cast<std::size_t>(e)].row;
         if (row_distance_[static_cast<std::size_t>(row)] != kInfinity) continue;
         reached_from_[static_cast<std::size_t>(row)] = e;
-        visit_row(row, next.distance);
+        visit_row(row, nearest.distance);
       }
     }
   }
@@ -157,12 +157,12 @@ std::vector<TransportFlow> greedy(const TransportProblem& problem) {
   std::vector<int> demand = problem.demand, supply = problem.supply;
   std::vector<TransportFlow> flows;
   for (const Edge& edge : edges) {
-    int& wanted = demand[static_cast<std::size_t>(edge.row)];
-    int& left = supply[static_cast<std::size_t>(edge.column)];
-    const int amount = std::min(wanted, left);
+    int& demanded = demand[static_cast<std::size_t>(edge.row)];
+    int& remaining = supply[static_cast<std::size_t>(edge.column)];
+    const int amount = std::min(demanded, remaining);
     if (amount == 0) continue;
     flows.push_back({edge.row, edge.column, amount});
-    wanted -= amount, left -= amount;
+    demanded -= amount, remaining -= amount;
   }
   return flows;
 }
@@ -197,8 +197,9 @@ std::int64_t weight_of(const TransportProblem& problem, const std::vector<Transp
 
 TransportResult solve_part(const TransportProblem& part, double max_work) {
   TransportResult result;
-  const double work = static_cast<double>(part.demand.size()) * static_cast<double>(part.edges.size());
-  if (work <= max_work) {
+  const double num_operations =
+      static_cast<double>(part.demand.size()) * static_cast<double>(part.edges.size());
+  if (num_operations <= max_work) {
     result.flows = ExactTransport(part).solve();
     result.weight = result.bound = weight_of(part, result.flows);
     return result;

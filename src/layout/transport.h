@@ -28,9 +28,10 @@ struct TransportResult {
   bool is_exact = true;    // weight == bound
 };
 
-// Connected parts are solved separately: exactly, by shortest augmenting paths, if rows * edges of the part
-// is at most `max_work` (the time grows no faster), otherwise greedily. The bound for greedy results is what
-// the rows alone, or the columns alone, could reach.
+// Connected parts of the problem are solved separately: exactly, by shortest augmenting paths, if rows *
+// edges of the part is at most `max_work` (the time grows no faster than this product), otherwise greedily.
+// The bound of a greedy result is the smaller of two weights: if every row could use all columns alone, and
+// if every column could use all rows alone.
 TransportResult transport(const TransportProblem& problem, double max_work);
 
 }  // namespace optimus

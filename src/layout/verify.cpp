@@ -38,7 +38,7 @@ class ByRank {
  public:
   ByRank(int num_ranks, std::size_t num_records,
          const std::function<void(std::size_t, std::vector<Rank>&)>& ranks_of)
-      : first_(static_cast<std::size_t>(num_ranks) + 1) {
+      : begin_of_(static_cast<std::size_t>(num_ranks) + 1) {
     std::vector<Rank> ranks;
     const auto visit = [&](const auto& use) {
       for (std::size_t i = 0; i < num_records; ++i) {
@@ -47,19 +47,19 @@ class ByRank {
         for (const Rank rank : ranks) use(static_cast<std::size_t>(rank.value), i);
       }
     };
-    visit([&](std::size_t rank, std::size_t) { ++first_[rank + 1]; });
-    for (std::size_t r = 0; r + 1 < first_.size(); ++r) first_[r + 1] += first_[r];
-    std::vector<std::size_t> next(first_);
-    records_.resize(first_.back());
+    visit([&](std::size_t rank, std::size_t) { ++begin_of_[rank + 1]; });
+    for (std::size_t r = 0; r + 1 < begin_of_.size(); ++r) begin_of_[r + 1] += begin_of_[r];
+    std::vector<std::size_t> next(begin_of_);
+    records_.resize(begin_of_.back());
     visit([&](std::size_t rank, std::size_t i) { records_[next[rank]++] = static_cast<std::uint32_t>(i); });
   }
   std::span<const std::uint32_t> of(int rank) const {
     const auto r = static_cast<std::size_t>(rank);
-    return std::span(records_).subspan(first_[r], first_[r + 1] - first_[r]);
+    return std::span(records_).subspan(begin_of_[r], begin_of_[r + 1] - begin_of_[r]);
   }
 
  private:
-  std::vector<std::size_t> first_;
+  std::vector<std::size_t> begin_of_;
   std::vector<std::uint32_t> records_;
 };
 
@@ -81,15 +81,15 @@ class PlanShares {
     auto transfer = transfers.begin();
     auto copy = copies.begin();
     for (const TransferWave& wave : plan_.waves) {
-      RankShare::Wave& mine = share.waves.emplace_back(RankShare::Wave{wave.tensors, {}, {}});
+      RankShare::Wave& own_wave = share.waves.emplace_back(RankShare::Wave{wave.tensors, {}, {}});
       for (; copy != copies.end() && *copy < wave.copies_end; ++copy)
-        mine.copies.push_back({plan_.copies[*copy].tensor, box(plan_.copies[*copy].box)});
+        own_wave.copies.push_back({plan_.copies[*copy].tensor, box(plan_.copies[*copy].box)});
       const auto end = std::lower_bound(transfer, transfers.end(), wave.transfers_end);
-      mine.operations.reserve(static_cast<std::size_t>(end - transfer));
+      own_wave.operations.reserve(static_cast<std::size_t>(end - transfer));
       for (; transfer != end; ++transfer) {
         const Transfer& at = plan_.transfers[*transfer];
         const bool is_send = at.sender.value == rank;
-        mine.operations.push_back({is_send, at.tensor, is_send ? at.receiver : at.sender, box(at.box)});
+        own_wave.operations.push_back({is_send, at.tensor, is_send ? at.receiver : at.sender, box(at.box)});
       }
     }
     return share;
@@ -117,11 +117,11 @@ std::vector<PostedOperation> program_of(const RankShare& share) {
   std::vector<PostedOperation> program;
   for (int w = 0; w < static_cast<int>(share.waves.size()); ++w)
     for (const RankShare::Operation& operation : share.waves[static_cast<std::size_t>(w)].operations) {
-      std::uint64_t what = static_cast<std::uint64_t>(operation.tensor);
+      std::uint64_t data_id = static_cast<std::uint64_t>(operation.tensor);
       for (int d = 0; d < operation.box.num_dims; ++d)
         for (const std::int64_t edge : {operation.box[d].begin, operation.box[d].end})
-          what = (what ^ static_cast<std::uint64_t>(edge)) * 0x9e3779b97f4a7c15ULL + (what >> 32);
-      program.push_back({w, operation.peer.value, operation.is_send, what});
+          data_id = (data_id ^ static_cast<std::uint64_t>(edge)) * 0x9e3779b97f4a7c15ULL + (data_id >> 32);
+      program.push_back({w, operation.peer.value, operation.is_send, data_id});
     }
   return program;
 }

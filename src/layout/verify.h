@@ -8,7 +8,7 @@
 // ranks, terminates on every rank.
 //
 // It shares no code with diff except layout.h: it works on the boxes of single ranks, interval by interval.
-// The time is proportional to transfers and ranks * tensors.
+// The time is proportional to the number of transfers plus ranks * tensors.
 #pragma once
 
 #include <span>
@@ -30,16 +30,16 @@ Outcome<void> verify_share(const Layout& from, const RankIndex& from_index, cons
                            const RankIndex& to_index, const RankShare& share,
                            const DiffOptions& options = {});
 
-// The sends and receives of one rank in abstract form, wave after wave.
+// One send or receive of a rank, reduced to what matching needs. A program lists the operations of a rank.
 struct PostedOperation {
   int wave = 0;
   int peer = 0;
   bool is_send = false;
   std::uint64_t data_id = 0;  // equal on both sides if both refer to the same data
 };
-// Simulates the programs ([rank], in ascending order of waves): a rank posts all operations of a wave, waits
-// for them, and continues. The n-th send from a to b matches the n-th receive at b from a. Fails if a rank
-// waits forever, or if a send and its matching receive refer to different data.
+// Simulates the programs (indexed by rank, each in ascending order of waves): a rank posts all operations
+// of a wave, waits for them, and continues. The n-th send from a to b matches the n-th receive at b from a.
+// Fails if a rank waits forever, or if a send and its matching receive refer to different data.
 Outcome<void> check_no_deadlock(std::span<const std::vector<PostedOperation>> programs);
 
 }  // namespace optimus

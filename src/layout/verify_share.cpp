@@ -34,9 +34,11 @@ class RankCheck {
   RankCheck(const Layout& layout, const RankShare& share, const DiffOptions& options)
       : tensors_(layout.tensors), share_(share), reserve_(options.reserve), views_(tensors_.size()) {}
 
-  void hold(const std::vector<TensorBox>& old_boxes, const std::vector<TensorBox>& new_boxes) {
-    for (const TensorBox& held : old_boxes) view(held.tensor).old_boxes.push_back(held.box);
-    for (const TensorBox& held : new_boxes) view(held.tensor).new_boxes.push_back(held.box);
+  void record_owned_boxes(const std::vector<TensorBox>& old_boxes, const std::vector<TensorBox>& new_boxes) {
+    for (const TensorBox& owned_bytes : old_boxes)
+      view(owned_bytes.tensor).old_boxes.push_back(owned_bytes.box);
+    for (const TensorBox& owned_bytes : new_boxes)
+      view(owned_bytes.tensor).new_boxes.push_back(owned_bytes.box);
   }
 
   Outcome<void> run() {
@@ -76,8 +78,8 @@ class RankCheck {
   Outcome<void> take(int wave, int tensor, const Box& box, Boxes TensorView::*list) {
     if (tensor < 0 || tensor >= static_cast<int>(views_.size()) || view(tensor).wave != wave)
       return failure("rank {} moves tensor {} in wave {}, which does not list it", rank(), tensor, wave);
-    const Box whole(tensors_[static_cast<std::size_t>(tensor)].shape);
-    if (box.num_dims != whole.num_dims || box.is_empty() || !whole.contains(box))
+    const Box full_box(tensors_[static_cast<std::size_t>(tensor)].shape);
+    if (box.num_dims != full_box.num_dims || box.is_empty() || !full_box.contains(box))
       return failure("{} is not a valid box of tensor {}", text(box), name(tensor));
     (view(tensor).*list).push_back(box);
     return {};
@@ -94,16 +96,16 @@ class RankCheck {
       if (intersects_any(view.old_boxes, box))
         return failure("rank {} receives {} of {}, although it already holds a part of it", rank(), text(box),
                        name(t));
-    Boxes wanted, pieces = view.received;
+    Boxes required_boxes, pieces = view.received;
     for (const Box& box : view.new_boxes)
-      if (!contains_box(view.old_boxes, box)) wanted.push_back(box);
+      if (!contains_box(view.old_boxes, box)) required_boxes.push_back(box);
     pieces.insert(pieces.end(), view.copied.begin(), view.copied.end());
     const bool frees = std::any_of(view.old_boxes.begin(), view.old_boxes.end(),
                                    [&](const Box& box) { return !contains_box(view.new_boxes, box); });
-    if (view.wave < 0 && (frees || !wanted.empty()))
+    if (view.wave < 0 && (frees || !required_boxes.empty()))
       return failure("tensor {} changes on rank {}, but no wave includes it", name(t), rank());
-    if (wanted.empty() && pieces.empty()) return {};
-    if (const auto mistake = find_cover_mistake(wanted, pieces))
+    if (required_boxes.empty() && pieces.empty()) return {};
+    if (const auto mistake = find_cover_mistake(required_boxes, pieces))
       return failure("rank {} receives {} of {} {} times{}", rank(), text(mistake->box), name(t),
                      mistake->times, mistake->times == 1 ? ", but does not need it" : "");
     return {};
@@ -119,17 +121,19 @@ class RankCheck {
 
   Outcome<void> check_memory() {
     if (!reserve_) return {};
-    Bytes held, old_size, new_size;
+    Bytes owned_bytes, old_size, new_size;
     for (int t = 0; t < static_cast<int>(views_.size()); ++t)
       old_size += size_of(t, view(t).old_boxes), new_size += size_of(t, view(t).new_boxes);
     const Bytes bound = std::max(old_size, new_size) + *reserve_;
-    held = old_size;
+    owned_bytes = old_size;
     for (std::size_t w = 0; w < share_.waves.size(); ++w) {
-      for (const int t : share_.waves[w].tensors) held += size_of(t, view(t).new_boxes, view(t).old_boxes);
-      if (held > bound)
-        return failure("rank {} holds {} in wave {}, {} more than the limit", rank(), text(held), w,
-                       text(held - bound));
-      for (const int t : share_.waves[w].tensors) held -= size_of(t, view(t).old_boxes, view(t).new_boxes);
+      for (const int t : share_.waves[w].tensors)
+        owned_bytes += size_of(t, view(t).new_boxes, view(t).old_boxes);
+      if (owned_bytes > bound)
+        return failure("rank {} holds {} in wave {}, {} more than the limit", rank(), text(owned_bytes), w,
+                       text(owned_bytes - bound));
+      for (const int t : share_.waves[w].tensors)
+        owned_bytes -= size_of(t, view(t).old_boxes, view(t).new_boxes);
     }
     return {};
   }
@@ -150,8 +154,8 @@ Outcome<void> verify_share(const Layout& from, const RankIndex& from_index, cons
                            const RankIndex& to_index, const RankShare& share, const DiffOptions& options) {
   RankCheck check(to, share, options);
   const bool is_lost_rank = is_dead(options, share.rank);
-  check.hold(is_lost_rank ? std::vector<TensorBox>{} : boxes_of(from, from_index, share.rank),
-             boxes_of(to, to_index, share.rank));
+  check.record_owned_boxes(is_lost_rank ? std::vector<TensorBox>{} : boxes_of(from, from_index, share.rank),
+                           boxes_of(to, to_index, share.rank));
   return check.run();
 }
 

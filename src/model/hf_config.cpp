@@ -32,12 +32,12 @@ constexpr ActivationName kActivations[] = {
 Activation read_activation(const JsonView& config, std::string_view key, Activation default_value) {
   const auto value = config.find(key);
   if (!value) return default_value;
-  std::vector<std::string> known;
+  std::vector<std::string> known_names;
   for (const ActivationName& row : kActivations) {
     if (row.name == value->text()) return row.activation;
-    known.emplace_back(row.name);
+    known_names.emplace_back(row.name);
   }
-  throw UserError("{}: expected one of {}, got {}", value->where(), join(known, ", "),
+  throw UserError("{}: expected one of {}, got {}", value->location(), join(known_names, ", "),
                   in_quotes(value->text()));
 }
 
@@ -45,7 +45,7 @@ Activation read_activation(const JsonView& config, std::string_view key, Activat
 JsonView one_of(const JsonView& config, std::string_view name, std::string_view other_name) {
   const auto first = config.find(name), second = config.find(other_name);
   if (first && second && first->raw() != second->raw())
-    throw UserError("{} and {} differ; keep one of them", first->where(), other_name);
+    throw UserError("{} and {} differ; keep one of them", first->location(), other_name);
   if (second && !first) return *second;
   return config.at(name);
 }
@@ -59,12 +59,12 @@ std::int64_t dimension_or(const JsonView& config, std::string_view key, std::int
 
 Family read_family(const JsonView& config) {
   const JsonView model_type = config.at("model_type");
-  std::vector<std::string> known;
+  std::vector<std::string> known_names;
   for (const FamilyTraits& row : all_families()) {
     if (row.model_type == model_type.text()) return row.family;
-    known.emplace_back(row.model_type);
+    known_names.emplace_back(row.model_type);
   }
-  throw UserError("{}: expected one of {}, got {}", model_type.where(), join(known, ", "),
+  throw UserError("{}: expected one of {}, got {}", model_type.location(), join(known_names, ", "),
                   in_quotes(model_type.text()));
 }
 
@@ -134,7 +134,7 @@ void reject_active_window(const JsonView& config, const ModelSpec& spec) {
   if (const auto types = is_qwen ? config.find("layer_types") : std::nullopt) {
     for (const JsonView& type : types->elements())
       if (type.text() != "full_attention")
-        throw UserError("{}: expected 'full_attention', got {} (not supported)", type.where(),
+        throw UserError("{}: expected 'full_attention', got {} (not supported)", type.location(),
                         in_quotes(type.text()));
     return;
   }
@@ -150,7 +150,7 @@ void reject_active_window(const JsonView& config, const ModelSpec& spec) {
     throw UserError(
         "{}: sliding_window: expected null or at least {} (max_position_embeddings), got {}{} (not "
         "supported)",
-        config.where(), spec.max_positions, window, is_absent ? " by default" : "");
+        config.location(), spec.max_positions, window, is_absent ? " by default" : "");
 }
 
 // Reads configs that list the dense layers individually; these must be layers 0 … k - 1.
@@ -160,7 +160,7 @@ std::int64_t read_dense_layers(const JsonView& config) {
     for (const JsonView& layer : dense->elements())
       if (layer.integer(0, kMaxConfigNumber) != next++)
         throw UserError("{}: expected the dense layers to be the first ones, 0, 1, …, got {} (not supported)",
-                        layer.where(), layer.integer(0, kMaxConfigNumber));
+                        layer.location(), layer.integer(0, kMaxConfigNumber));
   return next;
 }
 
@@ -202,14 +202,14 @@ void read_latent(const JsonView& config, ModelSpec& spec) {
   l.query_rank = dimension_or(config, "q_lora_rank", 1536),
   l.kv_rank = dimension_or(config, "kv_lora_rank", 512);
   if (config.raw().contains("q_lora_rank") && !config.find("q_lora_rank"))
-    throw UserError("{}: q_lora_rank: expected a number, got null (not supported)", config.where());
+    throw UserError("{}: q_lora_rank: expected a number, got null (not supported)", config.location());
   l.rope_dim = dimension_or(config, "qk_rope_head_dim", 64),
   l.value_dim = dimension_or(config, "v_head_dim", 128);
   spec.head_dim = dimension_or(config, "qk_nope_head_dim", 128) + l.rope_dim;
   // transformers also writes the rotary width and the sum of both widths under these keys.
   const auto repeats = [&](const char* key, std::int64_t value) {
     if (const std::int64_t found = dimension_or(config, key, value); found != value)
-      throw UserError("{}: {}: expected {} or an absent key, got {}", config.where(), key, value, found);
+      throw UserError("{}: {}: expected {} or an absent key, got {}", config.location(), key, value, found);
   };
   repeats("head_dim", l.rope_dim), repeats("qk_head_dim", spec.head_dim);
 }

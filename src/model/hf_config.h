@@ -17,16 +17,16 @@
 
 namespace optimus {
 
-// `source` is the file name that messages show. Throws UserError.
+// `source` is the file name for messages. Throws UserError.
 ModelSpec spec_from_hf_config(const Json& config, const std::string& source);
 
 // `path` is a config.json or a folder that contains one. The spec is named after the folder.
 ModelSpec read_hf_config(const Path& path);
 
-// A config.json that transformers 4 and 5 can load: names of version 4 plus the rope_parameters of version 5.
-// spec_from_hf_config returns the same spec, except for dropout rates for which the family's config has no
-// key (embedding and hidden dropout of Llama-like families; BERT has one key for both). These matter only for
-// training.
+// A config.json that transformers 4 and 5 can load: the names of version 4 plus the rope_parameters of
+// version 5. spec_from_hf_config() returns the same spec, except for dropout rates for which the family's
+// config has no key (embedding and hidden dropout of Llama-like families; BERT has one key for both). These
+// rates matter only for training.
 OrderedJson hf_config_from_spec(const ModelSpec& spec);
 
 }  // namespace optimus

@@ -129,8 +129,8 @@ constexpr std::string_view kBookkeeping[] = {
 
 FamilyKeys all_keys(Family family) {
   FamilyKeys keys = own_keys(family);
-  const auto add = [](auto& list, const auto& more) {
-    list.insert(list.end(), std::begin(more), std::end(more));
+  const auto add = [](auto& list, const auto& new_keys) {
+    list.insert(list.end(), std::begin(new_keys), std::end(new_keys));
   };
   add(keys.supported, kSupportedByAll);
   add(keys.neutral, kNeutralForAll);
@@ -159,8 +159,8 @@ bool is_neutral_key(const FamilyKeys& keys, std::string_view key, const JsonView
                                 [&](const NeutralKey& candidate) { return candidate.key == key; });
   if (row == keys.neutral.end()) return false;
   if (value.raw() != Json::parse(row->neutral))
-    throw UserError("{}: expected {} or an absent key, got {} (not supported)", value.where(), row->neutral,
-                    quoted_json(value.raw()));
+    throw UserError("{}: expected {} or an absent key, got {} (not supported)", value.location(),
+                    row->neutral, quoted_json(value.raw()));
   return true;
 }
 
@@ -173,11 +173,12 @@ void reject_unsupported_keys(const JsonView& config, Family family) {
     if (is_null_value || is_listed(keys.supported, key) || is_neutral_key(keys, key, value) ||
         is_listed(kBookkeeping, key))
       continue;
-    const std::vector<std::string> known(keys.supported.begin(), keys.supported.end());
+    const std::vector<std::string> known_names(keys.supported.begin(), keys.supported.end());
     throw UserError(
         "{}: key {} (value {}) is not known for model_type {}; remove it if the model does not "
         "depend on it{}",
-        config.where(), in_quotes(key), quoted_json(value.raw()), text(family), did_you_mean(key, known));
+        config.location(), in_quotes(key), quoted_json(value.raw()), text(family),
+        did_you_mean(key, known_names));
   }
 }
 

@@ -6,8 +6,8 @@
 
 namespace optimus {
 
-// Throws a UserError for the first key that is not supported for this family, does not have the one value
-// without effect, and is not bookkeeping. Keys whose value is null are accepted.
+// Throws a UserError for the first key that is neither supported for this family, nor has the one value
+// without effect, nor is bookkeeping. Keys whose value is null are accepted.
 void reject_unsupported_keys(const JsonView& config, Family family);
 
 }  // namespace optimus

@@ -8,7 +8,7 @@ namespace optimus {
 
 struct HfNames {
   const char *words, *positions, *token_types, *embedding_norm;
-  const char* layers;  // prefix of "3." and the names within the layer
+  const char* layers;  // prefix of all layers, followed by "3." (layer 3) and one of the names below
   const char *norm1, *q, *k, *v, *q_norm, *k_norm, *out, *norm2, *gate, *up, *down;
   const char *final_norm, *transform, *transform_norm, *output;
   bool has_conv1d;  // the matrices of layers are stored as [in, out]; q, k and v are one tensor

@@ -12,26 +12,27 @@ constexpr std::int64_t kMaxPositions = std::int64_t{1} << 30;
 RopeScalingKind read_kind(const JsonView& settings) {
   const auto type = settings.find("rope_type"), old_type = settings.find("type");
   if (type && old_type && type->text() != old_type->text())
-    throw UserError("{} and {} differ; keep one of them", type->where(), old_type->where());
+    throw UserError("{} and {} differ; keep one of them", type->location(), old_type->location());
   if (!type && !old_type) return RopeScalingKind::none;
   const JsonView& kind = type ? *type : *old_type;
   if (kind.text() == "default") return RopeScalingKind::none;
   if (kind.text() == "linear") return RopeScalingKind::linear;
   if (kind.text() == "llama3") return RopeScalingKind::llama3;
-  throw UserError("{}: expected default, linear or llama3, got {}", kind.where(), in_quotes(kind.text()));
+  throw UserError("{}: expected default, linear or llama3, got {}", kind.location(), in_quotes(kind.text()));
 }
 
 // Any other key would change the rotation in an unsupported way.
 void allow_keys_of(const JsonView& settings, RopeScalingKind kind) {
-  std::vector<std::string> known = {"rope_type", "type", "rope_theta", "partial_rotary_factor"};
-  if (kind != RopeScalingKind::none) known.push_back("factor");
+  std::vector<std::string> known_names = {"rope_type", "type", "rope_theta", "partial_rotary_factor"};
+  if (kind != RopeScalingKind::none) known_names.push_back("factor");
   if (kind == RopeScalingKind::llama3)
     for (const char* key : {"low_freq_factor", "high_freq_factor", "original_max_position_embeddings"})
-      known.push_back(key);
-  settings.allow_only(known);
+      known_names.push_back(key);
+  settings.allow_only(known_names);
   const auto part = settings.find("partial_rotary_factor");
   if (part && part->number() != 1)
-    throw UserError("{}: expected 1 or an absent key, got {} (not supported)", part->where(), part->number());
+    throw UserError("{}: expected 1 or an absent key, got {} (not supported)", part->location(),
+                    part->number());
 }
 
 RopeSettings read_settings(const JsonView& settings, double outer_theta, std::int64_t max_positions) {
@@ -65,9 +66,9 @@ RopeSettings read_hf_rope(const JsonView& config, std::int64_t max_positions, do
   if (!scaling && !parameters) return {outer_theta, {}};
   const RopeSettings rope = read_settings(scaling ? *scaling : *parameters, outer_theta, max_positions);
   if (scaling && parameters && !(read_settings(*parameters, outer_theta, max_positions) == rope))
-    throw UserError("{}: rope_scaling and rope_parameters differ; keep one of them", config.where());
+    throw UserError("{}: rope_scaling and rope_parameters differ; keep one of them", config.location());
   if (theta && rope.theta != outer_theta)
-    throw UserError("{} is {}, but {} has {}; keep one of them", theta->where(), outer_theta,
+    throw UserError("{} is {}, but {} has {}; keep one of them", theta->location(), outer_theta,
                     scaling ? "rope_scaling" : "rope_parameters", rope.theta);
   return rope;
 }

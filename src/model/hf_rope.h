@@ -13,8 +13,8 @@ struct RopeSettings {
   bool operator==(const RopeSettings&) const = default;
 };
 
-// Reads the form that is present. Throws a UserError for unsupported kinds of scaling and for contradictory
-// settings. default_theta: the default if the config contains none.
+// Reads whichever form is present. `default_theta` is used if the config specifies no theta. Throws a
+// UserError for unsupported kinds of scaling and for contradictory settings.
 RopeSettings read_hf_rope(const JsonView& config, std::int64_t max_positions, double default_theta);
 
 // Writes both forms.

@@ -31,11 +31,11 @@ class BlockOperations {
   void embedding() {
     const bool is_learned = spec_.positions == PositionKind::learned;
     const double num_tables = 1 + (is_learned ? 1 : 0) + (spec_.token_types > 0 ? 1 : 0);
-    Operation& lookup = memory_bound("embedding.lookup", OperationKind::embedding, CutUnit::vocab);
+    Operation& lookup = memory_bound("embedding.lookup", OperationKind::embedding, SplitUnit::vocab);
     lookup.moved_elements = (num_tables + 1) * hidden_;
-    lookup.saved = {{"embedding.ids", 1, SavedType::index, CutUnit::none, kAlwaysSaved}};
+    lookup.saved = {{"embedding.ids", 1, SavedType::index, SplitUnit::none, kAlwaysSaved}};
     if (spec_.token_types > 0)
-      lookup.saved.push_back({"embedding.token_types", 1, SavedType::index, CutUnit::none, kAlwaysSaved});
+      lookup.saved.push_back({"embedding.token_types", 1, SavedType::index, SplitUnit::none, kAlwaysSaved});
     // The embedding is never recomputed as a whole.
     if (spec_.norm_position == NormPosition::post) norm("embedding.norm", kAlwaysSaved, false, kAlwaysSaved);
   }
@@ -43,13 +43,13 @@ class BlockOperations {
   void layer(bool is_mixture) {
     if (spec_.norm_position == NormPosition::pre) {
       norm("norm1", kAlwaysSaved);
-      attention({"norm1.output", hidden_, SavedType::activation, CutUnit::none, kRecomputedFirst});
+      attention({"norm1.output", hidden_, SavedType::activation, SplitUnit::none, kRecomputedFirst});
       residual("residual1");
       norm("norm2", kSavedBySelective);
       is_mixture ? mixture("norm2.output") : mlp("norm2.output");
       residual("residual2");
     } else {
-      attention({"attention.input", hidden_, SavedType::activation, CutUnit::none, kAlwaysSaved});
+      attention({"attention.input", hidden_, SavedType::activation, SplitUnit::none, kAlwaysSaved});
       residual("residual1");
       norm("norm1", kSavedBySelective);
       mlp("norm1.output");
@@ -65,22 +65,22 @@ class BlockOperations {
     const bool is_pre = spec_.norm_position == NormPosition::pre;
     if (is_pre) norm("head.norm", kAlwaysSaved, false, kAlwaysSaved);
     if (spec_.is_bert()) {
-      gemm("head.transform", spec_.hidden, spec_.hidden, CutUnit::none)
+      gemm("head.transform", spec_.hidden, spec_.hidden, SplitUnit::none)
           .saved.push_back({is_pre ? "head.norm.output" : "head.input", hidden_, SavedType::activation,
-                            CutUnit::none, kAlwaysSaved});
+                            SplitUnit::none, kAlwaysSaved});
       Operation& activation =
-          memory_bound("head.transform_activation", OperationKind::activation, CutUnit::none);
+          memory_bound("head.transform_activation", OperationKind::activation, SplitUnit::none);
       activation.moved_elements = 2 * hidden_;
       activation.saved = {
-          {"head.transform.output", hidden_, SavedType::activation, CutUnit::none, kAlwaysSaved}};
+          {"head.transform.output", hidden_, SavedType::activation, SplitUnit::none, kAlwaysSaved}};
       norm("head.transform_norm", kAlwaysSaved, false, kAlwaysSaved);
     }
-    Operation& output = gemm("head.output", spec_.hidden, spec_.vocab, CutUnit::vocab);
-    output.saved = {{"head.output.input", hidden_, SavedType::activation, CutUnit::none, kAlwaysSaved}};
-    Operation& loss = memory_bound("head.loss", OperationKind::loss, CutUnit::vocab);
+    Operation& output = gemm("head.output", spec_.hidden, spec_.vocab, SplitUnit::vocab);
+    output.saved = {{"head.output.input", hidden_, SavedType::activation, SplitUnit::none, kAlwaysSaved}};
+    Operation& loss = memory_bound("head.loss", OperationKind::loss, SplitUnit::vocab);
     loss.moved_elements = 2 * as_double(spec_.vocab);
-    loss.saved = {{"head.loss.targets", 1, SavedType::index, CutUnit::none, kAlwaysSaved},
-                  {"head.loss.tokens", 1, SavedType::fp32, CutUnit::none, kAlwaysSaved}};
+    loss.saved = {{"head.loss.targets", 1, SavedType::index, SplitUnit::none, kAlwaysSaved},
+                  {"head.loss.tokens", 1, SavedType::fp32, SplitUnit::none, kAlwaysSaved}};
   }
 
   std::vector<Operation> take() { return std::move(operations_); }
@@ -89,50 +89,51 @@ class BlockOperations {
   void latent_attention(SavedTensor input) {
     const LatentAttention& l = spec_.latent;
     const double rope_width = as_double(l.rope_dim), heads = as_double(spec_.heads);
-    gemm("attention.q_down", spec_.hidden, l.query_rank, CutUnit::none).saved = {std::move(input)};
-    gemm("attention.kv_down", spec_.hidden, l.kv_rank + l.rope_dim, CutUnit::none);
+    gemm("attention.q_down", spec_.hidden, l.query_rank, SplitUnit::none).saved = {std::move(input)};
+    gemm("attention.kv_down", spec_.hidden, l.kv_rank + l.rope_dim, SplitUnit::none);
     latent_norm("attention.q_norm", as_double(l.query_rank));
     latent_norm("attention.kv_norm", as_double(l.kv_rank));
-    gemm("attention.q", l.query_rank, spec_.query_width(), CutUnit::heads).saved = {
-        {"attention.q_norm.output", as_double(l.query_rank), SavedType::activation, CutUnit::none,
+    gemm("attention.q", l.query_rank, spec_.query_width(), SplitUnit::heads).saved = {
+        {"attention.q_norm.output", as_double(l.query_rank), SavedType::activation, SplitUnit::none,
          kRecomputedFirst}};
-    gemm("attention.kv", l.kv_rank, spec_.heads * (spec_.head_dim - l.rope_dim + l.value_dim), CutUnit::heads)
-        .saved = {{"attention.kv_norm.output", as_double(l.kv_rank), SavedType::activation, CutUnit::none,
+    gemm("attention.kv", l.kv_rank, spec_.heads * (spec_.head_dim - l.rope_dim + l.value_dim),
+         SplitUnit::heads)
+        .saved = {{"attention.kv_norm.output", as_double(l.kv_rank), SavedType::activation, SplitUnit::none,
                    kRecomputedFirst}};
-    rope("attention.rope_q", heads * rope_width, CutUnit::heads);
-    rope("attention.rope_k", heads * rope_width, CutUnit::heads);  // copied to every head
+    rope("attention.rope_q", heads * rope_width, SplitUnit::heads);
+    rope("attention.rope_k", heads * rope_width, SplitUnit::heads);  // copied to every head
     flash_attention();
-    gemm("attention.out", spec_.heads * l.value_dim, spec_.hidden, CutUnit::heads);
+    gemm("attention.out", spec_.heads * l.value_dim, spec_.hidden, SplitUnit::heads);
   }
 
   void latent_norm(const std::string& name, double width) {
-    Operation& op = memory_bound(name, OperationKind::norm, CutUnit::none);
+    Operation& op = memory_bound(name, OperationKind::norm, SplitUnit::none);
     op.moved_elements = 2 * width;
-    op.saved = {{name + ".input", width, SavedType::activation, CutUnit::none, kSavedBySelective},
-                {name + ".statistics", 1, SavedType::fp32, CutUnit::none, kSavedBySelective}};
+    op.saved = {{name + ".input", width, SavedType::activation, SplitUnit::none, kSavedBySelective},
+                {name + ".statistics", 1, SavedType::fp32, SplitUnit::none, kSavedBySelective}};
     op.is_recomputed_by_selective = true;
   }
 
   void attention(SavedTensor input) {
     if (spec_.is_latent()) return latent_attention(std::move(input));
-    gemm("attention.q", spec_.hidden, spec_.query_width(), CutUnit::heads).saved = {std::move(input)};
-    gemm("attention.k", spec_.hidden, spec_.kv_width(), CutUnit::kv_heads);
-    gemm("attention.v", spec_.hidden, spec_.kv_width(), CutUnit::kv_heads);
+    gemm("attention.q", spec_.hidden, spec_.query_width(), SplitUnit::heads).saved = {std::move(input)};
+    gemm("attention.k", spec_.hidden, spec_.kv_width(), SplitUnit::kv_heads);
+    gemm("attention.v", spec_.hidden, spec_.kv_width(), SplitUnit::kv_heads);
     if (spec_.has_qk_norm) {
-      head_norm("attention.q_norm", query_, as_double(spec_.heads), CutUnit::heads);
-      head_norm("attention.k_norm", kv_, as_double(spec_.kv_heads), CutUnit::kv_heads);
+      head_norm("attention.q_norm", query_, as_double(spec_.heads), SplitUnit::heads);
+      head_norm("attention.k_norm", kv_, as_double(spec_.kv_heads), SplitUnit::kv_heads);
     }
     if (spec_.positions == PositionKind::rope) {
-      rope("attention.rope_q", query_, CutUnit::heads);
-      rope("attention.rope_k", kv_, CutUnit::kv_heads);
+      rope("attention.rope_q", query_, SplitUnit::heads);
+      rope("attention.rope_k", kv_, SplitUnit::kv_heads);
     }
     flash_attention();
-    gemm("attention.out", spec_.query_width(), spec_.hidden, CutUnit::heads);  // input: attention.output
+    gemm("attention.out", spec_.query_width(), spec_.hidden, SplitUnit::heads);  // input: attention.output
   }
 
   void flash_attention() {
     const double positions = spec_.is_causal ? (length_ + 1) / 2 : length_;
-    Operation& attention = memory_bound("attention.core", OperationKind::attention, CutUnit::heads);
+    Operation& attention = memory_bound("attention.core", OperationKind::attention, SplitUnit::heads);
     attention.forward_flops = 2 * (query_ + output_) * positions;  // scores, then weighted sum of values
     attention.backward_flops = 2 * attention.forward_flops;
     attention.repeated_flops = 2 * query_ * positions;  // the scores
@@ -141,76 +142,79 @@ class BlockOperations {
     const RecomputeMode of_qk = spec_.has_qk_norm ? kRecomputedFirst : kSavedBySelective;
     const std::string qk = spec_.has_qk_norm ? "" : "qkv";
     attention.saved = {
-        {"attention.query", query_, SavedType::activation, CutUnit::heads, of_qk, qk},
-        {"attention.key", kv_, SavedType::activation, CutUnit::kv_heads, of_qk, qk},
-        {"attention.value", value_, SavedType::activation, CutUnit::kv_heads, kSavedBySelective, "qkv"},
-        {"attention.output", output_, SavedType::activation, CutUnit::heads, kSavedBySelective},
-        {"attention.logsumexp", as_double(spec_.heads), SavedType::fp32, CutUnit::heads, kSavedBySelective},
+        {"attention.query", query_, SavedType::activation, SplitUnit::heads, of_qk, qk},
+        {"attention.key", kv_, SavedType::activation, SplitUnit::kv_heads, of_qk, qk},
+        {"attention.value", value_, SavedType::activation, SplitUnit::kv_heads, kSavedBySelective, "qkv"},
+        {"attention.output", output_, SavedType::activation, SplitUnit::heads, kSavedBySelective},
+        {"attention.logsumexp", as_double(spec_.heads), SavedType::fp32, SplitUnit::heads, kSavedBySelective},
     };
   }
 
   void mlp(std::string input) {
-    const SavedTensor saved_input{std::move(input), hidden_, SavedType::activation, CutUnit::none,
+    const SavedTensor saved_input{std::move(input), hidden_, SavedType::activation, SplitUnit::none,
                                   kRecomputedFirst};
-    if (spec_.is_gated) gemm("mlp.gate", spec_.hidden, spec_.ffn, CutUnit::ffn).saved = {saved_input};
-    Operation& up = gemm("mlp.up", spec_.hidden, spec_.ffn, CutUnit::ffn);
+    if (spec_.is_gated) gemm("mlp.gate", spec_.hidden, spec_.ffn, SplitUnit::ffn).saved = {saved_input};
+    Operation& up = gemm("mlp.up", spec_.hidden, spec_.ffn, SplitUnit::ffn);
     if (!spec_.is_gated) up.saved = {saved_input};
-    Operation& activation = memory_bound("mlp.activation", OperationKind::activation, CutUnit::ffn);
+    Operation& activation = memory_bound("mlp.activation", OperationKind::activation, SplitUnit::ffn);
     activation.moved_elements = (spec_.is_gated ? 3 : 2) * ffn_;
     if (spec_.is_gated)
       activation.saved.push_back(
-          {"mlp.gate.output", ffn_, SavedType::activation, CutUnit::ffn, kSavedBySelective, "up"});
+          {"mlp.gate.output", ffn_, SavedType::activation, SplitUnit::ffn, kSavedBySelective, "up"});
     activation.saved.push_back(
-        {"mlp.up.output", ffn_, SavedType::activation, CutUnit::ffn, kSavedBySelective, "up"});
+        {"mlp.up.output", ffn_, SavedType::activation, SplitUnit::ffn, kSavedBySelective, "up"});
     activation.is_recomputed_by_selective = true;
-    gemm("mlp.down", spec_.ffn, spec_.hidden, CutUnit::ffn).saved = {
-        {"mlp.activation.output", ffn_, SavedType::activation, CutUnit::ffn, kRecomputedFirst}};
+    gemm("mlp.down", spec_.ffn, spec_.hidden, SplitUnit::ffn).saved = {
+        {"mlp.activation.output", ffn_, SavedType::activation, SplitUnit::ffn, kRecomputedFirst}};
   }
 
   // The router weights are applied at the activation function, so that the outputs of the experts need not be
   // saved.
   void mixture(std::string input) {
     const Mixture& m = spec_.mixture;
-    const double k = as_double(m.experts_per_token), wide = k * as_double(m.ffn);
-    gemm("router", spec_.hidden, m.experts, CutUnit::none).saved = {
-        {std::move(input), hidden_, SavedType::activation, CutUnit::none, kRecomputedFirst}};
-    Operation& routing = memory_bound("routing", OperationKind::routing, CutUnit::none);
+    const double k = as_double(m.experts_per_token), expert_width = k * as_double(m.ffn);
+    gemm("router", spec_.hidden, m.experts, SplitUnit::none).saved = {
+        {std::move(input), hidden_, SavedType::activation, SplitUnit::none, kRecomputedFirst}};
+    Operation& routing = memory_bound("routing", OperationKind::routing, SplitUnit::none);
     // Scores in fp32, the copy of each token for each of its experts, and the gathered and summed outputs.
     routing.moved_elements = 4 * as_double(m.experts) + 2 * (k + 1) * hidden_;
     routing.saved = {
-        {"routing.scores", as_double(m.experts), SavedType::fp32, CutUnit::none, kSavedBySelective},
-        {"routing.places", k, SavedType::index, CutUnit::none, kSavedBySelective}};
+        {"routing.scores", as_double(m.experts), SavedType::fp32, SplitUnit::none, kSavedBySelective},
+        {"routing.places", k, SavedType::index, SplitUnit::none, kSavedBySelective}};
     if (m.shared_ffn > 0) shared_expert();
     expert_gemm("experts.gate", spec_.hidden, m.ffn).saved = {
-        {"experts.input", k * hidden_, SavedType::activation, CutUnit::none, kSavedBySelective}};
+        {"experts.input", k * hidden_, SavedType::activation, SplitUnit::none, kSavedBySelective}};
     expert_gemm("experts.up", spec_.hidden, m.ffn);
-    Operation& activation = memory_bound("experts.activation", OperationKind::activation, CutUnit::none);
-    activation.moved_elements = 3 * wide;
-    activation.saved = {
-        {"experts.gate.output", wide, SavedType::activation, CutUnit::none, kSavedBySelective, "experts.up"},
-        {"experts.up.output", wide, SavedType::activation, CutUnit::none, kSavedBySelective, "experts.up"}};
+    Operation& activation = memory_bound("experts.activation", OperationKind::activation, SplitUnit::none);
+    activation.moved_elements = 3 * expert_width;
+    activation.saved = {{"experts.gate.output", expert_width, SavedType::activation, SplitUnit::none,
+                         kSavedBySelective, "experts.up"},
+                        {"experts.up.output", expert_width, SavedType::activation, SplitUnit::none,
+                         kSavedBySelective, "experts.up"}};
     activation.is_recomputed_by_selective = true;
-    expert_gemm("experts.down", m.ffn, spec_.hidden).saved = {
-        {"experts.activation.output", wide, SavedType::activation, CutUnit::none, kRecomputedFirst}};
+    expert_gemm("experts.down", m.ffn, spec_.hidden).saved = {{"experts.activation.output", expert_width,
+                                                               SavedType::activation, SplitUnit::none,
+                                                               kRecomputedFirst}};
   }
 
   void shared_expert() {
     const std::int64_t ffn = spec_.mixture.shared_ffn;
-    const double wide = as_double(ffn);
-    gemm("shared.gate", spec_.hidden, ffn, CutUnit::none);
-    gemm("shared.up", spec_.hidden, ffn, CutUnit::none);
-    Operation& activation = memory_bound("shared.activation", OperationKind::activation, CutUnit::none);
-    activation.moved_elements = 3 * wide;
-    activation.saved = {
-        {"shared.gate.output", wide, SavedType::activation, CutUnit::none, kSavedBySelective, "shared.up"},
-        {"shared.up.output", wide, SavedType::activation, CutUnit::none, kSavedBySelective, "shared.up"}};
+    const double expert_width = as_double(ffn);
+    gemm("shared.gate", spec_.hidden, ffn, SplitUnit::none);
+    gemm("shared.up", spec_.hidden, ffn, SplitUnit::none);
+    Operation& activation = memory_bound("shared.activation", OperationKind::activation, SplitUnit::none);
+    activation.moved_elements = 3 * expert_width;
+    activation.saved = {{"shared.gate.output", expert_width, SavedType::activation, SplitUnit::none,
+                         kSavedBySelective, "shared.up"},
+                        {"shared.up.output", expert_width, SavedType::activation, SplitUnit::none,
+                         kSavedBySelective, "shared.up"}};
     activation.is_recomputed_by_selective = true;
-    gemm("shared.down", ffn, spec_.hidden, CutUnit::none).saved = {
-        {"shared.activation.output", wide, SavedType::activation, CutUnit::none, kRecomputedFirst}};
+    gemm("shared.down", ffn, spec_.hidden, SplitUnit::none).saved = {
+        {"shared.activation.output", expert_width, SavedType::activation, SplitUnit::none, kRecomputedFirst}};
   }
 
   Operation& expert_gemm(const std::string& name, std::int64_t inner, std::int64_t outer) {
-    Operation& op = gemm(name, inner, outer, CutUnit::none);
+    Operation& op = gemm(name, inner, outer, SplitUnit::none);
     op.experts = spec_.mixture.experts, op.passes = spec_.mixture.experts_per_token;
     const double times = as_double(op.passes);
     op.forward_flops *= times, op.backward_flops *= times, op.moved_elements *= times;
@@ -221,35 +225,35 @@ class BlockOperations {
 
   void norm(const std::string& name, RecomputeMode input_saved_up_to, bool is_recomputed = true,
             RecomputeMode statistics_saved_up_to = kSavedBySelective) {
-    Operation& op = memory_bound(name, OperationKind::norm, CutUnit::none);
+    Operation& op = memory_bound(name, OperationKind::norm, SplitUnit::none);
     op.moved_elements = 2 * hidden_;
-    op.saved = {
-        {name + ".input", hidden_, SavedType::activation, CutUnit::none, input_saved_up_to},
-        {name + ".statistics", statistics_per_row(), SavedType::fp32, CutUnit::none, statistics_saved_up_to}};
+    op.saved = {{name + ".input", hidden_, SavedType::activation, SplitUnit::none, input_saved_up_to},
+                {name + ".statistics", statistics_per_row(), SavedType::fp32, SplitUnit::none,
+                 statistics_saved_up_to}};
     op.is_recomputed_by_selective = is_recomputed;
   }
 
-  void head_norm(const std::string& name, double width, double num_heads, CutUnit cut) {
-    Operation& op = memory_bound(name, OperationKind::norm, cut);
+  void head_norm(const std::string& name, double width, double num_heads, SplitUnit split) {
+    Operation& op = memory_bound(name, OperationKind::norm, split);
     op.moved_elements = 2 * width;
     op.saved = {
-        {name + ".input", width, SavedType::activation, cut, kSavedBySelective, "qkv"},
-        {name + ".statistics", num_heads * statistics_per_row(), SavedType::fp32, cut, kSavedBySelective}};
+        {name + ".input", width, SavedType::activation, split, kSavedBySelective, "qkv"},
+        {name + ".statistics", num_heads * statistics_per_row(), SavedType::fp32, split, kSavedBySelective}};
     op.is_recomputed_by_selective = true;
   }
 
-  void rope(const std::string& name, double width, CutUnit cut) {
-    Operation& op = memory_bound(name, OperationKind::rope, cut);
+  void rope(const std::string& name, double width, SplitUnit split) {
+    Operation& op = memory_bound(name, OperationKind::rope, split);
     op.moved_elements = 2 * width;
     op.is_recomputed_by_selective = spec_.has_qk_norm;
   }
 
   void residual(const std::string& name) {
-    memory_bound(name, OperationKind::residual, CutUnit::none).moved_elements = 3 * hidden_;
+    memory_bound(name, OperationKind::residual, SplitUnit::none).moved_elements = 3 * hidden_;
   }
 
-  Operation& gemm(const std::string& name, std::int64_t inner, std::int64_t outer, CutUnit cut) {
-    Operation& op = memory_bound(name, OperationKind::gemm, cut);
+  Operation& gemm(const std::string& name, std::int64_t inner, std::int64_t outer, SplitUnit split) {
+    Operation& op = memory_bound(name, OperationKind::gemm, split);
     op.inner = inner, op.outer = outer;
     op.forward_flops = 2 * as_double(inner) * as_double(outer);
     op.backward_flops = 2 * op.forward_flops;
@@ -257,9 +261,9 @@ class BlockOperations {
     return op;
   }
 
-  Operation& memory_bound(const std::string& name, OperationKind kind, CutUnit cut) {
+  Operation& memory_bound(const std::string& name, OperationKind kind, SplitUnit split) {
     Operation op;
-    op.name = name, op.kind = kind, op.cut = cut;
+    op.name = name, op.kind = kind, op.split = split;
     operations_.push_back(std::move(op));
     return operations_.back();
   }
@@ -299,7 +303,7 @@ std::vector<Operation> custom_operations(const CustomBlock& block) {
   all.forward_flops = block.forward_flops, all.backward_flops = 2 * block.forward_flops;
   all.moved_elements = as_double(block.inputs + block.outputs);
   const SavedType type = block.has_index_inputs ? SavedType::index : SavedType::activation;
-  all.saved = {{"input", as_double(block.inputs), type, CutUnit::none, kAlwaysSaved}};
+  all.saved = {{"input", as_double(block.inputs), type, SplitUnit::none, kAlwaysSaved}};
   return {all};
 }
 
@@ -336,36 +340,37 @@ std::vector<GradientTensor> layer_gradients(const ModelSpec& spec, bool is_mixtu
                kv = as_double(spec.kv_width()), value = as_double(spec.kv_heads * spec.value_dim()),
                output = as_double(spec.heads * spec.value_dim()), ffn = as_double(spec.ffn);
   const bool is_post = spec.norm_position == NormPosition::post, has_dropout = spec.hidden_dropout > 0;
-  std::vector<GradientTensor> result = {{"output.gradient", hidden, CutUnit::none, true}};
-  const auto add = [&](const char* name, double width, CutUnit cut, bool is_for_weights,
+  std::vector<GradientTensor> result = {{"output.gradient", hidden, SplitUnit::none, true}};
+  const auto add = [&](const char* name, double width, SplitUnit split, bool is_for_weights,
                        const char* matrix = "") {
-    result.push_back({name, width, cut, is_for_weights, matrix});
+    result.push_back({name, width, split, is_for_weights, matrix});
   };
-  if (is_post) add("mlp.sum.gradient", hidden, CutUnit::none, true);
-  if (has_dropout) add("mlp.down.gradient", hidden, CutUnit::none, true);
+  if (is_post) add("mlp.sum.gradient", hidden, SplitUnit::none, true);
+  if (has_dropout) add("mlp.down.gradient", hidden, SplitUnit::none, true);
   if (is_mixture) {
-    const double k = as_double(spec.mixture.experts_per_token), wide = k * as_double(spec.mixture.ffn),
-                 shared = as_double(spec.mixture.shared_ffn);
-    add("experts.output.gradient", k * hidden, CutUnit::none, true);
-    add("experts.up.gradient", 2 * wide, CutUnit::none, true);
-    if (shared > 0) add("shared.up.gradient", 2 * shared, CutUnit::none, true);
-    add("experts.input.gradient", k * hidden, CutUnit::none, false);
-    add("experts.activation.gradient", std::max(wide, shared), CutUnit::none, false);
+    const double k = as_double(spec.mixture.experts_per_token),
+                 expert_width = k * as_double(spec.mixture.ffn), shared = as_double(spec.mixture.shared_ffn);
+    add("experts.output.gradient", k * hidden, SplitUnit::none, true);
+    add("experts.up.gradient", 2 * expert_width, SplitUnit::none, true);
+    if (shared > 0) add("shared.up.gradient", 2 * shared, SplitUnit::none, true);
+    add("experts.input.gradient", k * hidden, SplitUnit::none, false);
+    add("experts.activation.gradient", std::max(expert_width, shared), SplitUnit::none, false);
   } else {
-    if (spec.is_gated) add("mlp.gate.gradient", ffn, CutUnit::ffn, true, "up.gradient");
-    add("mlp.up.gradient", ffn, CutUnit::ffn, true, "up.gradient");
+    if (spec.is_gated) add("mlp.gate.gradient", ffn, SplitUnit::ffn, true, "up.gradient");
+    add("mlp.up.gradient", ffn, SplitUnit::ffn, true, "up.gradient");
   }
-  add("middle.gradient", hidden, CutUnit::none, true);
-  if (has_dropout) add("attention.out.gradient", hidden, CutUnit::none, true);
-  add("attention.query.gradient", query, CutUnit::heads, true, "qkv.gradient");
-  add("attention.key.gradient", kv, CutUnit::kv_heads, true, "qkv.gradient");
-  add("attention.value.gradient", value, CutUnit::kv_heads, true, "qkv.gradient");
+  add("middle.gradient", hidden, SplitUnit::none, true);
+  if (has_dropout) add("attention.out.gradient", hidden, SplitUnit::none, true);
+  add("attention.query.gradient", query, SplitUnit::heads, true, "qkv.gradient");
+  add("attention.key.gradient", kv, SplitUnit::kv_heads, true, "qkv.gradient");
+  add("attention.value.gradient", value, SplitUnit::kv_heads, true, "qkv.gradient");
   if (spec.is_latent())
     add("attention.narrow.gradient",
-        as_double(spec.latent.query_rank + spec.latent.kv_rank + spec.latent.rope_dim), CutUnit::none, true);
-  add("input.gradient", hidden, CutUnit::none, false);
-  add("attention.output.gradient", output, CutUnit::heads, false);
-  if (spec.is_gated && !is_mixture) add("mlp.activation.gradient", ffn, CutUnit::ffn, false);
+        as_double(spec.latent.query_rank + spec.latent.kv_rank + spec.latent.rope_dim), SplitUnit::none,
+        true);
+  add("input.gradient", hidden, SplitUnit::none, false);
+  add("attention.output.gradient", output, SplitUnit::heads, false);
+  if (spec.is_gated && !is_mixture) add("mlp.activation.gradient", ffn, SplitUnit::ffn, false);
   return result;
 }
 
@@ -373,13 +378,13 @@ std::vector<GradientTensor> gradients(const ModelSpec& spec, BlockKind block) {
   const double hidden = as_double(spec.hidden);
   switch (block) {
     case BlockKind::embedding:
-      return {{"output.gradient", hidden, CutUnit::none, true}};
+      return {{"output.gradient", hidden, SplitUnit::none, true}};
     case BlockKind::layer:
       return layer_gradients(spec, false);
     case BlockKind::head:
       if (!spec.is_bert()) return {};
-      return {{"head.transform.gradient", hidden, CutUnit::none, true},
-              {"input.gradient", hidden, CutUnit::none, false}};
+      return {{"head.transform.gradient", hidden, SplitUnit::none, true},
+              {"input.gradient", hidden, SplitUnit::none, false}};
     case BlockKind::custom:
       ensure(false, "the gradients of a custom block require its index, not only its kind");
   }
@@ -391,7 +396,7 @@ std::vector<GradientTensor> gradients(const ModelSpec& spec, int block) {
   if (!spec.is_custom()) return gradients(spec, block_kind(spec, block));
   const std::int64_t outputs = output_width(spec, block);
   if (outputs == 0) return {};  // the last block, which computes the loss
-  return {{"output.gradient", as_double(outputs), CutUnit::none, true}};
+  return {{"output.gradient", as_double(outputs), SplitUnit::none, true}};
 }
 
 std::string input_name(const ModelSpec& spec, BlockKind block) {

@@ -2,9 +2,9 @@
 // saves for its backward. The engine's blocks execute exactly these operations, and the memory model and the
 // cost model count them. A new fused kernel therefore requires a change here.
 //
-// All numbers are per token of a sequence of a given length, for the whole (unsplit) model; `cut` specifies
-// what tensor parallelism divides. Operations with cut none work on whole activations, which sequence
-// parallelism divides.
+// All numbers are per token of a sequence of a given length, for the whole (unsplit) model; `split`
+// specifies what tensor parallelism divides. Operations with SplitUnit::none work on whole activations;
+// sequence parallelism divides them by tokens.
 //
 // Assumptions about the engine: attention is a flash kernel (no score matrix; it saves one logsumexp per head
 // and token). The loss and its gradient are computed together over chunks of tokens, so the full logits never
@@ -24,7 +24,7 @@ namespace optimus {
 
 // none saves everything; selective recomputes the large tensors that are inexpensive to compute (outputs of
 // norms and activation functions); full saves only the input of the block. Each mode saves a subset of what
-// the previous one saves.
+// the mode before it saves.
 enum class RecomputeMode { none, selective, full };
 std::string text(RecomputeMode mode);  // "selective"
 
@@ -36,15 +36,15 @@ struct SavedTensor {
   std::string name;  // "norm1.input"
   double elements_per_token = 0;
   SavedType type = SavedType::activation;
-  CutUnit cut = CutUnit::none;
+  SplitUnit split = SplitUnit::none;
   RecomputeMode saved_up_to = RecomputeMode::selective;  // the strongest mode that still saves the tensor
-  std::string matrix =
-      {};  // if not empty: the tensor is a range of columns of this matrix, which one GEMM fills
+  // If not empty, the tensor is a range of columns of this matrix, all of which one GEMM writes.
+  std::string matrix = {};
   bool operator==(const SavedTensor&) const = default;
 };
 
-// custom: an entire custom block. routing: the choice of experts in a mixture, and the reordering of tokens
-// to experts and back.
+// custom is an entire custom block. routing is the choice of experts in a mixture, and the reordering of
+// tokens to experts and back.
 enum class OperationKind {
   embedding,
   gemm,
@@ -61,52 +61,56 @@ enum class OperationKind {
 struct Operation {
   std::string name;  // "attention.q"
   OperationKind kind = OperationKind::gemm;
-  CutUnit cut = CutUnit::none;
-  // A GEMM is [tokens, inner] x [inner, outer]; 0 for other kinds. Before any cut.
+  SplitUnit split = SplitUnit::none;
+  // A GEMM is [tokens, inner] x [inner, outer], with the sizes of the unsplit model. Both are 0 for other
+  // kinds.
   std::int64_t inner = 0, outer = 0;
-  // GEMMs of a mixture's experts: the number of such matrices, and the number of them that each token uses.
+  // For GEMMs of a mixture's experts: the number of such matrices, and the number of them that each token
+  // uses.
   std::int64_t experts = 1, passes = 1;
-  // Multiplications and additions of GEMMs and attention, per token; 0 for memory-bound operations. Attention
-  // counts the positions that it attends to: (length + 1) / 2 on average if causal, otherwise all of them.
+  // FLOPs of GEMMs and attention per token (a multiply-add counts as 2); 0 for memory-bound operations.
+  // Attention counts the positions attended to: (length + 1) / 2 on average if causal, otherwise all of
+  // them.
   double forward_flops = 0;
   double backward_flops = 0;  // input and weight gradients together: twice the forward
   // Forward work that the backward repeats in every mode because its result is never stored: the attention
-  // scores. MFU does not count it. (The logits are repeated if tensor parallelism cuts the vocabulary.)
+  // scores. MFU does not count it. (The logits are repeated if tensor parallelism splits the vocabulary.)
   double repeated_flops = 0;
   // Activation elements read and written per token in the forward; determines the time of memory-bound
   // operations.
   double moved_elements = 0;
   std::vector<SavedTensor> saved;
-  bool is_recomputed_by_selective = false;  // executed a second time in the backward
+  // executed a second time in the backward under selective recomputation
+  bool is_recomputed_by_selective = false;
 };
 
-// The operations of one block, in order, for sequences of `sequence_length`. The overload with a BlockKind is
-// for transformers; its layer is a dense one.
+// The operations of one block, in order, for sequences of `sequence_length`. The overload with a BlockKind
+// is for transformers; its BlockKind::layer is a dense layer.
 std::vector<Operation> operations(const ModelSpec& spec, int block, std::int64_t sequence_length);
 std::vector<Operation> operations(const ModelSpec& spec, BlockKind block, std::int64_t sequence_length);
 
-// Memory that the backward of a block needs in addition to the saved tensors. Gradients of GEMM outputs live
-// until the weight gradients have read them; the others are released with the block's input gradient.
-// "output.gradient" comes from the following block.
+// Memory that the backward of a block needs in addition to the saved tensors. The gradient of a GEMM's
+// output lives until the weight gradient has been computed from it (`is_for_weights`); the others are
+// released with the gradient of the block's input. "output.gradient" comes from the following block.
 struct GradientTensor {
   std::string name;  // "mlp.up.gradient"
   double elements_per_token = 0;
-  CutUnit cut = CutUnit::none;
+  SplitUnit split = SplitUnit::none;
   bool is_for_weights = false;
   std::string matrix = {};  // as in SavedTensor
 };
 std::vector<GradientTensor> gradients(const ModelSpec& spec, int block);
 std::vector<GradientTensor> gradients(const ModelSpec& spec, BlockKind block);
 
-// The saved tensor that contains the input of a block (the output of the preceding block; for the first block
-// of a custom model, the samples). Empty for the embedding.
+// The name of the saved tensor that contains the input of a block (the output of the preceding block; for
+// the first block of a custom model, the samples). Empty for the embedding.
 std::string input_name(const ModelSpec& spec, int block);
 std::string input_name(const ModelSpec& spec, BlockKind block);
 
-// Number of tokens whose logits are in memory at the same time.
+// The number of tokens whose logits are in memory at the same time, in a micro-batch of `tokens` tokens.
 std::int64_t logit_rows(std::int64_t tokens);
 
-// Bytes that one block saves for its backward, per token, if activations have `activation_bytes` bytes per
+// Bytes per token that one block saves for its backward, with `activation_bytes` bytes per activation
 // element.
 double saved_bytes_per_token(const ModelSpec& spec, BlockKind block, std::int64_t sequence_length,
                              RecomputeMode mode, int activation_bytes);

@@ -238,10 +238,10 @@ ModelSpec make_spec(const Series& series, const Row& row) {
 }  // namespace
 
 std::optional<ModelSpec> find_preset(std::string_view name) {
-  const std::string wanted = lower(name);
+  const std::string wanted_name = lower(name);
   for (const Series& series : kSeries)
     for (const Row& row : series.rows)
-      if (row.name == wanted) return make_spec(series, row);
+      if (row.name == wanted_name) return make_spec(series, row);
   return std::nullopt;
 }
 

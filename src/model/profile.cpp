@@ -17,7 +17,8 @@ void count_parameters(const ModelSpec& spec, int block, BlockProfile& profile) {
   for (const LogicalTensor& tensor : logical_tensors(spec, block)) {
     const std::int64_t elements = tensor.shape.num_elements();
     profile.parameters += elements;
-    if (tensor.cut.unit != CutUnit::none && !is_expert(tensor.cut.unit)) cut += static_cast<double>(elements);
+    if (tensor.split.unit != SplitUnit::none && !is_expert(tensor.split.unit))
+      cut += static_cast<double>(elements);
   }
   profile.cut_parameters = fraction(cut, static_cast<double>(profile.parameters));
 }
@@ -28,11 +29,11 @@ void count_work(const ModelSpec& spec, int block, std::int64_t length, BlockProf
     profile.forward_flops += operation.forward_flops;
     profile.backward_flops += operation.backward_flops;
     profile.repeated_flops += operation.repeated_flops;
-    if (operation.cut != CutUnit::none) cut_flops += operation.forward_flops;
+    if (operation.split != SplitUnit::none) cut_flops += operation.forward_flops;
     for (const SavedTensor& tensor : operation.saved) {
       const double bytes = tensor.elements_per_token * bytes_per_element(tensor.type, 2);
       saved += bytes;
-      if (tensor.cut != CutUnit::none) cut_saved += bytes;
+      if (tensor.split != SplitUnit::none) cut_saved += bytes;
     }
   }
   profile.cut_flops = fraction(cut_flops, profile.forward_flops);

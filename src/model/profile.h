@@ -1,6 +1,6 @@
 // ModelProfile: the cost of a model per block, independent of any plan: parameters, bytes of state, FLOPs,
-// activations saved for the backward, the parts that tensor parallelism divides and the points where
-// pipelines can be cut. Derived from tensors.h and operations.h without measurements.
+// activations saved for the backward, the fractions that tensor parallelism divides, and the number of
+// stages that pipelines can have. Derived from tensors.h and operations.h without measurements.
 #pragma once
 
 #include <array>
@@ -14,8 +14,8 @@
 
 namespace optimus {
 
-// Bytes of training state per parameter: bf16 weights with fp32 gradient accumulators, master weights and two
-// moments (18 in total), or everything in fp32 (16).
+// Bytes of training state per parameter: bf16 weights with fp32 gradients, fp32 master weights and two fp32
+// moments (18 in total), or everything in fp32 without separate master weights (16).
 struct StateBytes {
   int weight, gradient, optimizer;
   int total() const { return weight + gradient + optimizer; }
@@ -29,12 +29,13 @@ struct BlockProfile {
   bool is_mixture = false;  // mixture of experts
   std::int64_t count = 1;
   std::int64_t parameters = 0;  // a tied head does not include the word embedding
-  // as executed: causal attention counts half
+  // as executed, so causal attention counts half; see Operation
   double forward_flops = 0, backward_flops = 0, repeated_flops = 0;
   std::array<double, 3> saved_bytes_bf16{}, saved_bytes_fp32{};  // indexed by RecomputeMode
-  // The fraction that tensor parallelism divides, 0 to 1.
+  // The fractions (0 to 1) of the parameters, of the FLOPs and of the saved bytes that tensor parallelism
+  // divides.
   double cut_parameters = 0, cut_flops = 0, cut_saved = 0;
-  std::int64_t max_parts = 1;  // with more ranks, some would have no work
+  std::int64_t max_parts = 1;  // the largest useful tp; with more ranks, some would have no work
 };
 
 struct ModelProfile {
@@ -43,9 +44,11 @@ struct ModelProfile {
   std::int64_t parameters = 0;
   std::int64_t active_parameters = 0;  // parameters that one token uses; all of them in a dense model
   double flops_per_token = 0;          // model_flops_per_token
-  std::vector<BlockProfile> blocks;  // embedding, dense layer, mixture layer, head; those that the model has
-  // Pipelines can be cut between any two blocks, so there are at most `max_stages` stages. Each cut
-  // transfers `cut_elements` per token in the forward and the same number in the backward.
+  // embedding, dense layer, mixture layer, head, as far as the model has them
+  std::vector<BlockProfile> blocks;
+  // Pipelines can be split between any two blocks, so there are at most `max_stages` stages. Each boundary
+  // between stages transfers `cut_elements` elements per token in the forward and the same number in the
+  // backward.
   std::int64_t max_stages = 0, cut_elements = 0;
 };
 

@@ -32,26 +32,28 @@ struct RopeScaling {
 
 // A mixture of experts: in some layers a router sends each token to a few of many feed-forward networks.
 struct Mixture {
-  std::int64_t experts = 0;            // number of experts in each mixture layer; 0: the model is dense
+  std::int64_t experts = 0;            // number of experts in each mixture layer; 0 if the model is dense
   std::int64_t experts_per_token = 0;  // number of experts that each token uses
   std::int64_t ffn = 0;                // inner width of one expert
-  // inner width of the shared expert, which every token uses in addition; 0: none
+  // inner width of the shared expert, which every token uses in addition; 0 if there is none
   std::int64_t shared_ffn = 0;
-  std::int64_t first_layer = 0;    // layers before this one are dense
-  std::int64_t every = 1;          // from first_layer on, layer l is a mixture if `every` divides l + 1
+  std::int64_t first_layer = 0;  // layers before this one are dense
+  std::int64_t every = 1;  // from `first_layer` on, layer l is a mixture if l + 1 is a multiple of `every`
   bool normalizes_weights = true;  // the weights of the experts of a token sum to 1
-  // DeepSeek: the experts of a token belong to a few groups of experts; their weights are scaled.
+  // DeepSeek: the experts are divided into `groups`; a token uses experts of only `groups_per_token` of
+  // them, and its expert weights are multiplied by `scale`.
   std::int64_t groups = 1, groups_per_token = 1;
   double scale = 1;
   double balance_loss = 0.001;  // weight of the auxiliary loss that balances the router's loads
   bool operator==(const Mixture&) const = default;
 };
 
-// Latent attention (DeepSeek): queries on the one hand, and keys and values together on the other, are
-// projected from low-rank vectors. Of the `head_dim` elements of each head the last `rope_dim` carry
-// positions; all heads share these elements of the keys.
+// Latent attention (DeepSeek): queries are projected from one low-rank vector per token, keys and values
+// from another one. Of the `head_dim` elements of each head the last `rope_dim` carry positions; all heads
+// share these elements of the keys.
 struct LatentAttention {
-  std::int64_t query_rank = 0, kv_rank = 0;  // widths of the low-rank vectors; kv_rank 0: ordinary attention
+  // widths of the low-rank vectors; kv_rank is 0 for ordinary attention
+  std::int64_t query_rank = 0, kv_rank = 0;
   std::int64_t rope_dim = 0, value_dim = 0;
   bool operator==(const LatentAttention&) const = default;
 };
@@ -77,10 +79,10 @@ struct CustomBlock {
   std::string name;
   std::vector<CustomTensor> tensors;
   std::int64_t inputs = 0, outputs = 0;  // elements per sample; the last block has no outputs
-  bool has_index_inputs = false;         // inputs are 64-bit integers; only the first block
+  bool has_index_inputs = false;         // the inputs are 64-bit integers; possible only for the first block
   double forward_flops = 0;              // per sample
-  // graph: bytes of the autograd graph between forward and backward; graph_work: additional bytes while
-  // either of them runs. Measured in the precision of the plan.
+  // `graph` is the memory of the autograd graph between forward and backward; `graph_work` is the
+  // additional memory while either of them runs. Both are measured in the precision of the plan.
   SampleBytes graph, graph_work;
   bool operator==(const CustomBlock&) const = default;
 };
@@ -90,8 +92,8 @@ struct ModelSpec {
   Family family = Family::gpt2;
 
   std::int64_t layers = 0, hidden = 0;
-  std::int64_t heads = 0, kv_heads = 0,
-               head_dim = 0;  // kv_heads divides heads; head_dim may differ from hidden / heads
+  // kv_heads divides heads; head_dim may differ from hidden / heads
+  std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
   std::int64_t ffn = 0, vocab = 0;
   std::int64_t max_positions = 0;  // maximum sequence length; the size of the table if positions are learned
   std::int64_t token_types = 0;    // BERT's segment embeddings, otherwise 0
@@ -106,16 +108,16 @@ struct ModelSpec {
   PositionKind positions = PositionKind::learned;
   double rope_theta = 10000;
   RopeScaling rope_scaling;
-  bool is_causal = true;  // false: BERT, trained with masked tokens
+  bool is_causal = true;  // false for BERT, which is trained with masked tokens
   bool is_tied = true;    // the output projection shares the word embedding
 
   LatentAttention latent{};
-  Mixture mixture{};  // `ffn` above is then that of the dense layers
+  Mixture mixture{};  // of a mixture model, `ffn` above is the width of its dense layers
 
   double init_range = 0.02;
   double embedding_dropout = 0, hidden_dropout = 0, attention_dropout = 0;
 
-  // If not empty: the model consists of these blocks, layers is 0, and all fields above except the name are
+  // If not empty, the model consists of these blocks, `layers` is 0, and all fields above except `name` are
   // unused.
   std::vector<CustomBlock> custom;
 
@@ -133,7 +135,7 @@ struct ModelSpec {
   bool is_bert() const { return family == Family::bert || family == Family::megatron_bert; }
 };
 
-// A spec with all properties that the family fixes (model/family.h); the dimensions are still 0.
+// A spec with all properties that the family fixes (model/family.h). Its dimensions are 0.
 ModelSpec blank_spec(Family family);
 
 // Dimensions from the command line; absent ones keep the value of the preset or folder.

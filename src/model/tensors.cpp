@@ -12,7 +12,7 @@
 namespace optimus {
 namespace {
 
-constexpr Cut kUncut{};
+constexpr TensorSplit kUncut{};
 
 // The place of a logical tensor inside a checkpoint tensor that combines several of them.
 struct Fusion {
@@ -29,7 +29,7 @@ class BlockTensors {
   }
 
   void embedding() {
-    table("embedding.words", names_.words, spec_.vocab, {CutUnit::vocab, 0});
+    table("embedding.words", names_.words, spec_.vocab, {SplitUnit::vocab, 0});
     tensors_.back().is_also_head = spec_.is_tied;
     if (spec_.positions == PositionKind::learned)
       table("embedding.positions", names_.positions, spec_.max_positions, kUncut);
@@ -55,8 +55,8 @@ class BlockTensors {
       bias("head.transform", names_.transform, hidden, kUncut);
       norm("head.transform_norm", names_.transform_norm, hidden);
     }
-    if (!spec_.is_tied) table("head.output", names_.output, spec_.vocab, {CutUnit::vocab, 0});
-    if (spec_.is_bert()) bias("head.output", names_.output, spec_.vocab, {CutUnit::vocab, 0});
+    if (!spec_.is_tied) table("head.output", names_.output, spec_.vocab, {SplitUnit::vocab, 0});
+    if (spec_.is_bert()) bias("head.output", names_.output, spec_.vocab, {SplitUnit::vocab, 0});
   }
 
   std::vector<LogicalTensor> take() { return std::move(tensors_); }
@@ -66,49 +66,49 @@ class BlockTensors {
     const std::int64_t q_width = spec_.query_width(), kv_width = spec_.kv_width();
     const bool is_fused = names_.has_conv1d;
     const std::int64_t total = is_fused ? q_width + 2 * kv_width : 0;
-    const auto project = [&](const char* logical_name, const char* hf_name, std::int64_t width, CutUnit unit,
-                             std::int64_t offset) {
+    const auto project = [&](const char* logical_name, const char* hf_name, std::int64_t width,
+                             SplitUnit unit, std::int64_t offset) {
       const Fusion fusion{is_fused ? offset : 0, total};
       matrix(logical_name, hf_name, {width, spec_.hidden}, {unit, 0}, spec_.init_range, fusion);
       if (spec_.has_qkv_bias) bias(logical_name, hf_name, width, {unit, 0}, fusion);
     };
-    project("attention.q", names_.q, q_width, CutUnit::heads, 0);
-    project("attention.k", names_.k, kv_width, CutUnit::kv_heads, q_width);
-    project("attention.v", names_.v, kv_width, CutUnit::kv_heads, q_width + kv_width);
+    project("attention.q", names_.q, q_width, SplitUnit::heads, 0);
+    project("attention.k", names_.k, kv_width, SplitUnit::kv_heads, q_width);
+    project("attention.v", names_.v, kv_width, SplitUnit::kv_heads, q_width + kv_width);
     if (spec_.has_qk_norm) {
       norm("attention.q_norm", names_.q_norm, spec_.head_dim);
       tensors_.back().is_per_head = true;
       norm("attention.k_norm", names_.k_norm, spec_.head_dim);
       tensors_.back().is_per_head = true;
     }
-    matrix("attention.out", names_.out, {spec_.hidden, q_width}, {CutUnit::heads, 1}, residual_deviation());
+    matrix("attention.out", names_.out, {spec_.hidden, q_width}, {SplitUnit::heads, 1}, residual_deviation());
     if (spec_.has_out_bias) bias("attention.out", names_.out, spec_.hidden, kUncut);
   }
 
   void latent_attention() {
     const LatentAttention& l = spec_.latent;
     const std::int64_t hidden = spec_.hidden, keys = spec_.head_dim - l.rope_dim;
-    const auto project = [&](const char* logical_name, const char* hf_name, Shape shape, Cut cut) {
-      matrix(logical_name, hf_name, shape, cut, spec_.init_range);
+    const auto project = [&](const char* logical_name, const char* hf_name, Shape shape, TensorSplit split) {
+      matrix(logical_name, hf_name, shape, split, spec_.init_range);
     };
     project("attention.q_down", names_.q_down, {l.query_rank, hidden}, kUncut);
     norm("attention.q_norm", names_.q_down_norm, l.query_rank);
-    project("attention.q", names_.q_up, {spec_.query_width(), l.query_rank}, {CutUnit::heads, 0});
+    project("attention.q", names_.q_up, {spec_.query_width(), l.query_rank}, {SplitUnit::heads, 0});
     project("attention.kv_down", names_.kv_down, {l.kv_rank + l.rope_dim, hidden}, kUncut);
     norm("attention.kv_norm", names_.kv_down_norm, l.kv_rank);
     project("attention.kv", names_.kv_up, {spec_.heads * (keys + l.value_dim), l.kv_rank},
-            {CutUnit::key_value_heads, 0});
-    project("attention.out", names_.out, {hidden, spec_.heads * l.value_dim}, {CutUnit::value_heads, 1});
+            {SplitUnit::key_value_heads, 0});
+    project("attention.out", names_.out, {hidden, spec_.heads * l.value_dim}, {SplitUnit::value_heads, 1});
   }
 
   void mlp() {
     const auto widen = [&](const char* logical_name, const char* hf_name) {
-      matrix(logical_name, hf_name, {spec_.ffn, spec_.hidden}, {CutUnit::ffn, 0}, spec_.init_range);
-      if (spec_.has_mlp_bias) bias(logical_name, hf_name, spec_.ffn, {CutUnit::ffn, 0});
+      matrix(logical_name, hf_name, {spec_.ffn, spec_.hidden}, {SplitUnit::ffn, 0}, spec_.init_range);
+      if (spec_.has_mlp_bias) bias(logical_name, hf_name, spec_.ffn, {SplitUnit::ffn, 0});
     };
     if (spec_.is_gated) widen("mlp.gate", names_.gate);
     widen("mlp.up", names_.up);
-    matrix("mlp.down", names_.down, {spec_.hidden, spec_.ffn}, {CutUnit::ffn, 1}, residual_deviation());
+    matrix("mlp.down", names_.down, {spec_.hidden, spec_.ffn}, {SplitUnit::ffn, 1}, residual_deviation());
     if (spec_.has_mlp_bias) bias("mlp.down", names_.down, spec_.hidden, kUncut);
   }
 
@@ -118,15 +118,16 @@ class BlockTensors {
     const std::int64_t hidden = spec_.hidden;
     matrix("router", names_.router, {m.experts, hidden}, kUncut, spec_.init_range);
     const auto experts = [&](const char* logical_name, const char* hf_name, std::int64_t rows,
-                             std::int64_t columns, CutUnit unit, Fusion fusion) {
+                             std::int64_t columns, SplitUnit unit, Fusion fusion) {
       const std::int64_t stored_rows = fusion.total > 0 ? fusion.total : rows;
       add(logical_name, hf_name, "", {m.experts * rows, columns}, {unit, 0},
           {InitKind::normal, spec_.init_range},
           {false, fusion.offset, {m.experts, stored_rows, columns}, m.experts});
     };
-    experts("experts.gate.weight", names_.expert_up, m.ffn, hidden, CutUnit::expert_inner, {0, 2 * m.ffn});
-    experts("experts.up.weight", names_.expert_up, m.ffn, hidden, CutUnit::expert_inner, {m.ffn, 2 * m.ffn});
-    experts("experts.down.weight", names_.expert_down, hidden, m.ffn, CutUnit::expert_outer, {});
+    experts("experts.gate.weight", names_.expert_up, m.ffn, hidden, SplitUnit::expert_inner, {0, 2 * m.ffn});
+    experts("experts.up.weight", names_.expert_up, m.ffn, hidden, SplitUnit::expert_inner,
+            {m.ffn, 2 * m.ffn});
+    experts("experts.down.weight", names_.expert_down, hidden, m.ffn, SplitUnit::expert_outer, {});
     if (m.shared_ffn == 0) return;
     matrix("shared.gate", names_.shared_gate, {m.shared_ffn, hidden}, kUncut, spec_.init_range);
     matrix("shared.up", names_.shared_up, {m.shared_ffn, hidden}, kUncut, spec_.init_range);
@@ -141,24 +142,25 @@ class BlockTensors {
   }
 
   // A table is looked up by row or multiplied by its transpose; it is never stored transposed.
-  void table(const char* logical_name, const char* hf_name, std::int64_t rows, Cut cut) {
+  void table(const char* logical_name, const char* hf_name, std::int64_t rows, TensorSplit split) {
     const Shape shape{rows, spec_.hidden};
-    add(logical_name, hf_name, ".weight", shape, cut, {InitKind::normal, spec_.init_range},
+    add(logical_name, hf_name, ".weight", shape, split, {InitKind::normal, spec_.init_range},
         {false, 0, shape});
   }
 
-  void matrix(const char* logical_name, const char* hf_name, Shape shape, Cut cut, double deviation,
+  void matrix(const char* logical_name, const char* hf_name, Shape shape, TensorSplit split, double deviation,
               Fusion fusion = {}) {
     const bool is_transposed = names_.has_conv1d;
     const std::int64_t rows = fusion.total > 0 ? fusion.total : shape[0];
     const Shape stored = is_transposed ? Shape{shape[1], rows} : Shape{rows, shape[1]};
-    add(logical_name, hf_name, ".weight", shape, cut, {InitKind::normal, deviation},
+    add(logical_name, hf_name, ".weight", shape, split, {InitKind::normal, deviation},
         {is_transposed, fusion.offset, stored});
   }
 
-  void bias(const char* logical_name, const char* hf_name, std::int64_t width, Cut cut, Fusion fusion = {}) {
+  void bias(const char* logical_name, const char* hf_name, std::int64_t width, TensorSplit split,
+            Fusion fusion = {}) {
     const Shape stored{fusion.total > 0 ? fusion.total : width};
-    add(logical_name, hf_name, ".bias", {width}, cut, {InitKind::zeros, 0}, {false, fusion.offset, stored});
+    add(logical_name, hf_name, ".bias", {width}, split, {InitKind::zeros, 0}, {false, fusion.offset, stored});
   }
 
   void norm(const char* logical_name, const char* hf_name, std::int64_t width) {
@@ -173,14 +175,14 @@ class BlockTensors {
     std::int64_t pieces = 1;
   };
 
-  void add(const char* logical_name, const char* hf_name, const char* suffix, Shape shape, Cut cut, Init init,
-           Stored stored) {
+  void add(const char* logical_name, const char* hf_name, const char* suffix, Shape shape, TensorSplit split,
+           Init init, Stored stored) {
     ensure(hf_name != nullptr, "{} has no name in the checkpoint format", logical_name);
     LogicalTensor tensor;
     tensor.name = logical_prefix_ + logical_name + suffix;
     tensor.shape = shape;
     tensor.block = block_;
-    tensor.cut = cut;
+    tensor.split = split;
     tensor.init = init;
     tensor.has_weight_decay = shape.num_dims > 1;
     tensor.hf = {hf_prefix_ + hf_name + suffix, stored.is_transposed, stored.offset, stored.shape,
@@ -285,8 +287,8 @@ std::vector<LogicalTensor> logical_tensors(const ModelSpec& spec, int block) {
 std::vector<LogicalTensor> logical_tensors(const ModelSpec& spec) {
   std::vector<LogicalTensor> all;
   for (int block = 0; block < num_blocks(spec); ++block) {
-    std::vector<LogicalTensor> some = logical_tensors(spec, block);
-    std::move(some.begin(), some.end(), std::back_inserter(all));
+    std::vector<LogicalTensor> block_tensors = logical_tensors(spec, block);
+    std::move(block_tensors.begin(), block_tensors.end(), std::back_inserter(all));
   }
   return all;
 }
@@ -307,43 +309,43 @@ std::int64_t num_active_parameters(const ModelSpec& spec) {
   return total - num_blocks_of_pattern(spec, kMixturePattern) * idle * 3 * spec.hidden * spec.mixture.ffn;
 }
 
-std::int64_t num_units(const ModelSpec& spec, CutUnit unit) {
+std::int64_t num_units(const ModelSpec& spec, SplitUnit unit) {
   switch (unit) {
-    case CutUnit::none:
+    case SplitUnit::none:
       return 1;
-    case CutUnit::heads:
-    case CutUnit::key_value_heads:
-    case CutUnit::value_heads:
+    case SplitUnit::heads:
+    case SplitUnit::key_value_heads:
+    case SplitUnit::value_heads:
       return spec.heads;
-    case CutUnit::kv_heads:
+    case SplitUnit::kv_heads:
       return spec.kv_heads;
-    case CutUnit::ffn:
+    case SplitUnit::ffn:
       return spec.ffn;
-    case CutUnit::vocab:
+    case SplitUnit::vocab:
       return spec.vocab;
-    case CutUnit::expert_inner:
-    case CutUnit::expert_outer:
+    case SplitUnit::expert_inner:
+    case SplitUnit::expert_outer:
       return spec.mixture.experts;
   }
   return 1;
 }
 
-std::int64_t unit_width(const ModelSpec& spec, CutUnit unit) {
+std::int64_t unit_width(const ModelSpec& spec, SplitUnit unit) {
   switch (unit) {
-    case CutUnit::none:
-    case CutUnit::ffn:
-    case CutUnit::vocab:
+    case SplitUnit::none:
+    case SplitUnit::ffn:
+    case SplitUnit::vocab:
       return 1;
-    case CutUnit::heads:
-    case CutUnit::kv_heads:
+    case SplitUnit::heads:
+    case SplitUnit::kv_heads:
       return spec.head_dim;
-    case CutUnit::expert_inner:
+    case SplitUnit::expert_inner:
       return spec.mixture.ffn;
-    case CutUnit::expert_outer:
+    case SplitUnit::expert_outer:
       return spec.hidden;
-    case CutUnit::key_value_heads:
+    case SplitUnit::key_value_heads:
       return spec.head_dim - spec.latent.rope_dim + spec.latent.value_dim;
-    case CutUnit::value_heads:
+    case SplitUnit::value_heads:
       return spec.latent.value_dim;
   }
   return 1;

@@ -1,11 +1,12 @@
 // The parameters of a model as *logical tensors* in a canonical form: q, k, v, gate and up are separate,
-// there is no padding, and matrices are [out, in]. Each has a shape, an initialization, the way tensor
-// parallelism may cut it, and its place in a Hugging Face checkpoint. Layouts, checkpoints, engines and
-// planners all refer to parameters through this list.
+// there is no padding, and matrices are [out, in]. Each has a shape, an initialization, the way in which
+// tensor parallelism may split it, and its location in a Hugging Face checkpoint. Layouts, checkpoints,
+// engines and planners all refer to parameters through this list.
 //
 // A model is a sequence of blocks: the embedding (block 0), the layers (blocks 1 .. layers) and the head
-// (block layers + 1: final norm and output projection). Pipelines are cut between blocks. The word embedding
-// of a tied model is one logical tensor that both ends use. A custom model consists of its custom blocks.
+// (block layers + 1: final norm and output projection). Pipelines are split between blocks. The word
+// embedding of a tied model is one logical tensor that the first and the last block use. A custom model
+// consists of its custom blocks.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +21,12 @@ namespace optimus {
 enum class BlockKind { embedding, layer, head, custom };
 std::string text(BlockKind kind);  // "layer"
 
-// The unit of a tensor-parallel cut: whole heads, whole key/value heads, single ffn columns, vocabulary rows.
-// Tensors of a mixture's experts stack all experts along the rows; expert parallelism distributes whole
-// experts, of `ffn` rows each (expert_inner) or `hidden` rows (expert_outer), and tensor parallelism never
-// cuts them. The heads of latent attention are wider (keys and values together) or narrower (values) than
-// head_dim.
-enum class CutUnit {
+// The unit in which tensor parallelism splits a tensor: whole heads, whole key/value heads, single ffn
+// columns, vocabulary rows. Tensors of a mixture's experts stack all experts along the rows; expert
+// parallelism distributes whole experts, of `ffn` rows each (expert_inner) or `hidden` rows each
+// (expert_outer), and tensor parallelism never splits them. The heads of latent attention are wider than
+// head_dim (key_value_heads) or narrower (value_heads).
+enum class SplitUnit {
   none,
   heads,
   kv_heads,
@@ -36,15 +37,17 @@ enum class CutUnit {
   key_value_heads,
   value_heads
 };
-inline bool is_expert(CutUnit unit) { return unit == CutUnit::expert_inner || unit == CutUnit::expert_outer; }
+inline bool is_expert(SplitUnit unit) {
+  return unit == SplitUnit::expert_inner || unit == SplitUnit::expert_outer;
+}
 
-struct Cut {
-  CutUnit unit = CutUnit::none;  // none: every tensor-parallel rank has the whole tensor
-  int dim = 0;                   // the dimension that is cut
-  bool operator==(const Cut&) const = default;
+struct TensorSplit {
+  SplitUnit unit = SplitUnit::none;  // none: every tensor-parallel rank has the whole tensor
+  int dim = 0;                       // the dimension that is split
+  bool operator==(const TensorSplit&) const = default;
 };
 
-// given: the creator of the model provides the values.
+// custom: the creator of the model provides the values.
 enum class InitKind { normal, zeros, ones, custom };
 
 struct Init {
@@ -53,9 +56,10 @@ struct Init {
   bool operator==(const Init&) const = default;
 };
 
-// The place of a logical tensor in a Hugging Face checkpoint: rows [offset, offset + n) of the output
-// dimension of tensor `name`, which is stored as [in, out] if is_transposed (GPT-2's Conv1D). A mixture's
-// experts are stored as [pieces, out, in]; the logical tensor has n / pieces rows of each of these matrices.
+// The location of a logical tensor in a Hugging Face checkpoint: rows [offset, offset + n) of the output
+// dimension of tensor `name`, which is stored as [in, out] if `is_transposed` (GPT-2's Conv1D). A mixture's
+// experts are stored as [pieces, out, in]; the logical tensor has n / pieces rows of each of these
+// matrices.
 struct HfLocation {
   std::string name;
   bool is_transposed = false;
@@ -70,10 +74,10 @@ struct LogicalTensor {
   Shape shape;
   int block = 0;              // the block that uses it first
   bool is_also_head = false;  // a tied word embedding, which the head block uses too
-  // True for norms of heads: the tensor is not cut, but each tensor-parallel rank applies it only to its own
-  // heads and therefore computes only a part of its gradient.
+  // True for norms of heads: the tensor is not split, but each tensor-parallel rank applies it only to its
+  // own heads and therefore computes only a part of its gradient.
   bool is_per_head = false;
-  Cut cut;
+  TensorSplit split;
   Init init;
   bool has_weight_decay = false;  // true for matrices and embeddings, false for biases and norms
   HfLocation hf;
@@ -92,7 +96,7 @@ bool is_mixture_block(const ModelSpec& spec, int block);
 // Elements per token (per sample in a custom model) that a block passes to the next one.
 std::int64_t output_width(const ModelSpec& spec, int block);
 
-// All parameters in block order; within a block in the order of use.
+// All parameters in the order of the blocks; within a block in the order of use.
 std::vector<LogicalTensor> logical_tensors(const ModelSpec& spec);
 // The parameters that one block uses first, in the same order; a tied head does not list the word embedding.
 std::vector<LogicalTensor> logical_tensors(const ModelSpec& spec, int block);
@@ -102,9 +106,9 @@ std::int64_t num_parameters(const ModelSpec& spec);
 // count.
 std::int64_t num_active_parameters(const ModelSpec& spec);
 
-// The number of units in the cut dimension of `unit` (heads, kv_heads, ffn, vocab), and the width of each
-// unit in elements; 1 and 1 for none.
-std::int64_t num_units(const ModelSpec& spec, CutUnit unit);
-std::int64_t unit_width(const ModelSpec& spec, CutUnit unit);
+// The number of units into which tensor parallelism may divide a tensor (for instance the number of heads),
+// and the size of each unit in elements. Both are 1 for SplitUnit::none.
+std::int64_t num_units(const ModelSpec& spec, SplitUnit unit);
+std::int64_t unit_width(const ModelSpec& spec, SplitUnit unit);
 
 }  // namespace optimus

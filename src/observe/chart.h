@@ -9,7 +9,7 @@
 namespace optimus {
 
 struct ChartPoint {
-  double step = 0, value = 0;  // not finite: a gap
+  double step = 0, value = 0;  // a value that is not finite leaves a gap
 };
 
 // Steps `first` to `last`, inclusive.
@@ -20,7 +20,7 @@ struct ChartBand {
 
 struct ChartMark {
   double step = 0;
-  std::string label{}, tooltip{};  // beside the mark; tooltip
+  std::string label{}, tooltip{};  // `label` is drawn beside the mark
 };
 
 struct Chart {

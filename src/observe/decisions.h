@@ -25,14 +25,15 @@ struct Decision {
   std::string from{}, to{};  // hashes of plans
   std::string from_name{}, to_name{};  // "dp2 zero2 +copy"; empty in records of version 0.1
   std::int64_t epoch = 0;              // of the new plan
-  // Of step rate: old step time / new step time - 1. Only for changes that the run chose itself.
+  // Gain in steps per second: old step time / new step time - 1. Set only for changes that the run chose
+  // itself.
   std::optional<double> predicted_gain{}, measured_gain{};
   double payback_steps = 0;    // predicted number of steps until the pause is paid back
   Seconds step_seconds{};      // duration of the last step before it; 0: unknown
-  Seconds pause{}, prepare{};  // training was paused; training continued meanwhile
-  Bytes moved{}, minimum{};    // minimum: lower bound over all placements
-  Bytes early{};               // of `moved`: before the pause
-  Bytes precopied{};           // sent again because of that
+  Seconds pause{}, prepare{};  // `pause`: training stood still; `prepare`: training continued meanwhile
+  Bytes moved{}, minimum{};    // `minimum`: lower bound over all placements of the new plan
+  Bytes early{};               // the part of `moved` that was sent before the pause
+  Bytes precopied{};           // bytes that had to be sent again because they were sent early
   int num_workers = 0;         // after a membership change; 0: another kind of decision
   std::int64_t steps_lost = 0;
   std::string cause{};  // "link", as in policy/condition.h; empty: nothing was found to be slow

@@ -8,8 +8,8 @@ namespace {
 
 // The JSON library replaces invalid UTF-8 when it writes.
 std::string valid_utf8(std::string_view text) {
-  const Json whole = std::string(text);
-  return Json::parse(whole.dump(-1, ' ', false, Json::error_handler_t::replace)).get<std::string>();
+  const Json json = std::string(text);
+  return Json::parse(json.dump(-1, ' ', false, Json::error_handler_t::replace)).get<std::string>();
 }
 
 }  // namespace

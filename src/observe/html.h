@@ -1,4 +1,4 @@
-// Escapes text for HTML and SVG, so that content of files and names of folders never becomes markup.
+// Escapes text for HTML and SVG, so that file contents and folder names are never interpreted as markup.
 #pragma once
 
 #include <string>

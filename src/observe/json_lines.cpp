@@ -13,11 +13,12 @@ void for_each_json_line(std::string_view content, const std::string& source, con
     const std::string_view line = content.substr(0, end);
     content.remove_prefix(end + 1);
     if (line.empty()) continue;
-    const std::string where = fmt::format("{} line {}", source, number);
+    const std::string location = fmt::format("{} line {}", source, number);
     if (line.size() > longest)
-      throw UserError("{}: the line has {} bytes, {} has at most {}", where, line.size(), line_kind, longest);
-    const Json json = parse_json(line, where);
-    take(JsonView(json, where));
+      throw UserError("{}: the line has {} bytes, {} has at most {}", location, line.size(), line_kind,
+                      longest);
+    const Json json = parse_json(line, location);
+    take(JsonView(json, location));
   }
 }
 

@@ -9,7 +9,8 @@
 
 namespace optimus {
 
-// Calls `take` for each line in order; its view knows the line number for messages. Empty lines are
+// Calls `take` for each line in order; the line number is part of the view, for error messages. Empty lines
+// are
 // skipped; an unterminated last line is ignored: it is being written, or its writer was killed. Throws
 // UserError with the number of a line that is not JSON or is longer than `longest`; `line_kind` describes a
 // line: "a decision".

@@ -18,13 +18,13 @@ std::string_view lines_up_to(std::string_view content, std::int64_t last_step, c
   for (int number = 1; last_step > 0; ++number) {
     const std::size_t end = content.find('\n', begin);
     if (end == std::string_view::npos) break;
-    const std::string where = fmt::format("{} line {}", name, number);
+    const std::string location = fmt::format("{} line {}", name, number);
     if (end - begin > kMaxLineBytes)
       throw RuntimeFailure(
           "{}: the line has {} bytes, a line of metrics has at most {}; move the file away to continue",
-          where, end - begin, kMaxLineBytes);
-    const Json line = parse_json(content.substr(begin, end - begin), where);
-    if (JsonView(line, where).at("step").integer(0) > last_step) break;
+          location, end - begin, kMaxLineBytes);
+    const Json line = parse_json(content.substr(begin, end - begin), location);
+    if (JsonView(line, location).at("step").integer(0) > last_step) break;
     begin = end + 1;
   }
   return content.substr(0, begin);

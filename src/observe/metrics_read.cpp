@@ -12,14 +12,14 @@ constexpr std::size_t kMaxStepLine = 64 << 10;
 constexpr std::int64_t kMaxStep = std::int64_t{1} << 53;  // larger numbers are not exact as double
 
 StepMetrics metrics_in(const JsonView& view) {
-  StepMetrics one{.step = view.at("step").integer(0, kMaxStep)};
-  one.loss = view.number_or("loss", NAN);
-  if (const auto tokens = view.find("tokens")) one.tokens = tokens->integer(0);
-  one.seconds = Seconds(view.number_or("seconds", 0));
-  one.tokens_per_second = view.number_or("tokens_per_second", NAN);
-  if (const auto epoch = view.find("epoch")) one.epoch = epoch->integer(0, kMaxStep);
-  if (const auto loss = view.find("validation_loss")) one.validation_loss = loss->number();
-  return one;
+  StepMetrics step_metrics{.step = view.at("step").integer(0, kMaxStep)};
+  step_metrics.loss = view.number_or("loss", NAN);
+  if (const auto tokens = view.find("tokens")) step_metrics.tokens = tokens->integer(0);
+  step_metrics.seconds = Seconds(view.number_or("seconds", 0));
+  step_metrics.tokens_per_second = view.number_or("tokens_per_second", NAN);
+  if (const auto epoch = view.find("epoch")) step_metrics.epoch = epoch->integer(0, kMaxStep);
+  if (const auto loss = view.find("validation_loss")) step_metrics.validation_loss = loss->number();
+  return step_metrics;
 }
 
 }  // namespace

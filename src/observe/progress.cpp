@@ -46,27 +46,27 @@ void StatusLineSink::report(const Event& event) {
 }
 
 void StatusLineSink::show(const Progress& progress) {
-  const Seconds now = line_.now();
+  const Seconds current_time = line_.now();
   double seconds = 0;
   {
     const std::lock_guard lock(mutex_);
-    if (activity_ != progress.activity) activity_ = progress.activity, began_ = now;
-    seconds = std::max((now - began_).value, 1e-3);
+    if (activity_ != progress.activity) activity_ = progress.activity, begin_time_ = current_time;
+    seconds = std::max((current_time - begin_time_).value, 1e-3);
   }
   if (!line_.is_due()) return;
   const auto amount = [&](double number) {
     return progress.unit == "bytes" ? text(Bytes(static_cast<std::int64_t>(number)))
                                     : short_count(number) + " " + progress.unit;
   };
-  const auto done = static_cast<double>(progress.done), total = static_cast<double>(progress.total);
+  const auto done = static_cast<double>(progress.num_done), total = static_cast<double>(progress.total);
   std::string line = fmt::format("{} {}", progress.activity, amount(done));
   if (progress.total > 0) line += fmt::format(" of {} ({:.0f} %)", amount(total), 100 * done / total);
   line_.show(line + fmt::format(", {}/s", amount(done / seconds)));
 }
 
 void StepTimeEstimator::step_ended(Seconds now) {
-  if (last_) intervals_.push_back((now - *last_).value);
-  last_ = now;
+  if (last_seconds_) intervals_.push_back((now - *last_seconds_).value);
+  last_seconds_ = now;
   if (intervals_.size() > kIntervals) intervals_.pop_front();
 }
 
@@ -113,9 +113,9 @@ void TrainingProgress::step_ended(const StepMetrics& metrics) {
 
 std::string TrainingProgress::line_text() const {
   std::optional<Seconds> remaining = step_time_.per_step();
-  const std::int64_t left = total_steps_ - latest_->step;
-  if (left > 0 && remaining)
-    *remaining = *remaining * static_cast<double>(left);
+  const std::int64_t remaining_steps = total_steps_ - latest_->step;
+  if (remaining_steps > 0 && remaining)
+    *remaining = *remaining * static_cast<double>(remaining_steps);
   else
     remaining.reset();
   return progress_text(*latest_, total_steps_, remaining, line_.columns());

@@ -25,8 +25,8 @@ class StatusLineSink final : public EventSink {
 
   StatusLine& line_;
   std::mutex mutex_;
-  std::string activity_;  // the last activity, and when it began
-  Seconds began_;
+  std::string activity_;  // the last activity; begin_time_ is when it began
+  Seconds begin_time_;
 };
 
 // Estimates the time per step from the last steps: the median of the means of adjacent groups. A pause has
@@ -34,15 +34,15 @@ class StatusLineSink final : public EventSink {
 class StepTimeEstimator {
  public:
   void step_ended(Seconds now);
-  std::optional<Seconds> per_step() const;  // known from the second step on: the first one is a warm-up
+  std::optional<Seconds> per_step() const;  // empty until two steps have ended: the first one is a warm-up
 
  private:
-  std::optional<Seconds> last_;
+  std::optional<Seconds> last_seconds_;
   std::deque<double> intervals_;
 };
 
-// "step 120/2000  loss 3.4123  grad 0.910  lr 3.00e-04  52.10 K tokens/s …  ETA 3 m 20 s". If that exceeds
-// `columns`, the least important parts are left out. total_steps 0: unknown.
+// "step 120/2000 loss 3.4123 grad 0.910 lr 3.00e-04 52.10 K tokens/s … ETA 3 m 20 s". If that exceeds
+// `columns`, the least important parts are left out. `total_steps` is 0 if unknown.
 std::string progress_text(const StepMetrics& metrics, std::int64_t total_steps,
                           std::optional<Seconds> remaining, int columns);
 

@@ -31,7 +31,7 @@ std::string remove_control_codes(std::string_view text) {
 }
 
 // The first `columns` characters of UTF-8; each is assumed to be one column wide.
-std::string_view cut(std::string_view line, int columns) {
+std::string_view truncate(std::string_view line, int columns) {
   for (std::size_t at = 0; at < line.size(); ++at) {
     const bool begins_character = (static_cast<unsigned char>(line[at]) & 0xc0) != 0x80;
     if (begins_character && columns-- == 0) return line.substr(0, at);
@@ -53,9 +53,9 @@ StatusLine::StatusLine(std::FILE* out, Clock clock, bool has_time_stamps, std::F
       clock_(std::move(clock)),
       has_time_stamps_(has_time_stamps),
       is_terminal_(!has_time_stamps && supports_control_codes(out)),
-      next_(clock_()),
-      next_logged_(next_ + kLogInterval) {
-  if (!is_terminal_) next_ += kLogInterval;
+      next_print_(clock_()),
+      next_logged_(next_print_ + kLogInterval) {
+  if (!is_terminal_) next_print_ += kLogInterval;
 }
 
 void StatusLine::switch_to_console() {
@@ -79,12 +79,12 @@ int StatusLine::columns() const {
 
 bool StatusLine::is_due() const {
   const std::lock_guard lock(mutex_);
-  return clock_() >= next_;
+  return clock_() >= next_print_;
 }
 
 bool StatusLine::show(std::string_view line) {
   const std::lock_guard lock(mutex_);
-  if (clock_() < next_) return false;
+  if (clock_() < next_print_) return false;
   draw(line);
   return true;
 }
@@ -95,12 +95,13 @@ void StatusLine::show_now(std::string_view line) {
 }
 
 void StatusLine::draw(std::string_view line) {
-  const Seconds now = clock_();
-  next_ = now + (is_terminal_ ? kDrawInterval : kLogInterval);
+  const Seconds current_time = clock_();
+  next_print_ = current_time + (is_terminal_ ? kDrawInterval : kLogInterval);
   const std::string clean = remove_control_codes(line);
-  if (now >= next_logged_ || !is_terminal_) write_log(clean), next_logged_ = now + kLogInterval;
+  if (current_time >= next_logged_ || !is_terminal_)
+    write_log(clean), next_logged_ = current_time + kLogInterval;
   if (!is_terminal_) return write((has_time_stamps_ ? time_stamp() : "") + clean + "\n");
-  shown_ = cut(clean, columns());
+  shown_ = truncate(clean, columns());
   write(std::string(kEraseLine) + shown_);
 }
 

@@ -21,13 +21,14 @@ Seconds steady_seconds();  // monotonic, from an arbitrary origin
 class StatusLine {
  public:
   explicit StatusLine(std::FILE* out, Clock clock = steady_seconds);
-  // For a log: each line begins with the time (base/time_stamp.h). people: the stream that
-  // switch_to_console() switches to; null: none.
+  // For a log: each line begins with the time (base/time_stamp.h). `console` is the stream that
+  // switch_to_console() switches to; null if there is none.
   static StatusLine for_log(std::FILE* out, std::FILE* console = nullptr) {
     return StatusLine(out, steady_seconds, true, console);
   }
   void switch_to_console();
-  // Output from now on is also written to this log, each line with its time, progress every 10 s; null: stop.
+  // Output from now on is also written to this log, each line with its time, and progress every 10 s; null
+  // stops this.
   void log_to(std::FILE* log);
   StatusLine(const StatusLine&) = delete;
   ~StatusLine() { clear(); }
@@ -59,7 +60,7 @@ class StatusLine {
   bool has_time_stamps_ = false;
   bool is_terminal_;
   mutable std::mutex mutex_;
-  Seconds next_, next_logged_;
+  Seconds next_print_, next_logged_;
   std::string shown_;  // on the terminal at present
 };
 

@@ -32,8 +32,8 @@ class TensorBoardFile {
   static Outcome<TensorBoardFile> create(FileSystem& files, const Path& folder, Seconds wall_time,
                                          std::int64_t last_step);
 
-  // Tags train/loss, train/grad_norm, …, validation/loss. Fails once, naming the file; later steps are
-  // dropped.
+  // Tags train/loss, train/grad_norm, …, validation/loss. The first write error is returned and names the
+  // file; later steps are dropped and report success.
   Outcome<void> append(const StepMetrics& metrics, Seconds wall_time);
 
  private:

@@ -16,15 +16,15 @@ namespace optimus {
 namespace {
 
 // The smallest and largest value of a property over all runs of blocks: "tp2", "tp1..4", or "" if it always
-// equals `usual`.
+// equals `default_value`.
 template <typename Property>
-std::string axis_text(const Plan& plan, const std::string& name, int usual, Property property) {
+std::string axis_text(const Plan& plan, const std::string& name, int default_value, Property property) {
   std::set<int> values;
   for (const Pipeline& pipeline : plan.pipelines)
     for (const Stage& stage : pipeline.stages)
       for (const Chunk& chunk : stage.chunks)
         for (const BlockRun& run : chunk.runs) values.insert(property(stage, run.strategy));
-  if (values.size() == 1 && *values.begin() == usual) return "";
+  if (values.size() == 1 && *values.begin() == default_value) return "";
   if (values.size() == 1) return fmt::format(" {}{}", name, *values.begin());
   return fmt::format(" {}{}..{}", name, *values.begin(), *values.rbegin());
 }
@@ -73,7 +73,7 @@ std::string depth_bar(const Plan& plan, const Stage& stage) {
     const int end = std::max(
         begin + 1, static_cast<int>(static_cast<std::int64_t>(column + 1) * plan.num_blocks / columns));
     const bool has_block = std::any_of(stage.chunks.begin(), stage.chunks.end(), [&](const Chunk& chunk) {
-      return chunk.first() < end && chunk.end() > begin;
+      return chunk.first_block() < end && chunk.end_block() > begin;
     });
     bar += has_block ? "█" : "·";
   }
@@ -108,15 +108,15 @@ std::string short_text(const Plan& plan) {
 }
 
 std::string full_text(const Plan& plan) {
-  const Stage& stage = plan.pipelines.front().stages.front();
-  const LayerStrategy& first = stage.chunks.front().runs.front().strategy;
-  const int dp = data_parallel(stage, first);
+  const Stage& first_stage = plan.pipelines.front().stages.front();
+  const LayerStrategy& first = first_stage.chunks.front().runs.front().strategy;
+  const int dp = data_parallel(first_stage, first);
   std::string name = fmt::format("{}, micro-batch {}", short_text(plan),
                                  std::max(1, (plan.pipelines.front().microbatches.front() + dp - 1) / dp));
   bool is_mixed = false;
   for (const Pipeline& pipeline : plan.pipelines)
-    for (const Stage& one : pipeline.stages)
-      for (const Chunk& chunk : one.chunks)
+    for (const Stage& stage : pipeline.stages)
+      for (const Chunk& chunk : stage.chunks)
         for (const BlockRun& run : chunk.runs) is_mixed |= run.strategy.recompute != first.recompute;
   if (is_mixed)
     name += ", recompute as needed";
@@ -143,7 +143,7 @@ std::string picture(const Plan& plan) {
                             ranges_text(stage.devices));
       for (const Chunk& chunk : stage.chunks)
         for (const BlockRun& run : chunk.runs)
-          result += fmt::format("            {}: {}\n", block_text(plan, run.first, run.count),
+          result += fmt::format("            {}: {}\n", block_text(plan, run.first_block, run.count),
                                 strategy_text(stage, run.strategy));
     }
   }
@@ -185,13 +185,13 @@ std::vector<std::string> difference(const Plan& a, const Plan& b) {
     for (std::size_t s = 0; s < std::min(from.stages.size(), to.stages.size()); ++s) {
       const std::string stage = fmt::format("{}, stage {}", name, s);
       changed(stage + " devices", ranges_text(from.stages[s].devices), ranges_text(to.stages[s].devices));
-      const auto layers = [](const Plan& plan, const Stage& held) {
+      const auto layers = [](const Plan& plan, const Stage& stage) {
         std::vector<std::string> parts;
-        for (std::size_t c = 0; c < held.chunks.size(); ++c)
-          for (const BlockRun& run : held.chunks[c].runs)
-            parts.push_back((held.chunks.size() > 1 ? fmt::format("chunk {}: ", c) : "") +
-                            fmt::format("{} ({})", block_text(plan, run.first, run.count),
-                                        strategy_text(held, run.strategy)));
+        for (std::size_t c = 0; c < stage.chunks.size(); ++c)
+          for (const BlockRun& run : stage.chunks[c].runs)
+            parts.push_back((stage.chunks.size() > 1 ? fmt::format("chunk {}: ", c) : "") +
+                            fmt::format("{} ({})", block_text(plan, run.first_block, run.count),
+                                        strategy_text(stage, run.strategy)));
         return join(parts, "; ");
       };
       changed(stage, layers(a, from.stages[s]), layers(b, to.stages[s]));

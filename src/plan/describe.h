@@ -1,4 +1,4 @@
-// Describes a plan for people: as a short name, in full, as a picture, and as a list of differences to
+// Describes a plan for people: as a short name, in full, as a picture, and as a list of differences from
 // another plan.
 #pragma once
 

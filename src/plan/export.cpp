@@ -41,11 +41,11 @@ std::vector<std::string> replaceable_files(const Path& folder) {
   if (!std::filesystem::exists(status)) return {};
   if (!std::filesystem::is_directory(status))
     throw UserError("--out: {} is a file; specify a folder", folder.string());
-  const std::vector<std::string> known = earlier_files(folder);
+  const std::vector<std::string> known_names = earlier_files(folder);
   std::vector<std::string> there;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename().string();
-    if (std::find(known.begin(), known.end(), name) == known.end() || entry.is_directory())
+    if (std::find(known_names.begin(), known_names.end(), name) == known_names.end() || entry.is_directory())
       throw UserError(
           "--out: {} contains {}, which is not from an earlier export; specify an empty or new folder",
           folder.string(), in_quotes(name));

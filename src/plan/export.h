@@ -1,4 +1,4 @@
-// Exports a plan for another trainer: the files with which Megatron-LM, DeepSpeed or torchtitan run it, or
+// Exports a plan for another trainer: the files with which Megatron-LM, DeepSpeed or torchtitan runs it, or
 // an Optimus plan file.
 //
 // Those systems support grids of equal stages (plan/export_grid.h). A property that they cannot express is

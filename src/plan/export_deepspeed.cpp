@@ -39,12 +39,12 @@ void check_deepspeed(const Plan& plan, const ModelSpec& model, const PlanGrid& g
 // parameters are not sharded; with tensor parallelism, parameters are not sharded.
 void lower_zero(PlanGrid& grid, std::vector<std::string>& notes) {
   LayerStrategy& s = grid.strategy;
-  const int most = grid.pp > 1 ? 1 : s.tp > 1 ? 2 : 3;
-  if (s.zero <= most) return;
+  const int max_zero = grid.pp > 1 ? 1 : s.tp > 1 ? 2 : 3;
+  if (s.zero <= max_zero) return;
   notes.push_back(
       fmt::format("DeepSpeed's {} supports at most zero {}, which takes more memory than the plan's zero {}",
-                  grid.pp > 1 ? "pipeline" : "tensor parallelism", most, s.zero));
-  s.zero = most;
+                  grid.pp > 1 ? "pipeline" : "tensor parallelism", max_zero, s.zero));
+  s.zero = max_zero;
 }
 
 OrderedJson zero_json(const PlanGrid& grid, std::vector<std::string>& notes) {

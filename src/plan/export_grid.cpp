@@ -51,7 +51,7 @@ void check_equal_parts(const Plan& plan, const std::string& name) {
           throw UserError(
               "{} splits all layers in the same way, but block {} of the plan is split differently from "
               "block 0",
-              name, run.first);
+              name, run.first_block);
   }
 }
 
@@ -69,7 +69,8 @@ RecomputeUse recompute_use(const Plan& plan) {
     for (const Chunk& chunk : stage.chunks) {
       std::int64_t full = 0, layers = 0;
       for (const BlockRun& run : chunk.runs) {
-        const int first = std::max(run.first, 1), end = std::min(run.first + run.count, plan.num_blocks - 1);
+        const int first = std::max(run.first_block, 1),
+                  end = std::min(run.first_block + run.count, plan.num_blocks - 1);
         if (first >= end) continue;  // only embedding or head
         layers += end - first;
         use.kinds.emplace(run.strategy.recompute, run.strategy.recompute_layers);
@@ -119,19 +120,20 @@ void set_microbatches(const Plan& plan, const std::string& name, PlanGrid& grid,
         "a "
         "batch that is a multiple of {}",
         name, plan.batch, grid.dp, grid.dp);
-  const std::int64_t share = plan.batch / grid.dp;  // of a data-parallel rank
+  const std::int64_t batch_per_replica = plan.batch / grid.dp;  // of a data-parallel rank
   const std::vector<int>& sizes = plan.pipelines.front().microbatches;
   const int pipelines = static_cast<int>(plan.pipelines.size()), width = grid.dp / pipelines;
   const int largest = *std::max_element(sizes.begin(), sizes.end());
-  std::int64_t wanted = (largest + width - 1) / width;
-  while (share % wanted != 0) --wanted;
-  const bool is_equal = std::all_of(sizes.begin(), sizes.end(), [&](int n) { return n == wanted * width; });
+  std::int64_t num_microbatches = (largest + width - 1) / width;
+  while (batch_per_replica % num_microbatches != 0) --num_microbatches;
+  const bool is_equal =
+      std::all_of(sizes.begin(), sizes.end(), [&](int n) { return n == num_microbatches * width; });
   if (!is_equal)
     notes.push_back(
         fmt::format("micro-batches of unequal size are replaced by {} equal ones of {} sequences per rank",
-                    share / wanted, wanted));
-  grid.microbatch = static_cast<int>(wanted);
-  grid.num_microbatches = share / wanted;
+                    batch_per_replica / num_microbatches, num_microbatches));
+  grid.microbatch = static_cast<int>(num_microbatches);
+  grid.num_microbatches = batch_per_replica / num_microbatches;
 }
 
 // Trainers order ranks by stage first, then by data, context and tensor part. The plan has the same order if
@@ -210,7 +212,7 @@ PlanGrid grid_of(const Plan& plan, Trainer trainer, std::vector<std::string>& no
     for (int c = 0; c < grid.chunks; ++c)
       for (const Stage& stage : pipeline.stages) {
         const Chunk& chunk = stage.chunks[static_cast<std::size_t>(c)];
-        grid.parts.push_back({chunk.first(), chunk.end()});
+        grid.parts.push_back({chunk.first_block(), chunk.end_block()});
       }
   }
   for (std::size_t i = 1; i < grid.parts.size(); ++i)

@@ -15,33 +15,33 @@ struct PlanGrid {
   int pp = 1, dp = 1, chunks = 1;  // dp: summed over all pipelines
   LayerStrategy strategy;          // of all layers; recompute is the strongest mode of any layer
   int shards = 1;                  // number of devices that share one copy of the state
-  // With full recompute: the largest number of recomputed layers in a chunk, or 0 if all layers are
+  // With full recompute: the largest number of recomputed layers in a chunk; 0 if all layers are
   // recomputed.
   int recomputed_layers = 0;
   std::vector<Span> parts;  // blocks of each chunk in model order; index: chunk * pp + stage
   int microbatch = 1;       // sequences per data-parallel rank
   std::int64_t num_microbatches = 1;
   int devices = 1;
-  // Whether the layers divide evenly over the parts, so that the other trainer needs no explicit layout.
+  // Whether all chunks have the same number of layers, so that the other trainer needs no explicit layout.
   bool is_even = true;
   std::int64_t layers_of(std::size_t part, int num_blocks) const;
 };
 
 // Throws a UserError that names the trainer if the plan is not such a grid. Adds a note for each property
-// that was made uniform.
+// that differs between layers or stages and was made uniform.
 PlanGrid grid_of(const Plan& plan, Trainer trainer, std::vector<std::string>& notes);
 
 // The trainer's usual spelling, such as "Megatron-LM".
 std::string display_name(Trainer trainer);
 
-// The number of nodes and of devices per node. Uses fewer devices per node than requested if they do not
-// divide the total.
+// The number of nodes and of devices per node. If `devices_per_node` does not divide `devices`, fewer
+// devices per node are used.
 struct NodeShape {
   int nodes = 1, devices = 1;
 };
 NodeShape node_shape(int devices, int devices_per_node, std::vector<std::string>& notes);
 
-// Returns the word in single quotes for a shell.
+// Encloses the word in single quotes for a shell.
 std::string shell_quoted(const std::string& word);
 
 // Comment lines for the head of a generated file: its purpose, the plan, and the notes.

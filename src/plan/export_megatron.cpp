@@ -20,7 +20,7 @@ namespace {
 using Arguments = std::vector<std::string>;
 
 template <typename... Args>
-void put(Arguments& arguments, fmt::format_string<Args...> format, Args&&... args) {
+void append(Arguments& arguments, fmt::format_string<Args...> format, Args&&... args) {
   arguments.push_back(fmt::format(format, std::forward<Args>(args)...));
 }
 
@@ -60,8 +60,8 @@ void check_megatron_model(const Plan& plan, const ModelSpec& model, const PlanGr
 }
 
 void put_rope(const ModelSpec& model, Arguments& a, std::vector<std::string>& notes) {
-  put(a, "--position-embedding-type rope");
-  put(a, "--rotary-base {}", std::llround(model.rope_theta));
+  append(a, "--position-embedding-type rope");
+  append(a, "--rotary-base {}", std::llround(model.rope_theta));
   if (std::round(model.rope_theta) != model.rope_theta)
     notes.push_back(fmt::format("Megatron-LM rounds the rotary base {} to a whole number", model.rope_theta));
   const RopeScaling& scaling = model.rope_scaling;
@@ -69,14 +69,14 @@ void put_rope(const ModelSpec& model, Arguments& a, std::vector<std::string>& no
     case RopeScalingKind::none:
       break;
     case RopeScalingKind::linear:
-      put(a, "--rotary-seq-len-interpolation-factor {}", std::llround(scaling.factor));
+      append(a, "--rotary-seq-len-interpolation-factor {}", std::llround(scaling.factor));
       if (std::round(scaling.factor) != scaling.factor)
         notes.push_back(
             fmt::format("Megatron-LM rounds the rotary scaling factor {} to a whole number", scaling.factor));
       break;
     case RopeScalingKind::llama3:
-      put(a, "--use-rope-scaling");
-      put(a, "--rope-scaling-factor {}", scaling.factor);
+      append(a, "--use-rope-scaling");
+      append(a, "--rope-scaling-factor {}", scaling.factor);
       if (scaling.low_freq_factor != 1 || scaling.high_freq_factor != 4 ||
           scaling.original_max_positions != 8192)
         notes.emplace_back(
@@ -88,19 +88,19 @@ void put_rope(const ModelSpec& model, Arguments& a, std::vector<std::string>& no
 
 void put_biases(const ModelSpec& model, Arguments& a, std::vector<std::string>& notes) {
   const bool has_others = model.has_out_bias && model.has_mlp_bias;
-  if (!has_others) put(a, "--disable-bias-linear");
-  if (!has_others && model.has_qkv_bias) put(a, "--add-qkv-bias");
+  if (!has_others) append(a, "--disable-bias-linear");
+  if (!has_others && model.has_qkv_bias) append(a, "--add-qkv-bias");
   if (model.has_out_bias != model.has_mlp_bias || (has_others && !model.has_qkv_bias))
     notes.emplace_back("Megatron-LM has biases either in all linear layers or only in query, key and value");
 }
 
 void put_latent_attention(const ModelSpec& model, Arguments& a) {
-  put(a, "--multi-latent-attention");
-  if (model.latent.query_rank > 0) put(a, "--q-lora-rank {}", model.latent.query_rank);
-  put(a, "--kv-lora-rank {}", model.latent.kv_rank);
-  put(a, "--qk-head-dim {}", model.head_dim - model.latent.rope_dim);
-  put(a, "--qk-pos-emb-head-dim {}", model.latent.rope_dim);
-  put(a, "--v-head-dim {}", model.latent.value_dim);
+  append(a, "--multi-latent-attention");
+  if (model.latent.query_rank > 0) append(a, "--q-lora-rank {}", model.latent.query_rank);
+  append(a, "--kv-lora-rank {}", model.latent.kv_rank);
+  append(a, "--qk-head-dim {}", model.head_dim - model.latent.rope_dim);
+  append(a, "--qk-pos-emb-head-dim {}", model.latent.rope_dim);
+  append(a, "--v-head-dim {}", model.latent.value_dim);
 }
 
 // "[0]*3+[1]*58": dense and MoE layers, as a Python expression.
@@ -117,44 +117,45 @@ std::string moe_layer_pattern(const ModelSpec& model) {
 
 void put_moe(const ModelSpec& model, Arguments& a) {
   const Mixture& m = model.mixture;
-  put(a, "--num-experts {}", m.experts);
-  put(a, "--moe-router-topk {}", m.experts_per_token);
-  put(a, "--moe-ffn-hidden-size {}", m.ffn);
-  if (m.shared_ffn > 0) put(a, "--moe-shared-expert-intermediate-size {}", m.shared_ffn);
-  if (m.first_layer > 0 || m.every > 1) put(a, "--moe-layer-freq '{}'", moe_layer_pattern(model));
-  if (!m.normalizes_weights) put(a, "--moe-router-pre-softmax");
+  append(a, "--num-experts {}", m.experts);
+  append(a, "--moe-router-topk {}", m.experts_per_token);
+  append(a, "--moe-ffn-hidden-size {}", m.ffn);
+  if (m.shared_ffn > 0) append(a, "--moe-shared-expert-intermediate-size {}", m.shared_ffn);
+  if (m.first_layer > 0 || m.every > 1) append(a, "--moe-layer-freq '{}'", moe_layer_pattern(model));
+  if (!m.normalizes_weights) append(a, "--moe-router-pre-softmax");
   if (m.groups > 1) {
-    put(a, "--moe-router-num-groups {}", m.groups);
-    put(a, "--moe-router-group-topk {}", m.groups_per_token);
+    append(a, "--moe-router-num-groups {}", m.groups);
+    append(a, "--moe-router-group-topk {}", m.groups_per_token);
   }
-  if (m.scale != 1) put(a, "--moe-router-topk-scaling-factor {}", m.scale);
+  if (m.scale != 1) append(a, "--moe-router-topk-scaling-factor {}", m.scale);
   const bool has_bias = model.family == Family::deepseek_v3;
-  if (has_bias) put(a, "--moe-router-score-function sigmoid"), put(a, "--moe-router-enable-expert-bias");
-  put(a, "--moe-router-load-balancing-type {}", m.balance_loss > 0 ? "aux_loss" : "none");
-  if (m.balance_loss > 0) put(a, "--moe-aux-loss-coeff {}", m.balance_loss);
-  put(a, "--moe-grouped-gemm");
-  put(a, "--moe-token-dispatcher-type alltoall");
+  if (has_bias)
+    append(a, "--moe-router-score-function sigmoid"), append(a, "--moe-router-enable-expert-bias");
+  append(a, "--moe-router-load-balancing-type {}", m.balance_loss > 0 ? "aux_loss" : "none");
+  if (m.balance_loss > 0) append(a, "--moe-aux-loss-coeff {}", m.balance_loss);
+  append(a, "--moe-grouped-gemm");
+  append(a, "--moe-token-dispatcher-type alltoall");
 }
 
 Arguments model_arguments(const Plan& plan, const ModelSpec& model, std::vector<std::string>& notes) {
   Arguments a;
-  put(a, "--num-layers {}", model.layers);
-  put(a, "--hidden-size {}", model.hidden);
-  put(a, "--ffn-hidden-size {}", model.ffn);
-  put(a, "--num-attention-heads {}", model.heads);
-  put(a, "--kv-channels {}", model.head_dim);
+  append(a, "--num-layers {}", model.layers);
+  append(a, "--hidden-size {}", model.hidden);
+  append(a, "--ffn-hidden-size {}", model.ffn);
+  append(a, "--num-attention-heads {}", model.heads);
+  append(a, "--kv-channels {}", model.head_dim);
   if (model.kv_heads != model.heads)
-    put(a, "--group-query-attention"), put(a, "--num-query-groups {}", model.kv_heads);
-  put(a, "--seq-length {}", plan.sequence_length);
-  put(a, "--max-position-embeddings {}", model.max_positions);
-  put(a, "--vocab-size {}", model.vocab);
-  put(a, "--normalization {}", model.norm == NormKind::rms_norm ? "RMSNorm" : "LayerNorm");
-  put(a, "--norm-epsilon {}", model.norm_eps);
+    append(a, "--group-query-attention"), append(a, "--num-query-groups {}", model.kv_heads);
+  append(a, "--seq-length {}", plan.sequence_length);
+  append(a, "--max-position-embeddings {}", model.max_positions);
+  append(a, "--vocab-size {}", model.vocab);
+  append(a, "--normalization {}", model.norm == NormKind::rms_norm ? "RMSNorm" : "LayerNorm");
+  append(a, "--norm-epsilon {}", model.norm_eps);
   if (model.positions == PositionKind::rope)
     put_rope(model, a, notes);
   else
-    put(a, "--position-embedding-type learned_absolute");
-  if (model.is_gated) put(a, "--swiglu");
+    append(a, "--position-embedding-type learned_absolute");
+  if (model.is_gated) append(a, "--swiglu");
   const bool is_usual =
       model.is_gated ? model.activation == Activation::silu
                      : model.activation == Activation::gelu || model.activation == Activation::gelu_tanh;
@@ -162,13 +163,13 @@ Arguments model_arguments(const Plan& plan, const ModelSpec& model, std::vector<
     notes.push_back(fmt::format("Megatron-LM's activation is {}, the model's is {}",
                                 model.is_gated ? "silu" : "gelu", text(model.activation)));
   put_biases(model, a, notes);
-  if (model.has_qk_norm) put(a, "--qk-layernorm");
+  if (model.has_qk_norm) append(a, "--qk-layernorm");
   if (model.is_latent()) put_latent_attention(model, a);
   if (model.is_mixture()) put_moe(model, a);
-  if (!model.is_tied) put(a, "--untie-embeddings-and-output-weights");
-  put(a, "--init-method-std {}", model.init_range);
-  put(a, "--attention-dropout {}", model.attention_dropout);
-  put(a, "--hidden-dropout {}", model.hidden_dropout);
+  if (!model.is_tied) append(a, "--untie-embeddings-and-output-weights");
+  append(a, "--init-method-std {}", model.init_range);
+  append(a, "--attention-dropout {}", model.attention_dropout);
+  append(a, "--hidden-dropout {}", model.hidden_dropout);
   if (model.embedding_dropout != model.hidden_dropout)
     notes.push_back(
         fmt::format("Megatron-LM uses the dropout of hidden states, {}, for embeddings too, not {}",
@@ -202,15 +203,15 @@ std::int64_t interleaving_group(const PlanGrid& grid) {
 }
 
 void put_pipeline(const Plan& plan, const PlanGrid& grid, Arguments& a, std::vector<std::string>& notes) {
-  put(a, "--pipeline-model-parallel-size {}", grid.pp);
+  append(a, "--pipeline-model-parallel-size {}", grid.pp);
   if (grid.pp == 1) return;
   if (!grid.is_even)
-    put(a, "--pipeline-model-parallel-layout '{}'", layout_text(plan, grid));
+    append(a, "--pipeline-model-parallel-layout '{}'", layout_text(plan, grid));
   else if (grid.chunks > 1)
-    put(a, "--num-virtual-stages-per-pipeline-rank {}", grid.chunks);
+    append(a, "--num-virtual-stages-per-pipeline-rank {}", grid.chunks);
   if (grid.chunks > 1)
     if (const std::int64_t group = interleaving_group(grid); group != grid.pp) {
-      put(a, "--microbatch-group-size-per-virtual-pipeline-stage {}", group);
+      append(a, "--microbatch-group-size-per-virtual-pipeline-stage {}", group);
       notes.push_back(fmt::format(
           "{} micro-batches are not divisible by {} stages; Megatron-LM interleaves groups of {}, "
           "which takes more memory",
@@ -225,20 +226,20 @@ void put_pipeline(const Plan& plan, const PlanGrid& grid, Arguments& a, std::vec
 void put_sharding(const PlanGrid& grid, Arguments& a, std::vector<std::string>& notes) {
   const LayerStrategy& s = grid.strategy;
   const bool is_sharded = s.zero > 0 || s.offload;
-  if (is_sharded) put(a, "--use-distributed-optimizer");
+  if (is_sharded) append(a, "--use-distributed-optimizer");
   if (s.zero >= 2) {
-    put(a, "--use-megatron-fsdp");
-    put(a, "--data-parallel-sharding-strategy {}", s.zero == 2 ? "optim_grads" : "optim_grads_params");
-    put(a, "--no-gradient-accumulation-fusion");
+    append(a, "--use-megatron-fsdp");
+    append(a, "--data-parallel-sharding-strategy {}", s.zero == 2 ? "optim_grads" : "optim_grads_params");
+    append(a, "--no-gradient-accumulation-fusion");
   }
-  put(a, "--ckpt-format {}", s.zero >= 2 ? "fsdp_dtensor" : "torch_dist");
+  append(a, "--ckpt-format {}", s.zero >= 2 ? "fsdp_dtensor" : "torch_dist");
   const int instances = grid.dp * s.cp / grid.shards;
-  if (s.zero > 0 && instances > 1) put(a, "--num-distributed-optimizer-instances {}", instances);
-  if (grid.dp * s.cp > 1) put(a, "--overlap-grad-reduce");
-  if (grid.dp * s.cp > 1 && is_sharded) put(a, "--overlap-param-gather");
+  if (s.zero > 0 && instances > 1) append(a, "--num-distributed-optimizer-instances {}", instances);
+  if (grid.dp * s.cp > 1) append(a, "--overlap-grad-reduce");
+  if (grid.dp * s.cp > 1 && is_sharded) append(a, "--overlap-param-gather");
   if (!s.offload) return;
-  put(a, "--optimizer-cpu-offload");
-  put(a, "--use-precision-aware-optimizer");
+  append(a, "--optimizer-cpu-offload");
+  append(a, "--use-precision-aware-optimizer");
   if (s.zero == 0) notes.emplace_back("Megatron-LM offloads only a sharded optimizer; zero 1 is used");
 }
 
@@ -247,17 +248,17 @@ void put_recompute(const PlanGrid& grid, Arguments& a, std::vector<std::string>&
     case RecomputeMode::none:
       return;
     case RecomputeMode::selective:
-      put(a, "--recompute-granularity selective");
-      put(a, "--recompute-modules layernorm");
+      append(a, "--recompute-granularity selective");
+      append(a, "--recompute-modules layernorm");
       notes.emplace_back(
           "Megatron-LM recomputes norms; it saves the outputs of activation functions instead of recomputing "
           "them");
       return;
     case RecomputeMode::full:
-      put(a, "--recompute-granularity full");
-      put(a, "--recompute-method {}", grid.recomputed_layers > 0 ? "block" : "uniform");
-      put(a, "--recompute-num-layers {}",
-          grid.recomputed_layers > 0 ? grid.recomputed_layers : grid.strategy.recompute_layers);
+      append(a, "--recompute-granularity full");
+      append(a, "--recompute-method {}", grid.recomputed_layers > 0 ? "block" : "uniform");
+      append(a, "--recompute-num-layers {}",
+             grid.recomputed_layers > 0 ? grid.recomputed_layers : grid.strategy.recompute_layers);
       return;
   }
 }
@@ -265,11 +266,11 @@ void put_recompute(const PlanGrid& grid, Arguments& a, std::vector<std::string>&
 // Megatron-LM computes all layers in fp8. With current scaling, some layers at the start of the first stage
 // and at the end of the last stage may be excluded.
 void put_fp8(const Plan& plan, const PlanGrid& grid, Arguments& a, std::vector<std::string>& notes) {
-  put(a, "--fp8-format hybrid");
+  append(a, "--fp8-format hybrid");
   const bool is_current = plan.fp8.scaling == Fp8Scaling::current;
-  put(a, "--fp8-recipe {}", is_current ? "tensorwise" : "delayed");
+  append(a, "--fp8-recipe {}", is_current ? "tensorwise" : "delayed");
   if (!is_current)
-    put(a, "--fp8-amax-history-len {}", plan.fp8.window), put(a, "--fp8-amax-compute-algo max");
+    append(a, "--fp8-amax-history-len {}", plan.fp8.window), append(a, "--fp8-amax-compute-algo max");
   const std::vector<int> blocks = fp8_blocks(plan);
   const int layers = plan.num_blocks - 2;
   if (std::ssize(blocks) == layers) return;
@@ -277,8 +278,8 @@ void put_fp8(const Plan& plan, const PlanGrid& grid, Arguments& a, std::vector<s
             last = blocks.empty() ? layers : layers - blocks.back();
   const bool is_one_run = std::ssize(blocks) == layers - first - last;
   if (is_current && is_one_run && std::max(first, last) <= layers / grid.pp) {
-    put(a, "--first-last-layers-bf16");
-    put(a, "--num-layers-at-start-in-bf16 {}", first), put(a, "--num-layers-at-end-in-bf16 {}", last);
+    append(a, "--first-last-layers-bf16");
+    append(a, "--num-layers-at-start-in-bf16 {}", first), append(a, "--num-layers-at-end-in-bf16 {}", last);
     return;
   }
   notes.push_back(fmt::format("Megatron-LM computes all layers in fp8, not only {}{}",
@@ -295,15 +296,15 @@ void put_precision(const Plan& plan, const PlanGrid& grid, Arguments& a, std::ve
     case Precision::fp32:
       return;
     case Precision::bf16:
-      put(a, "--bf16");
-      if (plan.accumulators == Precision::bf16) put(a, "--grad-reduce-in-bf16");
+      append(a, "--bf16");
+      if (plan.accumulators == Precision::bf16) append(a, "--grad-reduce-in-bf16");
       return;
     case Precision::fp16:
-      put(a, "--fp16");
-      if (plan.accumulators == Precision::fp32) put(a, "--accumulate-allreduce-grads-in-fp32");
+      append(a, "--fp16");
+      if (plan.accumulators == Precision::fp32) append(a, "--accumulate-allreduce-grads-in-fp32");
       return;
     case Precision::fp8:
-      put(a, "--bf16");
+      append(a, "--bf16");
       return put_fp8(plan, grid, a, notes);
   }
 }
@@ -312,45 +313,45 @@ Arguments parallel_arguments(const Plan& plan, const PlanGrid& grid, bool is_mix
                              std::vector<std::string>& notes) {
   Arguments a;
   const LayerStrategy& s = grid.strategy;
-  put(a, "--tensor-model-parallel-size {}", s.tp);
-  if (s.sequence_parallel) put(a, "--sequence-parallel");
+  append(a, "--tensor-model-parallel-size {}", s.tp);
+  if (s.sequence_parallel) append(a, "--sequence-parallel");
   put_pipeline(plan, grid, a, notes);
-  put(a, "--context-parallel-size {}", s.cp);
-  if (s.cp > 1) put(a, "--cp-comm-type p2p");
-  if (s.ep > 1) put(a, "--expert-model-parallel-size {}", s.ep);
-  if (is_mixture && s.tp > 1) put(a, "--expert-tensor-parallel-size 1");
+  append(a, "--context-parallel-size {}", s.cp);
+  if (s.cp > 1) append(a, "--cp-comm-type p2p");
+  if (s.ep > 1) append(a, "--expert-model-parallel-size {}", s.ep);
+  if (is_mixture && s.tp > 1) append(a, "--expert-tensor-parallel-size 1");
   put_sharding(grid, a, notes);
   put_recompute(grid, a, notes);
   put_precision(plan, grid, a, notes);
-  put(a, "--micro-batch-size {}", grid.microbatch);
-  put(a, "--global-batch-size {}", plan.batch);
+  append(a, "--micro-batch-size {}", grid.microbatch);
+  append(a, "--global-batch-size {}", plan.batch);
   return a;
 }
 
 Arguments training_arguments(const ExportSettings& settings) {
   Arguments a;
-  put(a, "--train-iters {}", settings.steps);
-  put(a, "--lr {}", settings.learning_rate);
-  put(a, "--min-lr {:.6g}", settings.learning_rate / 10);
-  put(a, "--lr-decay-style cosine");
-  put(a, "--lr-warmup-iters {}", std::min(settings.warmup, settings.steps / 2));
-  put(a, "--weight-decay {}", settings.weight_decay);
-  put(a, "--adam-beta1 {}", settings.beta1);
-  put(a, "--adam-beta2 {}", settings.beta2);
-  put(a, "--clip-grad {}", settings.clip);
-  put(a, "--seed {}", settings.seed);
-  put(a, "--log-interval 10");
-  put(a, "--eval-interval 1000");
-  put(a, "--eval-iters 10");
-  put(a, "--save \"$CHECKPOINT_PATH\"");
-  put(a, "--save-interval 1000");
+  append(a, "--train-iters {}", settings.steps);
+  append(a, "--lr {}", settings.learning_rate);
+  append(a, "--min-lr {:.6g}", settings.learning_rate / 10);
+  append(a, "--lr-decay-style cosine");
+  append(a, "--lr-warmup-iters {}", std::min(settings.warmup, settings.steps / 2));
+  append(a, "--weight-decay {}", settings.weight_decay);
+  append(a, "--adam-beta1 {}", settings.beta1);
+  append(a, "--adam-beta2 {}", settings.beta2);
+  append(a, "--clip-grad {}", settings.clip);
+  append(a, "--seed {}", settings.seed);
+  append(a, "--log-interval 10");
+  append(a, "--eval-interval 1000");
+  append(a, "--eval-iters 10");
+  append(a, "--save \"$CHECKPOINT_PATH\"");
+  append(a, "--save-interval 1000");
   return a;
 }
 
 std::string array_text(const std::string& name, const Arguments& arguments) {
-  std::string shown = name + "=(\n";
-  for (const std::string& argument : arguments) shown += "  " + argument + "\n";
-  return shown + ")\n";
+  std::string text = name + "=(\n";
+  for (const std::string& argument : arguments) text += "  " + argument + "\n";
+  return text + ")\n";
 }
 
 std::string variables_text(const PlanGrid& grid, const ExportSettings& settings,
@@ -358,16 +359,16 @@ std::string variables_text(const PlanGrid& grid, const ExportSettings& settings,
   const NodeShape nodes = node_shape(grid.devices, settings.devices_per_node, notes);
   const bool is_fsdp = grid.strategy.zero >= 2;
   const bool is_ordered = !is_fsdp && (grid.strategy.tp > 1 || grid.strategy.cp > 1);
-  std::string shown = is_ordered ? "export CUDA_DEVICE_MAX_CONNECTIONS=1\n" : "";
+  std::string text = is_ordered ? "export CUDA_DEVICE_MAX_CONNECTIONS=1\n" : "";
   if (is_fsdp)
-    shown += "unset CUDA_DEVICE_MAX_CONNECTIONS  # fully sharded training needs several connections\n";
-  shown += fmt::format("GPUS_PER_NODE={}\nNUM_NODES={}\n", nodes.devices, nodes.nodes);
-  shown +=
+    text += "unset CUDA_DEVICE_MAX_CONNECTIONS  # fully sharded training needs several connections\n";
+  text += fmt::format("GPUS_PER_NODE={}\nNUM_NODES={}\n", nodes.devices, nodes.nodes);
+  text +=
       "NODE_RANK=${NODE_RANK:-0}\nMASTER_ADDR=${MASTER_ADDR:-localhost}\nMASTER_PORT=${MASTER_PORT:-6000}\n";
-  shown += fmt::format("DATA_PATH=${{DATA_PATH:-{}}}\n", shell_quoted(settings.data));
-  shown += fmt::format("TOKENIZER_MODEL=${{TOKENIZER_MODEL:-{}}}\n", shell_quoted(settings.tokenizer));
-  shown += "CHECKPOINT_PATH=${CHECKPOINT_PATH:-checkpoints}\n\n";
-  return shown;
+  text += fmt::format("DATA_PATH=${{DATA_PATH:-{}}}\n", shell_quoted(settings.data));
+  text += fmt::format("TOKENIZER_MODEL=${{TOKENIZER_MODEL:-{}}}\n", shell_quoted(settings.tokenizer));
+  text += "CHECKPOINT_PATH=${CHECKPOINT_PATH:-checkpoints}\n\n";
+  return text;
 }
 
 constexpr const char* kDataAndLaunch = R"(# Without data, Megatron-LM makes some up.

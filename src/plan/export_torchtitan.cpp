@@ -109,7 +109,7 @@ TitanPipeline titan_pipeline(const Plan& plan, const ModelSpec& model, const Pla
       const Plan halves = uniform_plan(model, {.pp = grid.pp, .chunks = 2});
       for (std::size_t c = 0; c < 2; ++c)
         for (const Stage& stage : halves.pipelines.front().stages)
-          parts.push_back({stage.chunks[c].first(), stage.chunks[c].end()});
+          parts.push_back({stage.chunks[c].first_block(), stage.chunks[c].end_block()});
       return {"ZBVZeroBubble", parts};
     }
     case Schedule::one_f_one_b:

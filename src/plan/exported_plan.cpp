@@ -24,13 +24,13 @@ std::string text(Trainer trainer) {
 }
 
 Trainer parse_trainer(const std::string& word, const std::string& setting_name) {
-  std::vector<std::string> known;
+  std::vector<std::string> known_names;
   for (const auto& [name, value] : kTrainers) {
     if (name == word) return value;
-    known.emplace_back(name);
+    known_names.emplace_back(name);
   }
-  throw UserError("{}: {} is not one of {}{}", setting_name, in_quotes(word), join(known, ", "),
-                  did_you_mean(word, known));
+  throw UserError("{}: {} is not one of {}{}", setting_name, in_quotes(word), join(known_names, ", "),
+                  did_you_mean(word, known_names));
 }
 
 }  // namespace optimus

@@ -5,15 +5,15 @@
 //   input gradient  dx = dy W       dy in e5m2 (up to 57344, 2 mantissa bits)
 //   weight gradient dW += dy^T x
 //
-// Everything outside the GEMMs is as without fp8: sums, master weights, moments.
+// Everything outside the GEMMs (sums, master weights, moments) is computed as without fp8.
 //
 // A slot is one operand of one GEMM of one layer. A tensor is multiplied by the scale of its slot and
-// rounded. The result of the GEMM is divided by both scales. Scales are powers of two, so the rounding to 8
-// bits is the only loss, and they are equal on all devices. A scale follows from the largest absolute values
-// of the slot's whole tensor in the steps of a window, over all micro-batches and all devices. It is
-// therefore the same under any plan and known before the step begins. Without a history (in the first step) a
-// GEMM is computed as without fp8, and its maxima are recorded. A step with a non-finite gradient records no
-// maxima. With Fp8Scaling::current, inputs and gradients are scaled by their own maximum in the current
+// rounded, and the result of the GEMM is divided by both scales. Scales are powers of two, so the rounding
+// to 8 bits is the only loss, and they are equal on all devices. A scale follows from the largest absolute
+// values of the slot's whole tensor in the steps of a window, over all micro-batches and all devices. It is
+// therefore the same under any plan and known before the step begins. Without a history (in the first step)
+// a GEMM is computed as without fp8, and its maxima are recorded. A step with a non-finite gradient records
+// no maxima. With Fp8Scaling::current, inputs and gradients are scaled by their own maximum in the current
 // micro-batch instead: they never saturate, at the price of one more pass over each tensor.
 //
 // Read next: engine/fp8_scales.h (maxima and scales on the devices), engine/fp8_gemm.h.
@@ -32,7 +32,7 @@ namespace optimus {
 std::vector<int> fp8_blocks(const Plan& plan);
 bool has_fp8(const Plan& plan);
 std::string fp8_text(const Plan& plan);  // "blocks 2..11, window 16"; "none"
-// Suffix of fp8_text: empty, or ", current scaling".
+// The suffix of fp8_text for a scaling: "" or ", current scaling".
 std::string scaling_text(Fp8Scaling scaling);
 
 // A longer window would follow a shrinking gradient too slowly to be useful, and its history is state that
@@ -48,22 +48,22 @@ inline constexpr int kFp8SlotsOfLayer = kNumLayerGemms * kNumFp8Operands;
 int fp8_slot(int layer, LayerGemm product, Fp8Operand operand);
 int num_fp8_slots(const Plan& plan);
 std::string fp8_slot_name(int slot);  // "layers.3.attention.qkv.input"
-// -1 if no slot has this name.
+// The index of the slot with this name; -1 if there is none.
 int fp8_slot_of(std::string_view name);
 
-// The exponent of the largest power of two that scales `maximum` into the range of the operand's format:
-// maximum * 2^exponent <= 448 or
-// 57344. 0 for a maximum of 0. Limited to ±126, so that the scale and its inverse are normal fp32 numbers.
+// The largest exponent with maximum * 2^exponent <= 448 (e4m3: inputs and weights) or <= 57344 (e5m2:
+// gradients); 0 for a maximum of 0. Limited to ±126, so that the scale and its inverse are normal fp32
+// numbers.
 int fp8_exponent(Fp8Operand operand, float maximum);
 
 // The maxima of the most recent steps, oldest first: [step][slot].
 struct Fp8History {
   std::vector<std::vector<float>> steps;
   bool is_empty() const { return steps.empty(); }
-  // Adds the maxima of one finite step. At most `window` steps are stored. A non-finite maximum is replaced
-  // by the largest of the earlier steps.
+  // Adds the maxima of one finite step and drops steps older than `window`. A non-finite maximum is
+  // replaced by the largest one of the earlier steps.
   void add(std::vector<float> maxima, int window);
-  float maximum(int slot) const;  // over the window
+  float maximum(int slot) const;  // the largest maximum of the slot in the window
   bool operator==(const Fp8History&) const = default;
 };
 

@@ -107,21 +107,22 @@ Plan build_imported(const ImportedGrid& given, const ModelSpec& model, const std
 }
 
 // Commas are ignored; "(x)*n" and "x*n" repeat; '|' ends a part; E is the embedding, L the loss, t a layer.
-std::vector<std::int64_t> parse_layout(const std::string& layout, const std::string& where) {
-  std::string flat;
+std::vector<std::int64_t> parse_layout(const std::string& layout, const std::string& location) {
+  std::string flat_layout;
   for (const char c : layout)
-    if (c != ',' && c != ' ') flat += c;
+    if (c != ',' && c != ' ') flat_layout += c;
   const auto refuse = [&](const std::string& why) -> void {
-    throw UserError("{}: {} {}", where, in_quotes(layout), why);
+    throw UserError("{}: {} {}", location, in_quotes(layout), why);
   };
   std::vector<std::int64_t> layers = {0};
   std::size_t at = 0;
   std::int64_t total = 0;
   const auto repeat = [&]() -> std::int64_t {
-    if (at >= flat.size() || flat[at] != '*') return 1;
+    if (at >= flat_layout.size() || flat_layout[at] != '*') return 1;
     std::int64_t count = 0;
-    while (++at < flat.size() && flat[at] >= '0' && flat[at] <= '9' && count <= kMaxLayoutBlocks)
-      count = count * 10 + (flat[at] - '0');
+    while (++at < flat_layout.size() && flat_layout[at] >= '0' && flat_layout[at] <= '9' &&
+           count <= kMaxLayoutBlocks)
+      count = count * 10 + (flat_layout[at] - '0');
     if (count < 1 || count > kMaxLayoutBlocks) refuse("has an invalid repeat count");
     return count;
   };
@@ -140,21 +141,21 @@ std::vector<std::int64_t> parse_layout(const std::string& layout, const std::str
   };
   // Units inside parentheses may repeat too: "(Et*2|)*3".
   const auto unit_at = [&](std::string& unit) {
-    const char c = flat[at++];
+    const char c = flat_layout[at++];
     const std::int64_t times = repeat();
     if (times + std::ssize(unit) > kMaxLayoutBlocks) refuse("has too many layers");
     unit.append(static_cast<std::size_t>(times), c);
   };
-  while (at < flat.size()) {
+  while (at < flat_layout.size()) {
     std::string unit;
-    if (flat[at] != '(') {
+    if (flat_layout[at] != '(') {
       unit_at(unit);
       take(unit, 1);
       continue;
     }
     ++at;
-    while (at < flat.size() && flat[at] != ')') unit_at(unit);
-    if (at >= flat.size()) refuse("has an unclosed parenthesis");
+    while (at < flat_layout.size() && flat_layout[at] != ')') unit_at(unit);
+    if (at >= flat_layout.size()) refuse("has an unclosed parenthesis");
     ++at;
     take(unit, repeat());
   }

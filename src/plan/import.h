@@ -15,7 +15,7 @@
 
 namespace optimus {
 
-// `source` is the file's name in messages. Throws UserError.
+// `source` is the file name for messages. Throws UserError.
 ImportedPlan import_plan(std::string_view text, const std::string& source, const ImportRequest& request);
 ImportedPlan read_import(const Path& path, const ImportRequest& request);
 

@@ -15,7 +15,7 @@ class ArgumentList {
   // argparse.
   ArgumentList(const std::vector<std::string>& arguments, std::string source);
 
-  // Each function marks the flag as understood.
+  // Each of these functions marks the flag as understood.
   bool has_flag(const std::string& flag);
   std::optional<std::string> text(const std::string& flag);
   // These throw a UserError that names the source, the flag and the value.

@@ -15,9 +15,12 @@ struct ImportedGrid {
   UniformPlan shape;
   Precision accumulators = Precision::fp32;
   Fp8Plan fp8;
-  std::vector<std::int64_t> layers;  // layers per part, index chunk * pp + stage; empty: distributed evenly
-  int recomputed_layers = 0;  // with full recompute: only the first this many layers of each part; 0: all
-  bool has_inner_pipeline = false;  // pipeline stages vary faster than data-parallel ranks in the rank order
+  // layers of each part, at index chunk * pp + stage; if empty, they are distributed evenly
+  std::vector<std::int64_t> layers;
+  // with full recompute: number of layers that each part recomputes, counted from its first; 0 if all
+  int recomputed_layers = 0;
+  // in the order of ranks, pipeline stages vary faster than data-parallel ranks
+  bool has_inner_pipeline = false;
   std::int64_t devices = 1;
 };
 
@@ -31,6 +34,6 @@ void import_deepspeed(std::string_view text, const std::string& source, const Im
                       ImportedPlan& imported);
 
 // Parses a layout such as "Et*2|(t|)*3L" into the number of layers of each part. Throws UserError.
-std::vector<std::int64_t> parse_layout(const std::string& layout, const std::string& where);
+std::vector<std::int64_t> parse_layout(const std::string& layout, const std::string& location);
 
 }  // namespace optimus

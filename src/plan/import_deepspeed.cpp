@@ -131,7 +131,7 @@ void read_types(ConfigReader& file, const std::string& source, ImportedGrid& gri
   if (is_bf16 && is_fp16) throw UserError("{}: bf16 and fp16 are both enabled; enable only one", source);
   grid.shape.precision = is_bf16 ? Precision::bf16 : is_fp16 ? Precision::fp16 : Precision::fp32;
   if (const auto word = file.find("data_types", "grad_accum_dtype"))
-    grid.accumulators = parse_precision(word->text(), word->where());
+    grid.accumulators = parse_precision(word->text(), word->location());
 }
 
 // Any two of the three values determine the third: batch = micro-batch x accumulation steps x data-parallel

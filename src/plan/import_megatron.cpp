@@ -253,12 +253,12 @@ void read_stages(ArgumentList& a, const std::string& source, std::int64_t layers
   const std::int64_t parts = std::int64_t{pp} * grid.shape.chunks;
   if (first || last) {
     const std::int64_t others = pp - (first ? 1 : 0) - (last ? 1 : 0);
-    const std::int64_t rest = layers - first.value_or(0) - last.value_or(0);
-    if (grid.shape.chunks > 1 || others < 1 || rest < 1 || rest % others != 0)
+    const std::int64_t remainder = layers - first.value_or(0) - last.value_or(0);
+    if (grid.shape.chunks > 1 || others < 1 || remainder < 1 || remainder % others != 0)
       throw UserError(
           "{}: {} layers cannot be distributed over {} stages with {} layers in the first and {} in the last",
           source, layers, parts, first.value_or(0), last.value_or(0));
-    grid.layers.assign(static_cast<std::size_t>(std::min<std::int64_t>(pp, 10'000)), rest / others);
+    grid.layers.assign(static_cast<std::size_t>(std::min<std::int64_t>(pp, 10'000)), remainder / others);
     if (first) grid.layers.front() = *first;
     if (last) grid.layers.back() = *last;
     return;

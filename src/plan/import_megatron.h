@@ -10,8 +10,8 @@
 
 namespace optimus {
 
-// is_bert: whether the launched script trains BERT. Notes list the flags that are not applied. Throws a
-// UserError that names the source.
+// The model of the command line. `is_bert` is true if the launched script trains BERT. Adds to `notes` the
+// flags that are not applied. Throws a UserError that names the source.
 ModelSpec imported_model(ArgumentList& a, const std::string& source, const ImportRequest& request,
                          bool is_bert, std::vector<std::string>& notes);
 

@@ -57,9 +57,9 @@ void read_biases(ArgumentList& a, ModelSpec& model, bool is_named) {
 
 // Further model properties from flags. Megatron-LM's defaults apply if the user did not name a model.
 void read_model_options(ArgumentList& a, ModelSpec& model, bool is_named) {
-  const auto set = [&](const std::string& flag, double& target, double usual) {
+  const auto set = [&](const std::string& flag, double& target, double default_value) {
     const std::optional<double> value = a.number(flag);
-    if (value || !is_named) target = value.value_or(usual);
+    if (value || !is_named) target = value.value_or(default_value);
   };
   set("--norm-epsilon", model.norm_eps, 1e-5);
   read_rope(a, model, is_named);
@@ -191,12 +191,12 @@ ModelSpec named_model(ArgumentList& a, const std::string& source, const ImportRe
   if (request.vocab) model.vocab = *request.vocab;
   for (const char* flag : {"--rotary-base", "--use-rope-scaling", "--rotary-seq-len-interpolation-factor"})
     if (model.positions != PositionKind::rope && a.has_flag(flag)) note(flag);
-  const ModelSpec before = model;
+  const ModelSpec previous_spec = model;
   read_model_options(a, model, true);
-  if (!is_valid(model) && is_valid(before)) {
+  if (!is_valid(model) && is_valid(previous_spec)) {
     // Biases are a fixed property of the family.
-    model.has_out_bias = before.has_out_bias, model.has_mlp_bias = before.has_mlp_bias;
-    model.has_qkv_bias = before.has_qkv_bias;
+    model.has_out_bias = previous_spec.has_out_bias, model.has_mlp_bias = previous_spec.has_mlp_bias;
+    model.has_qkv_bias = previous_spec.has_qkv_bias;
     note("--disable-bias-linear");
   }
   if (a.has_flag("--num-experts")) note_moe_options(a, model, notes);

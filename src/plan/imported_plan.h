@@ -22,7 +22,7 @@ struct ImportedPlan {
   Trainer trainer = Trainer::megatron;
   ModelSpec model;
   Plan plan;                                              // valid for the model
-  std::vector<std::string> understood, ignored, unknown;  // "--num-layers 32"
+  std::vector<std::string> understood, ignored, unknown;  // arguments such as "--num-layers 32"
   std::vector<std::string> notes;                         // how the plan differs from the file
 };
 

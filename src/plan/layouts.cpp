@@ -40,19 +40,19 @@ int expert_shards_of(const Stage& stage, const LayerStrategy& strategy, StateKin
   return is_sharded(strategy, kind) ? expert_shard_count(stage, strategy) : 1;
 }
 
-Span tensor_part(const ModelSpec& model, CutUnit unit, int tp, int part) {
-  ensure(unit != CutUnit::none, "an uncut tensor has no parts");
-  const std::int64_t units = unit == CutUnit::kv_heads ? model.heads : num_units(model, unit);
+Span tensor_part(const ModelSpec& model, SplitUnit unit, int tp, int part) {
+  ensure(unit != SplitUnit::none, "an uncut tensor has no parts");
+  const std::int64_t units = unit == SplitUnit::kv_heads ? model.heads : num_units(model, unit);
   const std::int64_t base = units / tp, extra = units % tp;
   const std::int64_t begin = part * base + std::min<std::int64_t>(part, extra),
                      end = begin + base + (part < extra ? 1 : 0);
-  const std::int64_t queries_per_key = unit == CutUnit::kv_heads ? model.heads / model.kv_heads : 1;
+  const std::int64_t queries_per_key = unit == SplitUnit::kv_heads ? model.heads / model.kv_heads : 1;
   const std::int64_t first = begin / queries_per_key,
                      behind = begin == end ? first : (end + queries_per_key - 1) / queries_per_key;
   return {first * unit_width(model, unit), behind * unit_width(model, unit)};
 }
 
-std::vector<Span> tensor_parts(const ModelSpec& model, CutUnit unit, int tp) {
+std::vector<Span> tensor_parts(const ModelSpec& model, SplitUnit unit, int tp) {
   std::vector<Span> parts;
   for (int part = 0; part < tp; ++part) parts.push_back(tensor_part(model, unit, tp, part));
   return parts;
@@ -121,7 +121,7 @@ std::vector<StageOfBlock> stages_of_blocks(const Plan& plan, const Pipeline& pip
   for (std::size_t s = 0; s < pipeline.stages.size(); ++s)
     for (const Chunk& chunk : pipeline.stages[s].chunks)
       for (const BlockRun& run : chunk.runs)
-        for (int block = run.first; block < run.first + run.count; ++block)
+        for (int block = run.first_block; block < run.first_block + run.count; ++block)
           result[static_cast<std::size_t>(block)] = {static_cast<int>(s), &run.strategy};
   return result;
 }
@@ -136,7 +136,7 @@ Layout layout_of(const Plan& plan, const ModelSpec& model, StateKind kind) {
   for (const LogicalTensor& tensor : tensors)
     layout.tensors.push_back({tensor.name, tensor.shape, bytes, tensor.block});
   layout.placements.resize(tensors.size());
-  std::map<std::pair<CutUnit, int>, std::vector<Span>> parts;  // many tensors share few cuts
+  std::map<std::pair<SplitUnit, int>, std::vector<Span>> parts;  // many tensors share few cuts
 
   const std::vector<PipelineGroup> groups = groups_of_pipelines(plan);
   for (const PipelineGroup& group : groups) {
@@ -146,17 +146,17 @@ Layout layout_of(const Plan& plan, const ModelSpec& model, StateKind kind) {
       const auto placement_of = [&](int block) {
         const auto [stage, strategy] = stages[static_cast<std::size_t>(block)];
         const Stage& there = pipeline.stages[static_cast<std::size_t>(stage)];
-        const Cut cut = tensors[t].cut;
-        const bool is_of_experts = is_expert(cut.unit);
+        const TensorSplit split = tensors[t].split;
+        const bool is_of_experts = is_expert(split.unit);
         const int width = is_of_experts ? strategy->ep : strategy->tp;
         const int shards =
             is_of_experts ? expert_shards_of(there, *strategy, kind) : shards_of(there, *strategy, kind);
         Placement placement;
         placement.grid = grids.grid(group, stage, width, shards);
-        if (cut.unit != CutUnit::none && width > 1) {
-          placement.cut_dim = cut.dim;
-          std::vector<Span>& spans = parts[{cut.unit, width}];
-          if (spans.empty()) spans = tensor_parts(model, cut.unit, width);
+        if (split.unit != SplitUnit::none && width > 1) {
+          placement.cut_dim = split.dim;
+          std::vector<Span>& spans = parts[{split.unit, width}];
+          if (spans.empty()) spans = tensor_parts(model, split.unit, width);
           placement.parts = spans;
         }
         std::vector<Placement>& all = layout.placements[t];
@@ -220,7 +220,7 @@ std::vector<int> owners_of(const Plan& plan, int block, int piece = 0) {
   for (const Pipeline& pipeline : plan.pipelines)
     for (const Stage& stage : pipeline.stages)
       for (const Chunk& chunk : stage.chunks) {
-        if (block < chunk.first() || block >= chunk.end()) continue;
+        if (block < chunk.first_block() || block >= chunk.end_block()) continue;
         const LayerStrategy& strategy = strategy_of(stage, block);
         const int shards = shards_of(stage, strategy, StateKind::optimizer), step = strategy.tp * shards;
         const int part = piece % strategy.tp, shard = piece % step / strategy.tp;
@@ -240,7 +240,7 @@ int num_pieces(const Plan& plan, int block) {
   for (const Pipeline& pipeline : plan.pipelines)
     for (const Stage& stage : pipeline.stages)
       for (const Chunk& chunk : stage.chunks) {
-        if (block < chunk.first() || block >= chunk.end()) continue;
+        if (block < chunk.first_block() || block >= chunk.end_block()) continue;
         const LayerStrategy& strategy = strategy_of(stage, block);
         max_pieces = std::max(max_pieces, strategy.tp * shards_of(stage, strategy, StateKind::optimizer));
       }
@@ -284,10 +284,10 @@ std::vector<ShardedStage> sharded_stages(const Plan& plan) {
     for (const Stage& stage : pipeline.stages)
       for (const Chunk& chunk : stage.chunks)
         for (const BlockRun& run : chunk.runs) {
-          const ShardedStage one{&stage, run.strategy.tp,
-                                 shards_of(stage, run.strategy, StateKind::optimizer)};
-          const bool is_known = !result.empty() && result.back() == one;
-          if (has_shard_copies(plan, run.strategy) && !is_known) result.push_back(one);
+          const ShardedStage sharded_stage{&stage, run.strategy.tp,
+                                           shards_of(stage, run.strategy, StateKind::optimizer)};
+          const bool is_known = !result.empty() && result.back() == sharded_stage;
+          if (has_shard_copies(plan, run.strategy) && !is_known) result.push_back(sharded_stage);
         }
   return result;
 }
@@ -313,11 +313,12 @@ Plan with_copies_in_other_domains(Plan plan, const std::vector<int>& domain_of) 
   const std::vector<ShardedStage> all = sharded_stages(plan);
   const auto beside = [&](int distance) {
     std::int64_t result = 0;
-    for (const ShardedStage& one : all) result += num_copies_in_same_domain(one, distance, domain_of);
+    for (const ShardedStage& sharded_stage : all)
+      result += num_copies_in_same_domain(sharded_stage, distance, domain_of);
     return result;
   };
   int most_shards = 1;
-  for (const ShardedStage& one : all) most_shards = std::max(most_shards, one.shards);
+  for (const ShardedStage& sharded_stage : all) most_shards = std::max(most_shards, sharded_stage.shards);
   std::int64_t fewest = beside(plan.copy_distance);
   int best = plan.copy_distance;
   for (int distance = 1; distance < most_shards && fewest > 0; ++distance) {

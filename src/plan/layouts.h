@@ -8,14 +8,14 @@
 namespace optimus {
 
 // weights: as stored between steps. gradients: accumulated and reduced. optimizer: master weights and
-// moments. The three are sharded differently by ZeRO stage: 1 shards the optimizer, 2 also the gradients, 3
-// also the weights.
+// moments. The ZeRO stage determines which of them are sharded: stage 1 shards the optimizer state, stage 2
+// also the gradients, stage 3 also the weights.
 enum class StateKind { weights, gradients, optimizer };
 
-// The number of devices that share one copy of this state. 1 below the ZeRO stage that shards it.
+// The number of devices that share one copy of this state; 1 if the ZeRO stage does not shard it.
 int shards_of(const Stage& stage, const LayerStrategy& strategy, StateKind kind);
-int expert_shards_of(const Stage& stage, const LayerStrategy& strategy,
-                     StateKind kind);  // of the experts of an MoE layer
+// The same for the experts of an MoE layer.
+int expert_shards_of(const Stage& stage, const LayerStrategy& strategy, StateKind kind);
 
 // Bytes per element of a state under a precision: 2 for bf16 weights, 12 for their master weights and
 // moments, …
@@ -25,30 +25,30 @@ int state_bytes(Precision precision, Precision accumulators, StateKind kind);
 // one of its two blocks is. Pipelines that split the model in the same way are replicas of one grid. The plan
 // must be valid for the model. O(devices + tensors * different pipelines).
 Layout layout_of(const Plan& plan, const ModelSpec& model, StateKind kind);
-// The same, including the redundant shard copies (Plan::copy_distance): every device that can supply a piece
-// of the state. Covers master weights and moments, or the weights if they serve as master weights.
+// The same, including the redundant copies of shards (Plan::copy_distance): every device that can supply a
+// box of the state. For master weights and moments, or for the weights if they serve as master weights.
 Layout layout_with_copies(const Plan& plan, const ModelSpec& model, StateKind kind);
 
 // Whether another device repeats the updates of each shard under this strategy.
 bool has_shard_copies(const Plan& plan, const LayerStrategy& strategy);
-// The smallest set of devices that together are the only owners of some master weights and moments. Losing
-// all of them loses state; losing fewer devices never does.
+// The smallest set of devices that together are the only owners of some master weights and moments. If all
+// of them are lost, state is lost; if fewer devices are lost, whichever they are, none is.
 std::vector<int> smallest_owner_set(const Plan& plan);
 // The same for failure domains: domain_of[device] is the domain of a device, such as its host. Returns the
-// smallest set of domains whose joint loss loses state.
+// smallest set of domains that cannot all be lost without losing state.
 std::vector<int> smallest_domain_set(const Plan& plan, const std::vector<int>& domain_of);
-// Returns the plan with the shard-copy distance (Plan::copy_distance) that puts the fewest copies into the
-// failure domain of their original. Keeps the plan's own distance if no other is better.
+// Returns the plan with the Plan::copy_distance that puts the fewest copies of shards into the failure
+// domain of their original. Keeps the plan's own distance if no other is better.
 Plan with_copies_in_other_domains(Plan plan, const std::vector<int>& domain_of);
 
-// The range of each of `tp` parts in a dimension that is cut in `unit`, in elements. Heads, ffn columns and
-// vocabulary rows are cut evenly. Experts are assigned whole. Key/value heads follow the query heads of the
-// part, so several parts may have the same ones.
-std::vector<Span> tensor_parts(const ModelSpec& model, CutUnit unit, int tp);
+// The range, in elements, of each of `tp` parts of a dimension that is split in `unit`. Heads, ffn columns
+// and vocabulary rows are split evenly. Experts are assigned whole. Key/value heads follow the query heads
+// of the part, so several parts may have the same ones.
+std::vector<Span> tensor_parts(const ModelSpec& model, SplitUnit unit, int tp);
 // The range of one part.
-Span tensor_part(const ModelSpec& model, CutUnit unit, int tp, int part);
+Span tensor_part(const ModelSpec& model, SplitUnit unit, int tp, int part);
 
-// The number of arbitrary devices that may be lost without losing any block's state.
+// The number of devices, whichever they are, that may be lost without losing any block's state.
 int num_tolerated_losses(const Plan& plan);
 
 }  // namespace optimus

@@ -1,7 +1,7 @@
 // The gradient noise scale (the "simple" one of McCandlish et al. 2018): tr(covariance) / |gradient|^2, in
-// samples. A batch much smaller than this wastes no samples; a much larger batch does. It is measured on
-// fixed groups of samples, never on the samples of one device, so it does not depend on the plan. A pure
-// value type.
+// samples, where the covariance is that of the gradients of single samples. A batch much smaller than this
+// wastes no samples; a much larger batch does. It is measured on fixed groups of samples, never on the
+// samples of one device, so it does not depend on the plan. A pure value type.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ namespace optimus {
 // clipping.
 struct UpdateStatistics {
   double squared = 0;  // |gradient|^2
-  double product = 0;  // gradient * Adam's first moment before the update
-  double samples = 0;  // in the batch
+  double product = 0;  // inner product of the gradient and Adam's first moment before the update
+  double samples = 0;  // number of samples in the batch
   double factor = 1;   // clipping factor of the gradient before it is added to the moment
   double beta1 = 0.9;
 };
@@ -24,15 +24,18 @@ struct NoiseScale {
   double moment = 0;               // total weight of all gradients in Adam's first moment
   std::int64_t num_steps = 0;
 
-  // Estimates from two sample sizes. `group_squared`: mean over the groups of |gradient of a group|^2;
-  // `squared`: |gradient of the batch|^2.
+  // Adds a measurement from gradients over two numbers of samples: `group_squared` is the mean over the
+  // groups of |gradient of a group|^2, each over `group_samples` samples; `squared` is |gradient of the
+  // batch|^2 over `samples`.
   void add_measurement(double group_squared, double group_samples, double squared, double samples);
-  // Estimates from the training's own updates, with the batches as groups. The moment is a mean of the
-  // gradients of earlier batches, whose noise is independent of the noise of this batch, so the expected
-  // product is |gradient|^2. If the gradient changes direction within the memory of the moment (1 / (1 -
-  // beta1) steps), the product is smaller and the scale is overestimated.
+  // Adds a measurement from the training's own updates, with the batches as groups. The moment is a mean of
+  // the gradients of earlier batches, whose noise is independent of the noise of this batch, so the
+  // expected product is |gradient|^2 times the total weight of the gradients in the moment. If the gradient
+  // changes direction within the memory of the moment (1 / (1 - beta1) steps), the product is smaller and
+  // the scale is overestimated.
   void add_measurement(const UpdateStatistics& update);
-  // Empty before 20 steps, or if the noise hides the gradient.
+  // The noise scale in samples; empty before 20 measurements, or if an average is not positive because the
+  // noise exceeds the signal.
   std::optional<double> samples() const;
   bool operator==(const NoiseScale&) const = default;
 

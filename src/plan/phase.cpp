@@ -19,13 +19,13 @@ constexpr std::int64_t kAnnouncementSteps =
 constexpr std::int64_t kMinPhaseSteps = 20;  // minimum number of steps of a phase
 
 struct RampStep {
-  std::int64_t after = 0, value = 0;
+  std::int64_t begin_step = 0, value = 0;
 };
 
 // The name of a ramp and its final value.
 struct RampEnd {
   const char* name;
-  std::int64_t whole = 0;
+  std::int64_t final_value = 0;
 };
 
 std::optional<std::int64_t> parse_count(const std::string& word) {
@@ -43,15 +43,15 @@ std::optional<std::int64_t> parse_count(const std::string& word) {
 }
 
 void check_ramp_grows(const RampEnd& end, const std::string& ramp_text, std::int64_t from) {
-  if (from >= end.whole)
+  if (from >= end.final_value)
     throw UsageError("--{}-ramp {}: expected a first value below the final value {} of --{}, got {}",
-                     end.name, ramp_text, end.whole, end.name, from);
+                     end.name, ramp_text, end.final_value, end.name, from);
 }
 
-std::vector<std::int64_t> doubled(std::int64_t from, std::int64_t whole) {
+std::vector<std::int64_t> doubled(std::int64_t from, std::int64_t final_value) {
   std::vector<std::int64_t> values;
-  for (std::int64_t value = from; value < whole; value *= 2) values.push_back(value);
-  values.push_back(whole);
+  for (std::int64_t value = from; value < final_value; value *= 2) values.push_back(value);
+  values.push_back(final_value);
   return values;
 }
 
@@ -64,7 +64,7 @@ std::vector<RampStep> parse_doubling_ramp(const RampEnd& end, const std::string&
                                     steps = is_noise ? std::optional(kUndecidedStep) : parse_count(parts[1]);
   if (!from || !steps) refuse(end, ramp_text);
   check_ramp_grows(end, ramp_text, *from);
-  const std::vector<std::int64_t> values = doubled(*from, end.whole);
+  const std::vector<std::int64_t> values = doubled(*from, end.final_value);
   const std::int64_t num_changes = std::ssize(values) - 1;
   if (*steps < num_changes)
     throw UsageError("--{}-ramp {}: grows {} times, which is more than its {} steps", end.name, ramp_text,
@@ -87,29 +87,29 @@ std::vector<RampStep> parse_listed_ramp(const RampEnd& end, const std::string& r
     const std::optional<std::int64_t> after =
         parts.size() == 2 ? parse_count(parts[1]) : std::optional(std::int64_t{0});
     if (!value || !after || parts.size() != (result.empty() ? 1 : 2)) refuse(end, ramp_text);
-    if (!result.empty() && (*value <= result.back().value || *after <= result.back().after))
+    if (!result.empty() && (*value <= result.back().value || *after <= result.back().begin_step))
       throw UsageError(
           "--{}-ramp {}: {}: expected a larger value and a later step than in the preceding entry", end.name,
           ramp_text, entry);
     result.push_back({*after, *value});
   }
   check_ramp_grows(end, ramp_text, result.front().value);
-  if (result.back().value != end.whole)
+  if (result.back().value != end.final_value)
     throw UsageError("--{}-ramp {}: ends with {} instead of the {} of --{}", end.name, ramp_text,
-                     result.back().value, end.whole, end.name);
+                     result.back().value, end.final_value, end.name);
   return result;
 }
 
 std::vector<RampStep> steps_of(const RampEnd& end, const std::string& ramp_text) {
-  if (ramp_text.empty()) return {{0, end.whole}};
+  if (ramp_text.empty()) return {{0, end.final_value}};
   const bool is_list = end.name == std::string("batch") && ramp_text.find(',') != std::string::npos;
   return is_list ? parse_listed_ramp(end, ramp_text) : parse_doubling_ramp(end, ramp_text);
 }
 
-std::int64_t value_at(const std::vector<RampStep>& steps, std::int64_t done) {
+std::int64_t value_at(const std::vector<RampStep>& steps, std::int64_t num_done_steps) {
   std::int64_t value = steps.front().value;
-  for (const RampStep& one : steps)
-    if (one.after <= done) value = one.value;
+  for (const RampStep& ramp_step : steps)
+    if (ramp_step.begin_step <= num_done_steps) value = ramp_step.value;
   return value;
 }
 
@@ -124,12 +124,12 @@ std::vector<int> split_into_even_parts(std::int64_t total, std::int64_t number) 
 }  // namespace
 
 std::string text(const Phase& from, const Phase& to) {
-  std::string words;
-  if (from.batch != to.batch) words = fmt::format("batch {} → {}", from.batch, to.batch);
+  std::string description;
+  if (from.batch != to.batch) description = fmt::format("batch {} → {}", from.batch, to.batch);
   if (from.sequence_length != to.sequence_length)
-    words += fmt::format("{}sequences of {} → {} tokens", words.empty() ? "" : ", ", from.sequence_length,
-                         to.sequence_length);
-  return words;
+    description += fmt::format("{}sequences of {} → {} tokens", description.empty() ? "" : ", ",
+                               from.sequence_length, to.sequence_length);
+  return description;
 }
 
 bool is_noise_ramp(const std::string& batch_ramp) {
@@ -148,12 +148,13 @@ std::vector<Phase> phases_of(const std::string& batch_ramp, std::int64_t batch,
           "one of the two flags",
           batch_ramp, sequence_ramp);
     std::vector<Phase> phases;
-    for (const RampStep& one : batches) phases.push_back({one.after, one.value, sequence_length});
+    for (const RampStep& ramp_step : batches)
+      phases.push_back({ramp_step.begin_step, ramp_step.value, sequence_length});
     return phases;
   }
   std::set<std::int64_t> begins;
-  for (const RampStep& one : batches) begins.insert(one.after);
-  for (const RampStep& one : lengths) begins.insert(one.after);
+  for (const RampStep& ramp_step : batches) begins.insert(ramp_step.begin_step);
+  for (const RampStep& ramp_step : lengths) begins.insert(ramp_step.begin_step);
   std::vector<Phase> phases;
   for (const std::int64_t after : begins)
     phases.push_back({after, value_at(batches, after), value_at(lengths, after)});
@@ -163,25 +164,26 @@ std::vector<Phase> phases_of(const std::string& batch_ramp, std::int64_t batch,
 std::vector<Phase> with_decided_starts(std::vector<Phase> phases, const std::vector<std::int64_t>& begins) {
   auto begin = begins.begin();
   for (Phase& phase : phases)
-    if (phase.after == kUndecidedStep && begin != begins.end()) phase.after = *begin++;
+    if (phase.begin_step == kUndecidedStep && begin != begins.end()) phase.begin_step = *begin++;
   return phases;
 }
 
 std::optional<std::int64_t> next_phase_start(const std::vector<Phase>& phases,
-                                             const std::vector<std::int64_t>& begins, std::int64_t done,
-                                             std::optional<double> noise) {
-  const std::vector<Phase> known = with_decided_starts(phases, begins);
-  const auto next =
-      std::find_if(known.begin(), known.end(), [](const Phase& one) { return one.after == kUndecidedStep; });
-  if (next == known.end() || !noise || *noise < static_cast<double>(next->batch)) return std::nullopt;
-  if (done < std::prev(next)->after + kMinPhaseSteps) return std::nullopt;
-  return done + kAnnouncementSteps;
+                                             const std::vector<std::int64_t>& begins,
+                                             std::int64_t num_done_steps, std::optional<double> noise) {
+  const std::vector<Phase> decided_phases = with_decided_starts(phases, begins);
+  const auto next = std::find_if(decided_phases.begin(), decided_phases.end(),
+                                 [](const Phase& one) { return one.begin_step == kUndecidedStep; });
+  if (next == decided_phases.end() || !noise || *noise < static_cast<double>(next->batch))
+    return std::nullopt;
+  if (num_done_steps < std::prev(next)->begin_step + kMinPhaseSteps) return std::nullopt;
+  return num_done_steps + kAnnouncementSteps;
 }
 
-const Phase& phase_at(const std::vector<Phase>& phases, std::int64_t done) {
-  ensure(!phases.empty() && phases.front().after == 0, "the first phase must start at step 0");
+const Phase& phase_at(const std::vector<Phase>& phases, std::int64_t num_done_steps) {
+  ensure(!phases.empty() && phases.front().begin_step == 0, "the first phase must start at step 0");
   std::size_t at = 0;
-  while (at + 1 < phases.size() && phases[at + 1].after <= done) ++at;
+  while (at + 1 < phases.size() && phases[at + 1].begin_step <= num_done_steps) ++at;
   return phases[at];
 }
 
@@ -191,18 +193,18 @@ Plan with_batch(Plan plan, std::int64_t batch, std::int64_t sequence_length) {
   std::int64_t remaining = batch, remaining_before = plan.batch;
   for (std::size_t p = 0; p < plan.pipelines.size(); ++p) {
     std::vector<int>& sizes = plan.pipelines[p].microbatches;
-    const std::int64_t before = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
+    const std::int64_t total_before = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
     const std::int64_t others = std::ssize(plan.pipelines) - 1 - static_cast<std::int64_t>(p);
     // Leaves at least one sequence for each of the remaining pipelines.
     const std::int64_t share = std::clamp<std::int64_t>(
-        (2 * remaining * before + remaining_before) / (2 * remaining_before),
+        (2 * remaining * total_before + remaining_before) / (2 * remaining_before),
         std::min<std::int64_t>(1, remaining), std::max<std::int64_t>(1, remaining - others));
     // Interleaved schedules run in rounds over all stages, so their number of micro-batches is unchanged.
-    const std::int64_t usual = plan.schedule == Schedule::interleaved
-                                   ? std::ssize(sizes)
-                                   : (share + sizes.front() - 1) / sizes.front();
-    remaining -= share, remaining_before = std::max<std::int64_t>(1, remaining_before - before);
-    sizes = split_into_even_parts(share, std::clamp<std::int64_t>(usual, 1, share));
+    const std::int64_t typical = plan.schedule == Schedule::interleaved
+                                     ? std::ssize(sizes)
+                                     : (share + sizes.front() - 1) / sizes.front();
+    remaining -= share, remaining_before = std::max<std::int64_t>(1, remaining_before - total_before);
+    sizes = split_into_even_parts(share, std::clamp<std::int64_t>(typical, 1, share));
   }
   plan.batch = batch;
   return plan;

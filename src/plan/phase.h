@@ -1,6 +1,6 @@
-// Phases of a training whose batch or sequence length grows while it runs. The data of a step depend on its
-// number and, for batches that grow by gradient noise, on what was learned before; never on the plan. Each
-// phase has its own plan.
+// Phases of a training whose batch or sequence length grows while it runs. The data of a step depend on the
+// index of the step and, for batches that grow by gradient noise, on what was learned before; never on the
+// plan. Each phase has its own plan.
 //
 //   --batch 64 --batch-ramp 8:3000           8 sequences, 16 after step 1000, 32 after 2000, 64 after 3000
 //   --batch 64 --batch-ramp 8,24@700,64@900  8 sequences, 24 after step 700, 64 after 900
@@ -9,7 +9,7 @@
 //   --seq 1024 --seq-ramp 256:2000           the first 256 tokens of every sequence, 512 after step 1000, all
 //                                            after 2000
 //
-// Pure. Read next: plan/noise_scale.h, settings/phases.h.
+// Pure functions. Read next: plan/noise_scale.h, settings/phases.h.
 #pragma once
 
 #include <cstdint>
@@ -24,32 +24,33 @@ namespace optimus {
 
 inline constexpr std::int64_t kUndecidedStep = std::numeric_limits<std::int64_t>::max();
 
-// A phase starts after step `after`. kUndecidedStep: the step is not decided yet.
+// A phase starts after `begin_step` steps, or at a step that is not decided yet if this is kUndecidedStep.
 struct Phase {
-  std::int64_t after = 0, batch = 0, sequence_length = 0;
+  std::int64_t begin_step = 0, batch = 0, sequence_length = 0;
   bool operator==(const Phase&) const = default;
 };
 std::string text(const Phase& from, const Phase& to);  // "batch 8 → 16"
 
 bool is_noise_ramp(const std::string& batch_ramp);
-// The phases in order; the first starts at step 0. Empty strings: no ramp. Throws UsageError for an invalid
-// ramp and for a ramp that does not grow.
+// The phases in order; the first starts at step 0. An empty string means no ramp. Throws UsageError for an
+// invalid ramp and for a ramp that does not grow.
 std::vector<Phase> phases_of(const std::string& batch_ramp, std::int64_t batch,
                              const std::string& sequence_ramp, std::int64_t sequence_length);
-// Sets the first steps of those phases for which they have been decided in the meantime.
+// Replaces the kUndecidedStep of phases, in order, by the steps in `begins` that have been decided since.
 std::vector<Phase> with_decided_starts(std::vector<Phase> phases, const std::vector<std::int64_t>& begins);
-// The phase of the next step after `done` steps.
-const Phase& phase_at(const std::vector<Phase>& phases, std::int64_t done);
+// The phase of the step that follows `num_done_steps` completed steps.
+const Phase& phase_at(const std::vector<Phase>& phases, std::int64_t num_done_steps);
 
-// Called after step `done`: returns the step after which the next phase starts, if it is to start. `begins`
-// as in with_decided_starts; noise: the measured noise scale in samples.
+// Called after step `num_done_steps`: returns the step after which the next phase starts, or nullopt if it
+// is too early to decide. `begins` is as in with_decided_starts; `noise` is the measured noise scale in
+// samples.
 std::optional<std::int64_t> next_phase_start(const std::vector<Phase>& phases,
-                                             const std::vector<std::int64_t>& begins, std::int64_t done,
-                                             std::optional<double> noise);
+                                             const std::vector<std::int64_t>& begins,
+                                             std::int64_t num_done_steps, std::optional<double> noise);
 
-// The same devices and layers with another batch and sequence length. Pipelines keep their shares of the
-// batch, and micro-batches keep their approximate size if their number may change. The result need not be
-// valid: a pipeline may end up without a sequence.
+// The same devices and layers with another batch and sequence length. Pipelines keep their fractions of the
+// batch. Micro-batches keep their approximate size if the schedule permits another number of them. The
+// result need not be valid: a pipeline may end up without a sequence.
 Plan with_batch(Plan plan, std::int64_t batch, std::int64_t sequence_length);
 
 }  // namespace optimus

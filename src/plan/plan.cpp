@@ -50,9 +50,9 @@ template <typename Enum, std::size_t N>
 Enum value_of(const Word<Enum> (&names)[N], const std::string& word, const std::string& setting_name) {
   for (const auto& row : names)
     if (row.word == word) return row.value;
-  const std::vector<std::string> known = all_words(names);
-  throw UserError("{}: {} is not one of {}{}", setting_name, in_quotes(word), join(known, ", "),
-                  did_you_mean(word, known));
+  const std::vector<std::string> known_names = all_words(names);
+  throw UserError("{}: {} is not one of {}{}", setting_name, in_quotes(word), join(known_names, ", "),
+                  did_you_mean(word, known_names));
 }
 
 }  // namespace
@@ -143,7 +143,7 @@ namespace {
 const BlockRun& run_of(const Stage& stage, int block) {
   for (const Chunk& chunk : stage.chunks)
     for (const BlockRun& run : chunk.runs)
-      if (block >= run.first && block < run.first + run.count) return run;
+      if (block >= run.first_block && block < run.first_block + run.count) return run;
   ensure(false, "block {} is not in this stage", block);
   return stage.chunks.front().runs.front();
 }
@@ -157,8 +157,8 @@ Span recompute_group(const ModelSpec& model, const Stage& stage, int block) {
   if (run.strategy.recompute != RecomputeMode::full || block_kind(model, block) != BlockKind::layer)
     return {block, block + 1};
   const auto is_layer = [&](int b) { return block_kind(model, b) == BlockKind::layer; };
-  const int first = is_layer(run.first) ? run.first : run.first + 1;
-  int end = run.first + run.count;
+  const int first = is_layer(run.first_block) ? run.first_block : run.first_block + 1;
+  int end = run.first_block + run.count;
   if (!is_layer(end - 1)) --end;
   const int size = run.strategy.recompute_layers, begin = first + (block - first) / size * size;
   return {begin, std::min(begin + size, end)};

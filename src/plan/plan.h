@@ -1,13 +1,13 @@
-// Plan: which device computes which part of the training. Plain data that every component reads that runs,
-// times, moves or exports a training.
+// Plan: which device computes which part of the training. Plain data; every component that runs, times,
+// moves or exports a training reads it.
 //
 //   batch ─┬─ pipeline 0: micro-batches ── stage 0 ── stage 1 ── …   each stage: devices and chunks of blocks
 //          └─ pipeline 1: micro-batches ── stage 0 ── …              each run of blocks: a LayerStrategy
 //
 // A micro-batch belongs to one pipeline. Inside a stage every layer splits the micro-batch's samples (dp),
 // positions (cp) and features (tp) over all devices of the stage: dp = devices / (tp * cp). Ordinary data
-// parallelism is a stage of several replicas. Several pipelines serve pipelines of different depth, speed or
-// network island.
+// parallelism is a stage of several replicas. Several pipelines are for devices that call for different
+// depths or speeds, or that are in different islands.
 //
 // Devices are virtual; a DeviceMap (cluster) maps them to physical ones. Read next: plan/validate.h (what
 // makes a plan valid), plan/plan_json.h (its file), plan/layouts.h (which device stores which parameters).
@@ -24,37 +24,37 @@ namespace optimus {
 enum class Schedule { gpipe, one_f_one_b, interleaved, zero_bubble, pipedream, pipemare };
 enum class Precision { fp64, fp32, bf16, fp16, fp8 };
 
-// How one layer is split over the devices of its stage. Device i of the stage is tensor part i % tp, context
-// part i / tp % cp, data part i / (tp * cp). In an MoE layer each device routes its own positions. `ep`
-// neighbouring devices, whichever tp, cp or dp parts they are, share the experts: device i stores the (i %
-// ep)-th part of them, and the devices exchange tokens. Experts are never cut; tp above 1 requires
-// sequence_parallel there.
+// How one layer is split over the devices of its stage. Device i of the stage is tensor part i % tp,
+// context part i / tp % cp, data part i / (tp * cp). In an MoE layer each device routes its own positions.
+// `ep` neighbouring devices, whichever tp, cp or dp parts they are, share the experts: device i stores the
+// (i % ep)-th part of them, and the devices exchange tokens. A single expert is never split; an MoE layer
+// with tp above 1 requires sequence_parallel.
 struct LayerStrategy {
-  int tp = 1;                      // tensor parallel: heads, ffn columns and vocabulary are cut
-  bool sequence_parallel = false;  // norms and residuals are cut along positions over the tp devices
-  int cp = 1;                      // context parallel: positions are cut, attention is computed in a ring
-  int ep = 1;           // expert parallel: devices over which the experts are distributed; 1 for dense models
-  int zero = 0;         // 0 nothing sharded; 1 optimizer; 2 also gradients; 3 also parameters
-  int shard_group = 0;  // devices that share one copy of the state; 0: all dp * cp (full sharding)
+  int tp = 1;                      // tensor parallel: heads, ffn columns and vocabulary are split
+  bool sequence_parallel = false;  // norms and residuals are split by positions over the tp devices
+  int cp = 1;                      // context parallel: positions are split, attention is computed in a ring
+  int ep = 1;    // expert parallel: devices over which the experts are distributed; 1 for dense models
+  int zero = 0;  // ZeRO stage: 0 shards nothing; 1 the optimizer state; 2 also gradients; 3 also parameters
+  int shard_group = 0;  // devices that share one copy of the state; 0 for all dp * cp (full sharding)
   RecomputeMode recompute = RecomputeMode::none;
-  int recompute_layers =
-      1;  // full recompute: consecutive layers that are recomputed together from one saved input
-  bool offload = false;  // optimizer state in host memory
+  // full recompute: number of consecutive layers that are recomputed together from one saved input
+  int recompute_layers = 1;
+  bool offload = false;  // optimizer state is stored in host memory
   bool operator==(const LayerStrategy&) const = default;
 };
 
 // Consecutive blocks [first, first + count) of the model with one strategy. Block 0 is the embedding, the
 // last block is the head.
 struct BlockRun {
-  int first = 0, count = 0;
+  int first_block = 0, count = 0;
   LayerStrategy strategy;
   bool operator==(const BlockRun&) const = default;
 };
 
 struct Chunk {
   std::vector<BlockRun> runs;  // contiguous
-  int first() const { return runs.front().first; }
-  int end() const { return runs.back().first + runs.back().count; }
+  int first_block() const { return runs.front().first_block; }
+  int end_block() const { return runs.back().first_block + runs.back().count; }
   bool operator==(const Chunk&) const = default;
 };
 
@@ -68,30 +68,33 @@ struct Stage {
 
 struct Pipeline {
   std::vector<Stage> stages;
-  std::vector<int> microbatches;  // sequences in each micro-batch; may differ
+  std::vector<int> microbatches;  // number of sequences of each micro-batch; may differ
   bool operator==(const Pipeline&) const = default;
 };
 
 // fp8 GEMMs (plan/fp8.h). The blocks listed here compute in fp8 in any precision except fp16. Precision fp8
-// is bf16 with some blocks in fp8. Fp8Scaling: the scales of inputs and gradients come from the steps of a
-// window, or from the current tensor of one micro-batch. Scales of weights always come from the window.
+// is bf16 with some blocks in fp8. Fp8Scaling specifies whether the scales of inputs and gradients come
+// from the steps of a window or from the current tensor of one micro-batch. Scales of weights always come
+// from the window.
 enum class Fp8Scaling { window, current };
 struct Fp8Plan {
-  std::vector<int> blocks;  // layers in order; empty: precision fp8 chooses them, other precisions use none
-  int window = 16;          // number of steps whose maxima determine a scale
+  // block indices in ascending order; if empty, precision fp8 chooses them and other precisions use none
+  std::vector<int> blocks;
+  int window = 16;  // number of steps whose maxima determine a scale
   Fp8Scaling scaling = Fp8Scaling::window;
   bool operator==(const Fp8Plan&) const = default;
 };
 
 struct Plan {
   std::string model;   // display name
-  int num_blocks = 0;  // layers + 2; for a custom model the number of its blocks
+  int num_blocks = 0;  // layers + 2; in a custom model, the number of its blocks
   std::int64_t batch = 0, sequence_length = 0;
   Schedule schedule = Schedule::one_f_one_b;
   Precision precision = Precision::bf16;
-  Precision accumulators = Precision::fp32;  // of gradients: fp32, or the plan's own precision
-  // Sharded state has a redundant copy: the owner of shard (s + copy_distance) mod shards receives the
-  // reduced gradient of shard s of its group and repeats the update. 0: no copy.
+  // precision in which gradients are accumulated: fp32, or the plan's own precision
+  Precision accumulators = Precision::fp32;
+  // If not 0, sharded state has a redundant copy: the owner of shard (s + copy_distance) mod shards
+  // receives the reduced gradient of shard s of its group and repeats the update.
   int copy_distance = 0;
   Fp8Plan fp8;
   std::vector<Pipeline> pipelines;
@@ -110,23 +113,23 @@ Precision parse_precision(const std::string& word, const std::string& setting_na
 RecomputeMode parse_recompute(const std::string& word, const std::string& setting_name);
 // PipeDream and PipeMare: weights change while micro-batches are in flight.
 bool is_asynchronous(Schedule schedule);
-int bytes_of(
-    Precision precision);  // of one element; fp8 computes in 1 byte but stores activations and weights in 2
+// Bytes of one element; fp8 computes in 1 byte but stores activations and weights in 2.
+int bytes_of(Precision precision);
 
-// Limits of a plan: more devices, or more micro-batches in total, are refused before memory is allocated for
-// them.
+// Limits of a plan: more devices, or more micro-batches in total, are rejected before memory is allocated
+// for them.
 inline constexpr int kMaxPlanDevices = 1'000'000, kMaxMicrobatches = 10'000'000;
 
 int num_devices(const Plan& plan);
 bool has_device(const Plan& plan, int device);
-// One more than the highest device number in the plan.
+// One more than the highest device index in the plan.
 int num_device_numbers(const Plan& plan);
 int data_parallel(const Stage& stage, const LayerStrategy& strategy);  // dp = devices / (tp * cp)
-int shard_count(const Stage& stage,
-                const LayerStrategy& strategy);  // devices that share one copy of the state
-// The same for the experts of an MoE layer: the devices with the same part of the experts that share one copy
-// of them. They span the shard group, which contains `ep` times fewer copies of an expert than of the other
-// parameters.
+// Devices that share one copy of the state.
+int shard_count(const Stage& stage, const LayerStrategy& strategy);
+// The same for the experts of an MoE layer: the number of devices that store the same part of the experts
+// and share one copy of it. They span the shard group, which contains `ep` times fewer copies of an expert
+// than of the other parameters.
 int expert_shard_count(const Stage& stage, const LayerStrategy& strategy);
 
 // The position of a device in the plan.
@@ -138,12 +141,12 @@ struct PlanLocation {
 PlanLocation location_of(const Plan& plan, int device);
 const LayerStrategy& strategy_of(const Stage& stage, int block);
 // The blocks of the layer's run that are recomputed together with it, beginning with the one whose input is
-// saved. For a block that is not recomputed: only this block.
+// saved. Contains only `block` if it is not recomputed.
 Span recompute_group(const ModelSpec& model, const Stage& stage, int block);
 
-// A plan of equal stages in one pipeline: the usual pp x tp x cp x dp grid on devices 0 …. Blocks are
-// distributed evenly (the embedding belongs to the first layers, the head to the last). Micro-batches have dp
-// * microbatch sequences; the last one is smaller if they do not divide the batch.
+// The parameters of a plan of equal stages in one pipeline: the usual pp x tp x cp x dp grid on devices 0
+// …. Blocks are distributed evenly (the embedding belongs to the first layers, the head to the last).
+// Micro-batches have dp * microbatch sequences; the last one is smaller if they do not divide the batch.
 struct UniformPlan {
   int pp = 1, dp = 1, chunks = 1;
   LayerStrategy strategy{};

@@ -14,8 +14,8 @@ namespace {
 OrderedJson strategy_json(const BlockRun& run) {
   const LayerStrategy& s = run.strategy;
   OrderedJson json;
-  json["blocks"] = run.count == 1 ? std::to_string(run.first)
-                                  : fmt::format("{}..{}", run.first, run.first + run.count - 1);
+  json["blocks"] = run.count == 1 ? std::to_string(run.first_block)
+                                  : fmt::format("{}..{}", run.first_block, run.first_block + run.count - 1);
   if (s.tp != 1) json["tp"] = s.tp;
   if (s.sequence_parallel) json["sequence_parallel"] = true;
   if (s.cp != 1) json["cp"] = s.cp;
@@ -40,10 +40,10 @@ BlockRun parse_run(const JsonView& json) {
   json.allow_only(keys);
   BlockRun run;
   const JsonView blocks = json.at("blocks");
-  const std::vector<int> numbers = parse_ranges(blocks.text(), blocks.where());
-  run.first = numbers.front(), run.count = static_cast<int>(numbers.size());
+  const std::vector<int> numbers = parse_ranges(blocks.text(), blocks.location());
+  run.first_block = numbers.front(), run.count = static_cast<int>(numbers.size());
   for (int i = 0; i < run.count; ++i)
-    if (numbers[static_cast<std::size_t>(i)] != run.first + i)
+    if (numbers[static_cast<std::size_t>(i)] != run.first_block + i)
       blocks.refuse("one range of consecutive blocks, such as 0..7");
   LayerStrategy& s = run.strategy;
   s.tp = small_integer(json, "tp", 1);
@@ -52,7 +52,7 @@ BlockRun parse_run(const JsonView& json) {
   s.ep = small_integer(json, "ep", 1);
   s.zero = small_integer(json, "zero", 0);
   s.shard_group = small_integer(json, "shard_group", 0);
-  if (const auto mode = json.find("recompute")) s.recompute = parse_recompute(mode->text(), mode->where());
+  if (const auto mode = json.find("recompute")) s.recompute = parse_recompute(mode->text(), mode->location());
   s.recompute_layers = small_integer(json, "recompute_layers", 1);
   s.offload = json.boolean_or("offload", false);
   return run;
@@ -87,7 +87,7 @@ Stage parse_stage(const JsonView& json) {
   static const std::vector<std::string> keys = {"devices", "layers", "chunks"};
   json.allow_only(keys);
   Stage stage;
-  stage.devices = parse_ranges(json.at("devices").text(), json.at("devices").where());
+  stage.devices = parse_ranges(json.at("devices").text(), json.at("devices").location());
   if (json.find("layers") && json.find("chunks"))
     json.refuse("a stage with either layers or chunks, not both");
   if (const auto chunks = json.find("chunks"))
@@ -147,7 +147,7 @@ Fp8Plan parse_fp8(const JsonView& json) {
   static const std::vector<std::string> keys = {"blocks", "window", "scales"};
   json.allow_only(keys);
   Fp8Plan fp8;
-  if (const auto blocks = json.find("blocks")) fp8.blocks = parse_ranges(blocks->text(), blocks->where());
+  if (const auto blocks = json.find("blocks")) fp8.blocks = parse_ranges(blocks->text(), blocks->location());
   fp8.window = small_integer(json, "window", fp8.window);
   if (const auto word = json.find("scales")) {
     if (word->text() != text(Fp8Scaling::window) && word->text() != text(Fp8Scaling::current))
@@ -171,19 +171,19 @@ Plan plan_from(const JsonView& json) {
   if (json.at("format").text() != "optimus-plan") json.at("format").refuse("\"optimus-plan\"");
   const auto version = json.at("version").integer();
   if (version < 1 || version > kPlanVersion)
-    throw UserError("{}: unsupported version {}; this program reads versions 1 to {}", json.where(), version,
-                    kPlanVersion);
+    throw UserError("{}: unsupported version {}; this program reads versions 1 to {}", json.location(),
+                    version, kPlanVersion);
   json.allow_only(keys);
   Plan plan;
   plan.model = json.text_or("model", "");
   plan.num_blocks = static_cast<int>(json.at("blocks").integer(1, 1'000'000));
   plan.batch = json.at("batch").integer(1, 1'000'000'000'000);
   plan.sequence_length = json.at("sequence_length").integer(1, 1'000'000'000'000);
-  plan.schedule = parse_schedule(json.at("schedule").text(), json.at("schedule").where());
-  plan.precision = parse_precision(json.at("precision").text(), json.at("precision").where());
+  plan.schedule = parse_schedule(json.at("schedule").text(), json.at("schedule").location());
+  plan.precision = parse_precision(json.at("precision").text(), json.at("precision").location());
   plan.accumulators = plan.precision == Precision::fp64 ? Precision::fp64 : Precision::fp32;
   if (const auto word = json.find("accumulators"))
-    plan.accumulators = parse_precision(word->text(), word->where());
+    plan.accumulators = parse_precision(word->text(), word->location());
   plan.copy_distance = parse_copy_distance(json);
   if (const auto narrow = json.find("fp8")) plan.fp8 = parse_fp8(*narrow);
   std::size_t microbatches = 0, devices = 0;

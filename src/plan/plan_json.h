@@ -1,6 +1,6 @@
-// The plan's file: readable, stable, versioned JSON (docs/use/plan-file.md). Fields with default values are
-// omitted, devices and blocks are written as ranges ("0..7"), and equal micro-batches are counted, so the
-// plan of 100,000 devices is about a page long.
+// The plan file: readable, stable, versioned JSON (docs/use/plan-file.md). Fields with default values are
+// omitted, devices and blocks are written as ranges ("0..7"), and equal micro-batches are written as a
+// count, so the plan of 100,000 devices is about a page long.
 #pragma once
 
 #include <string>
@@ -21,8 +21,9 @@ std::string plan_text(const Plan& plan);  // content of the file
 Plan parse_plan(std::string_view text, const std::string& source);
 Plan read_plan(const Path& path);
 
-// 16 hexadecimal digits over the file's content in version 1, without the model's name. Equal plans have
-// equal hashes, whatever the version of their files.
+// A hash of the file's content in version 1, without the model's name, in 16 hexadecimal digits. Equal plans have
+// equal
+// hashes, whatever the version of their files.
 std::string plan_hash(const Plan& plan);
 
 }  // namespace optimus

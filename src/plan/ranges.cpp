@@ -22,9 +22,9 @@ std::string ranges_text(const std::vector<int>& numbers) {
   return join(parts, ",");
 }
 
-std::vector<int> parse_ranges(const std::string& text, const std::string& where) {
+std::vector<int> parse_ranges(const std::string& text, const std::string& location) {
   const auto refuse = [&]() -> void {
-    throw UserError("{}: expected numbers and ranges such as 0..7,12, got {}", where, in_quotes(text));
+    throw UserError("{}: expected numbers and ranges such as 0..7,12, got {}", location, in_quotes(text));
   };
   const auto number = [&](std::string_view word) {
     int value = 0;
@@ -39,7 +39,7 @@ std::vector<int> parse_ranges(const std::string& text, const std::string& where)
     const int last = dots == std::string::npos ? first : number(std::string_view(part).substr(dots + 2));
     if (last < first) refuse();
     if (last - first >= kMaxPlanDevices || std::ssize(numbers) + last - first >= kMaxPlanDevices)
-      throw UserError("{}: {} has more than {} numbers", where, in_quotes(text), kMaxPlanDevices);
+      throw UserError("{}: {} has more than {} numbers", location, in_quotes(text), kMaxPlanDevices);
     for (int n = first; n <= last; ++n) numbers.push_back(n);
   }
   return numbers;

@@ -8,7 +8,7 @@ namespace optimus {
 
 // "0..7,12" <-> 0 1 2 3 4 5 6 7 12
 std::string ranges_text(const std::vector<int>& numbers);
-// Throws UserError, which names `where`. At most kMaxPlanDevices numbers.
-std::vector<int> parse_ranges(const std::string& text, const std::string& where);
+// Parses at most kMaxPlanDevices numbers. Throws a UserError that names `location`.
+std::vector<int> parse_ranges(const std::string& text, const std::string& location);
 
 }  // namespace optimus

@@ -28,18 +28,18 @@ class Arithmetic {
   std::optional<std::int64_t> value() {
     const auto result = sum(0);
     skip();
-    return at_ == text_.size() ? result : std::nullopt;
+    return offset_ == text_.size() ? result : std::nullopt;
   }
 
  private:
   using Number = std::optional<std::int64_t>;
   void skip() {
-    while (at_ < text_.size() && is_blank(text_[at_])) ++at_;
+    while (offset_ < text_.size() && is_blank(text_[offset_])) ++offset_;
   }
   bool take(char c) {
     skip();
-    if (at_ >= text_.size() || text_[at_] != c) return false;
-    ++at_;
+    if (offset_ >= text_.size() || text_[offset_] != c) return false;
+    ++offset_;
     return true;
   }
   Number atom(int depth) {
@@ -50,9 +50,9 @@ class Arithmetic {
     }
     skip();
     std::int64_t number = 0;
-    const auto [rest, error] = std::from_chars(text_.data() + at_, text_.data() + text_.size(), number);
+    const auto [rest, error] = std::from_chars(text_.data() + offset_, text_.data() + text_.size(), number);
     if (error != std::errc{}) return {};
-    at_ = static_cast<std::size_t>(rest - text_.data());
+    offset_ = static_cast<std::size_t>(rest - text_.data());
     return number;
   }
   Number product(int depth) {
@@ -85,7 +85,7 @@ class Arithmetic {
   }
 
   std::string_view text_;
-  std::size_t at_ = 0;
+  std::size_t offset_ = 0;
 };
 
 using Words = std::vector<std::string>;
@@ -129,7 +129,7 @@ class ShellReader {
   ShellReader(std::string_view text, std::string source) : text_(text), source_(std::move(source)) {}
 
   std::vector<Words> commands() {
-    while (at_ < text_.size()) read_piece();
+    while (offset_ < text_.size()) read_piece();
     end_command();
     return std::move(commands_);
   }
@@ -140,19 +140,21 @@ class ShellReader {
     bool is_array = false;
   };
 
-  char peek(std::size_t ahead = 0) const { return at_ + ahead < text_.size() ? text_[at_ + ahead] : '\0'; }
+  char peek(std::size_t offset = 0) const {
+    return offset_ + offset < text_.size() ? text_[offset_ + offset] : '\0';
+  }
   bool is_continuation() const {
     return peek() == '\\' && (peek(1) == '\n' || (peek(1) == '\r' && peek(2) == '\n'));
   }
 
-  void spend(std::size_t bytes) {
+  void count_expansion(std::size_t bytes) {
     if ((spent_ += bytes + 1) > kMaxExpandedBytes)
       throw UserError("{}: expands to more than {} MiB; this is not a launch script", source_,
                       kMaxExpandedBytes >> 20);
   }
 
   void skip_comment() {
-    while (at_ < text_.size() && text_[at_] != '\n') ++at_;
+    while (offset_ < text_.size() && text_[offset_] != '\n') ++offset_;
   }
 
   void end_command() {
@@ -163,20 +165,20 @@ class ShellReader {
   // Reads one word, separator, comment or assignment.
   void read_piece() {
     if (is_continuation()) {
-      at_ += peek(1) == '\n' ? 2 : 3;
+      offset_ += peek(1) == '\n' ? 2 : 3;
     } else if (is_blank(peek())) {
-      ++at_;
+      ++offset_;
     } else if (peek() == '#') {
       skip_comment();
     } else if (is_separator(peek())) {
-      ++at_;
+      ++offset_;
       end_command();
     } else if (!read_assignment()) {
       const Words words = read_word();
       const bool is_redirected = (peek() == '>' || peek() == '<') && words.size() == 1 &&
                                  words.front().find_first_not_of("0123456789") == std::string::npos;
       if (is_redirected) return;  // the 2 of 2>&1
-      for (const std::string& word : words) spend(word.size());
+      for (const std::string& word : words) count_expansion(word.size());
       command_.insert(command_.end(), words.begin(), words.end());
       drop_keyword();
     }
@@ -194,14 +196,14 @@ class ShellReader {
 
   bool read_assignment() {
     if (!command_.empty() || !is_name_start(peek())) return false;
-    std::size_t end = at_;
+    std::size_t end = offset_;
     while (end < text_.size() && is_name_part(text_[end])) ++end;
     const bool adds = text_.substr(end, 2) == "+=";
     if (!adds && text_.substr(end, 1) != "=") return false;
-    const std::string name(text_.substr(at_, end - at_));
-    at_ = end + (adds ? 2 : 1);
+    const std::string name(text_.substr(offset_, end - offset_));
+    offset_ = end + (adds ? 2 : 1);
     Value value = peek() == '(' ? read_array() : Value{{join(read_word(), " ")}, false};
-    for (const std::string& word : value.words) spend(word.size());
+    for (const std::string& word : value.words) count_expansion(word.size());
     Value& target = variables_[name];
     if (!adds) {
       target = std::move(value);
@@ -210,32 +212,32 @@ class ShellReader {
       target.words.insert(target.words.end(), value.words.begin(), value.words.end());
     } else {
       target.words = {join(target.words, " ") + join(value.words, " ")};
-      spend(target.words.front().size());
+      count_expansion(target.words.front().size());
     }
     return true;
   }
 
   Value read_array() {
     Value value{{}, true};
-    ++at_;
-    while (at_ < text_.size() && peek() != ')') {
+    ++offset_;
+    while (offset_ < text_.size() && peek() != ')') {
       if (is_continuation() || is_blank(peek()) || is_separator(peek())) {
-        ++at_;
+        ++offset_;
       } else if (peek() == '#') {
         skip_comment();
       } else {
         const Words words = read_word();
-        for (const std::string& word : words) spend(word.size());
+        for (const std::string& word : words) count_expansion(word.size());
         value.words.insert(value.words.end(), words.begin(), words.end());
       }
     }
-    if (at_ < text_.size()) ++at_;
+    if (offset_ < text_.size()) ++offset_;
     return value;
   }
 
   Words read_word() {
     WordBuilder word;
-    while (at_ < text_.size() && !is_blank(peek()) && !is_separator(peek()) && !is_continuation())
+    while (offset_ < text_.size() && !is_blank(peek()) && !is_separator(peek()) && !is_continuation())
       read_part(word, false);
     return word.take();
   }
@@ -244,50 +246,50 @@ class ShellReader {
   void read_part(WordBuilder& word, bool is_quoted) {
     const char c = peek();
     if (c == '\\') {
-      ++at_;
-      if (at_ < text_.size()) word.add(text_.substr(at_++, 1));
+      ++offset_;
+      if (offset_ < text_.size()) word.add(text_.substr(offset_++, 1));
     } else if (c == '\'' && !is_quoted) {
-      const std::size_t end = std::min(text_.find('\'', at_ + 1), text_.size());
-      word.add(text_.substr(at_ + 1, end - at_ - 1));
-      at_ = std::min(end + 1, text_.size());
+      const std::size_t end = std::min(text_.find('\'', offset_ + 1), text_.size());
+      word.add(text_.substr(offset_ + 1, end - offset_ - 1));
+      offset_ = std::min(end + 1, text_.size());
     } else if (c == '"' && !is_quoted) {
       read_quotation(word);
     } else if (c == '$') {
       read_dollar(word, is_quoted);
     } else if (c == '`') {
-      at_ = std::min(text_.find('`', at_ + 1), text_.size());
-      if (at_ < text_.size()) ++at_;
+      offset_ = std::min(text_.find('`', offset_ + 1), text_.size());
+      if (offset_ < text_.size()) ++offset_;
     } else {
-      word.add(text_.substr(at_++, 1));
+      word.add(text_.substr(offset_++, 1));
     }
   }
 
   void read_quotation(WordBuilder& word) {
     word.mark();
-    ++at_;
-    while (at_ < text_.size() && peek() != '"')
+    ++offset_;
+    while (offset_ < text_.size() && peek() != '"')
       if (is_continuation())
-        at_ += peek(1) == '\n' ? 2 : 3;
+        offset_ += peek(1) == '\n' ? 2 : 3;
       else
         read_part(word, true);
-    if (at_ < text_.size()) ++at_;
+    if (offset_ < text_.size()) ++offset_;
   }
 
   void read_dollar(WordBuilder& word, bool is_quoted) {
-    const std::size_t begin = at_++;
+    const std::size_t begin = offset_++;
     if (peek() == '(') {
       read_parentheses(word, begin);
     } else if (peek() == '{') {
       read_braces(word, is_quoted);
     } else if (is_name_start(peek())) {
-      std::size_t end = at_;
+      std::size_t end = offset_;
       while (end < text_.size() && is_name_part(text_[end])) ++end;
-      const std::string name(text_.substr(at_, end - at_));
-      at_ = end;
+      const std::string name(text_.substr(offset_, end - offset_));
+      offset_ = end;
       put_variable(word, name, is_quoted, text_.substr(begin, end - begin));
-    } else if (at_ < text_.size() &&
+    } else if (offset_ < text_.size() &&
                std::string_view("@*#?$!0123456789").find(peek()) != std::string_view::npos) {
-      ++at_;  // arguments of the script itself, which are unknown
+      ++offset_;  // arguments of the script itself, which are unknown
     } else {
       word.add("$");
     }
@@ -296,14 +298,14 @@ class ShellReader {
   // $(command) is not run and stays as written; $((a * b)) is evaluated.
   void read_parentheses(WordBuilder& word, std::size_t begin) {
     int depth = 0;
-    const std::size_t open = at_;
-    for (; at_ < text_.size(); ++at_) {
+    const std::size_t open = offset_;
+    for (; offset_ < text_.size(); ++offset_) {
       if (peek() == '(') ++depth;
       if (peek() == ')' && --depth == 0) break;
     }
-    if (at_ < text_.size()) ++at_;
-    const std::string_view whole = text_.substr(begin, at_ - begin);
-    const std::string_view inner = text_.substr(open, at_ - open);
+    if (offset_ < text_.size()) ++offset_;
+    const std::string_view whole = text_.substr(begin, offset_ - begin);
+    const std::string_view inner = text_.substr(open, offset_ - open);
     if (starts_with(inner, "((") && ends_with(inner, "))") && inner.size() >= 4) {
       const std::string expression = join(expanded(inner.substr(2, inner.size() - 4), true), " ");
       if (const auto value = Arithmetic(with_values(expression)).value())
@@ -322,7 +324,7 @@ class ShellReader {
       const std::string part = expression.substr(i, end - i);
       const auto found = variables_.find(part);
       result += found == variables_.end() ? part : join(found->second.words, " ");
-      spend(result.size() > kMaxExpandedBytes ? result.size() : 0);
+      count_expansion(result.size() > kMaxExpandedBytes ? result.size() : 0);
       i = end;
     }
     return result;
@@ -331,42 +333,42 @@ class ShellReader {
   // Skips to the brace that closes the one at at_. Braces in quotes and after a backslash are ignored.
   void skip_braces(bool is_quoted) {
     int depth = 0;
-    for (; at_ < text_.size(); ++at_) {
+    for (; offset_ < text_.size(); ++offset_) {
       if (peek() == '\\') {
-        ++at_;
+        ++offset_;
       } else if (peek() == '\'' && !is_quoted) {
-        at_ = std::min(text_.find('\'', at_ + 1), text_.size());
+        offset_ = std::min(text_.find('\'', offset_ + 1), text_.size());
       } else if (peek() == '{') {
         ++depth;
       } else if (peek() == '}' && --depth == 0) {
         return;
       }
     }
-    at_ = text_.size();
+    offset_ = text_.size();
   }
 
   void read_braces(WordBuilder& word, bool is_quoted) {
-    const std::size_t begin = at_ - 1;
+    const std::size_t begin = offset_ - 1;
     skip_braces(is_quoted);
-    const std::string_view inner = text_.substr(begin + 2, at_ - std::min(at_, begin + 2));
-    if (at_ < text_.size()) ++at_;
+    const std::string_view inner = text_.substr(begin + 2, offset_ - std::min(offset_, begin + 2));
+    if (offset_ < text_.size()) ++offset_;
     std::size_t end = 0;
     while (end < inner.size() && is_name_part(inner[end])) ++end;
     const std::string name(inner.substr(0, end));
-    std::string_view rest = inner.substr(end);
-    if (starts_with(rest, "[@]") || starts_with(rest, "[*]")) rest.remove_prefix(3);
-    if (variables_.contains(name) || rest.empty())
-      return put_variable(word, name, is_quoted, text_.substr(begin, at_ - begin));
-    if (starts_with(rest, ":")) rest.remove_prefix(1);
-    if (rest.empty() || (rest[0] != '-' && rest[0] != '=')) return;
-    const Words otherwise = expanded(rest.substr(1), is_quoted);
+    std::string_view remainder = inner.substr(end);
+    if (starts_with(remainder, "[@]") || starts_with(remainder, "[*]")) remainder.remove_prefix(3);
+    if (variables_.contains(name) || remainder.empty())
+      return put_variable(word, name, is_quoted, text_.substr(begin, offset_ - begin));
+    if (starts_with(remainder, ":")) remainder.remove_prefix(1);
+    if (remainder.empty() || (remainder[0] != '-' && remainder[0] != '=')) return;
+    const Words otherwise = expanded(remainder.substr(1), is_quoted);
     word.add_words(otherwise);
   }
 
   void put_variable(WordBuilder& word, const std::string& name, bool is_quoted, std::string_view written) {
     const auto found = variables_.find(name);
     if (found == variables_.end()) return word.add(written);
-    for (const std::string& part : found->second.words) spend(part.size());
+    for (const std::string& part : found->second.words) count_expansion(part.size());
     if (found->second.is_array) return word.add_words(found->second.words);
     const std::string& value = found->second.words.front();
     is_quoted ? word.add(value) : word.add_split(value);
@@ -376,16 +378,16 @@ class ShellReader {
   Words expanded(std::string_view part, bool is_quoted) {
     if (++depth_ > kMaxDepth) throw UserError("{}: expressions nested deeper than {}", source_, kMaxDepth);
     const std::string_view whole = std::exchange(text_, part);
-    const std::size_t at = std::exchange(at_, 0);
+    const std::size_t at = std::exchange(offset_, 0);
     WordBuilder word;
-    while (at_ < text_.size()) read_part(word, is_quoted && peek() != '"');
-    text_ = whole, at_ = at, --depth_;
+    while (offset_ < text_.size()) read_part(word, is_quoted && peek() != '"');
+    text_ = whole, offset_ = at, --depth_;
     return word.take();
   }
 
   std::string_view text_;
   std::string source_;
-  std::size_t at_ = 0, spent_ = 0;
+  std::size_t offset_ = 0, spent_ = 0;
   int depth_ = 0;
   std::map<std::string, Value> variables_;
   Words command_;
@@ -404,25 +406,25 @@ std::size_t program_at(const Words& command) {
 
 LaunchLine launch_line(std::string_view text, const std::string& source) {
   const std::vector<Words> commands = ShellReader(text, source).commands();
-  LaunchLine best, bare_arguments;
-  std::size_t most = 0;
+  LaunchLine best_launch, bare_arguments;
+  std::size_t maximum = 0;
   for (const Words& command : commands) {
     const std::size_t program = program_at(command);
     if (program < command.size()) {
       const auto begin = command.begin() + static_cast<std::ptrdiff_t>(program) + 1;
       const auto flags = static_cast<std::size_t>(std::count_if(begin, command.end(), is_flag));
-      if (flags < most || flags == 0) continue;
-      most = flags;
-      best = {{command.begin(), begin}, {begin, command.end()}};
+      if (flags < maximum || flags == 0) continue;
+      maximum = flags;
+      best_launch = {{command.begin(), begin}, {begin, command.end()}};
     } else if (is_flag(command.front())) {
       bare_arguments.arguments.insert(bare_arguments.arguments.end(), command.begin(), command.end());
     }
   }
-  if (best.arguments.empty()) best = bare_arguments;
-  if (best.arguments.empty())
+  if (best_launch.arguments.empty()) best_launch = bare_arguments;
+  if (best_launch.arguments.empty())
     throw UserError("{}: found no training program with arguments; specify a launch script or its arguments",
                     source);
-  return best;
+  return best_launch;
 }
 
 }  // namespace optimus

@@ -8,8 +8,8 @@
 
 namespace optimus {
 
-// The first violated rule as a sentence; empty if the plan is valid. Checks only the plan: sizes, blocks,
-// devices, strategies, schedule. O(devices + micro-batches).
+// The first violated rule as a sentence; nullopt if the plan is valid. Checks only the plan itself: sizes,
+// blocks, devices, strategies, schedule. O(devices + micro-batches).
 std::optional<std::string> find_problem(const Plan& plan);
 // Also checks that the plan fits the model: blocks, heads, positions.
 std::optional<std::string> find_problem(const Plan& plan, const ModelSpec& model);

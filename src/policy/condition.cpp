@@ -23,7 +23,7 @@ constexpr std::array<CauseWords, 8> kCauses = {{{"device", "slow device"},
                                                 {"uneven_lengths", "uneven lengths"},
                                                 {"memory", "growing memory of stage"}}};
 
-// The location of a node: its group, and its number within the group.
+// The location of a node: its node group, its index within the group, and its devices.
 struct NodePlace {
   std::size_t group = 0;
   int node = 0, first_device = 0, devices = 0;
@@ -42,21 +42,23 @@ NodePlace place_of_node(const HardwareProfile& profile, int node) {
   throw UserError("{}: there is no node {}; it has {} nodes", profile.name, node, first_node);
 }
 
-// Splits the group into up to three groups, so that the node is a group of its own. Returns the index of that
-// group.
-std::size_t cut_out(HardwareProfile& profile, const NodePlace& at) {
-  const NodeGroup whole = profile.groups[at.group];
-  if (whole.devices_per_domain > whole.devices_per_node || whole.num_nodes() == 1) return at.group;
-  const int before = at.node * whole.devices_per_node, after = whole.num_devices - before - at.devices;
+// Splits the node's group into up to three groups, so that the node is a group of its own. Returns the
+// index of that group, or of the unchanged group if it cannot be split or contains only this node.
+std::size_t cut_out(HardwareProfile& profile, const NodePlace& node_place) {
+  const NodeGroup full_group = profile.groups[node_place.group];
+  if (full_group.devices_per_domain > full_group.devices_per_node || full_group.num_nodes() == 1)
+    return node_place.group;
+  const int num_before = node_place.node * full_group.devices_per_node,
+            after = full_group.num_devices - num_before - node_place.devices;
   std::vector<NodeGroup> parts;
-  for (const int devices : {before, at.devices, after}) {
+  for (const int devices : {num_before, node_place.devices, after}) {
     if (devices == 0) continue;
-    parts.push_back(whole);
+    parts.push_back(full_group);
     parts.back().num_devices = devices;
   }
-  const auto place = profile.groups.begin() + static_cast<std::ptrdiff_t>(at.group);
+  const auto place = profile.groups.begin() + static_cast<std::ptrdiff_t>(node_place.group);
   profile.groups.insert(profile.groups.erase(place), parts.begin(), parts.end());
-  return at.group + (before > 0 ? 1 : 0);
+  return node_place.group + (num_before > 0 ? 1 : 0);
 }
 
 }  // namespace
@@ -65,12 +67,12 @@ std::string text(Cause cause) { return kCauses[static_cast<std::size_t>(cause)].
 std::string word_of(Cause cause) { return kCauses[static_cast<std::size_t>(cause)].word; }
 
 Cause parse_cause(const std::string& word, const std::string& setting_name) {
-  std::string known;
+  std::string known_words;
   for (std::size_t i = 0; i < kCauses.size(); ++i) {
     if (word == kCauses[i].word) return static_cast<Cause>(i);
-    known += (i > 0 ? ", " : "") + std::string(kCauses[i].word);
+    known_words += (i > 0 ? ", " : "") + std::string(kCauses[i].word);
   }
-  throw UserError("{}: {} is not one of {}", setting_name, in_quotes(word), known);
+  throw UserError("{}: {} is not one of {}", setting_name, in_quotes(word), known_words);
 }
 
 HardwareProfile with_conditions(HardwareProfile profile, const std::vector<Condition>& conditions) {
@@ -81,20 +83,21 @@ HardwareProfile with_conditions(HardwareProfile profile, const std::vector<Condi
   const auto slow_down = [&](int device, double factor) {
     speeds[device] = (speeds.contains(device) ? speeds[device] : 1) / factor;
   };
-  for (const Condition& one : conditions) {
-    if (one.cause == Cause::device) {
-      if (one.where < 0 || one.where >= num_devices)
-        throw UserError("{}: there is no device {}; it has {} devices", profile.name, one.where, num_devices);
-      slow_down(one.where, one.factor);
-    } else if (one.cause == Cause::host) {
-      const NodePlace at = place_of_node(profile, one.where);
+  for (const Condition& condition : conditions) {
+    if (condition.cause == Cause::device) {
+      if (condition.location < 0 || condition.location >= num_devices)
+        throw UserError("{}: there is no device {}; it has {} devices", profile.name, condition.location,
+                        num_devices);
+      slow_down(condition.location, condition.factor);
+    } else if (condition.cause == Cause::host) {
+      const NodePlace at = place_of_node(profile, condition.location);
       for (int device = at.first_device; device < at.first_device + at.devices; ++device)
-        slow_down(device, one.factor);
-    } else if (one.cause == Cause::cluster) {
-      for (int device = 0; device < num_devices; ++device) slow_down(device, one.factor);
-    } else if (one.cause == Cause::link) {
-      const std::size_t group = cut_out(profile, place_of_node(profile, one.where));
-      profile.groups[group].network.nic.bytes_per_second /= one.factor;
+        slow_down(device, condition.factor);
+    } else if (condition.cause == Cause::cluster) {
+      for (int device = 0; device < num_devices; ++device) slow_down(device, condition.factor);
+    } else if (condition.cause == Cause::link) {
+      const std::size_t group = cut_out(profile, place_of_node(profile, condition.location));
+      profile.groups[group].network.nic.bytes_per_second /= condition.factor;
     }
   }
   profile.speed_factors.clear();

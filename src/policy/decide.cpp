@@ -1,4 +1,4 @@
-// Implements decide.h: the simple policies, and the choice among all policies.
+// Implements decide.h: the simple policies, and the dispatch to all policies.
 #include "policy/decide.h"
 
 #include <algorithm>
@@ -10,11 +10,11 @@
 namespace optimus {
 namespace {
 
-constexpr double kNoticeableGain = 0.01;  // part of the step
+constexpr double kNoticeableGain = 0.01;  // fraction of the step time
 
 double speed_of(const PlanOption& option) { return can_run(option) ? 1 / option.step_seconds : 0; }
 
-// The part of the step that the option saves.
+// The fraction of the present step time that the option saves.
 double gain_of(const Situation& situation, std::size_t option) {
   const double now = situation.options.front().step_seconds;
   return now > 0 ? 1 - situation.options[option].step_seconds / now : 1;
@@ -30,16 +30,16 @@ Choice fastest(const Situation& situation) {
 Choice by_threshold(const Policy& policy, const Situation& situation) {
   const Choice best = fastest(situation);
   if (!can_run(situation.options.front())) return best;
-  const bool is_slow =
-      std::any_of(situation.conditions.begin(), situation.conditions.end(),
-                  [&](const OngoingCondition& one) { return one.factor >= policy.condition_threshold; });
+  const bool is_slow = std::any_of(
+      situation.conditions.begin(), situation.conditions.end(),
+      [&](const OngoingCondition& condition) { return condition.factor >= policy.condition_threshold; });
   const double gain = gain_of(situation, best.option);
   if (gain >= policy.threshold || (is_slow && gain > kNoticeableGain)) return best;
   return {0, 0, "gain too small"};
 }
 
-// The work of the window at the option's speed: its pause, and what losses of its devices will cost, are
-// lost.
+// Maximizes the work that an option does within the window, in steps. The pause of the switch and the
+// expected cost of device losses are subtracted from the window.
 Choice by_lookahead(const Policy& policy, const Situation& situation) {
   const double window = policy.lookahead_seconds;
   const auto value = [&](const PlanOption& option, std::size_t i) {
@@ -57,20 +57,20 @@ Choice by_lookahead(const Policy& policy, const Situation& situation) {
 Choice by_malleus(const Policy& policy, const Situation& situation) {
   if (!can_run(situation.options.front())) return fastest(situation);
   bool has_straggler = false;
-  for (const OngoingCondition& one : situation.conditions)
-    has_straggler |=
-        (one.cause == Cause::device || one.cause == Cause::host) && one.factor >= policy.condition_threshold;
+  for (const OngoingCondition& condition : situation.conditions)
+    has_straggler |= (condition.cause == Cause::device || condition.cause == Cause::host) &&
+                     condition.factor >= policy.condition_threshold;
   const Choice best = fastest(situation);
-  // Without conditions it returns to the even plan.
+  // After the conditions have ended, it returns to the even plan.
   const bool is_over = situation.conditions.empty() && gain_of(situation, best.option) > kNoticeableGain;
   return has_straggler || is_over ? best : Choice{0, 0, "no straggler"};
 }
 
 Choice by_oracle(const Situation& situation) {
   if (!can_run(situation.options.front())) return fastest_lasting(situation);
-  const double rest = std::min(situation.true_rest.value_or(0), situation.run_left);
+  const double remainder = std::min(situation.true_rest.value_or(0), situation.run_left);
   const auto best = best_by(situation, [&](const PlanOption&, std::size_t i) {
-    return i == 0 ? 0 : net_gain(situation, i, rest, 0);
+    return i == 0 ? 0 : net_gain(situation, i, remainder, 0);
   });
   return {best.value_or(0), 0, "hindsight"};
 }

@@ -7,8 +7,8 @@
 
 namespace optimus {
 
-// If the present plan cannot run (its step takes 0 seconds), an option that can run is chosen, unless there
-// is none.
+// Returns the policy's choice. If the present plan cannot run (its step time is 0), the choice is an option
+// that can run, unless there is none.
 Choice choose(const Policy& policy, const Situation& situation);
 
 }  // namespace optimus

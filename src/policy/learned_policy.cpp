@@ -11,21 +11,23 @@ namespace {
 
 constexpr float kLeak = 0.05F;
 
-// A feature that exceeds its range in training by more than this part of the range is unfamiliar.
+// A feature that is outside its training range by more than this fraction of the range is unfamiliar.
 constexpr float kSlack = 0.25F;
-// Vetoes a choice whose expected step time exceeds this multiple of the reference: the present plan, the
-// fastest option if the present plan cannot run, and the choice of the rule.
+// A choice is vetoed if its expected step time exceeds this multiple of that of a reference: the present
+// plan (or the fastest option if that plan cannot run), and the rule's choice.
 constexpr double kMostSlower = 1.1;
-// With a condition and a plan that runs, the rule decides about switches with a lower probability.
+// If a condition is in force and the present plan runs, the rule decides about switches with a lower
+// probability than this.
 constexpr double kLeastSure = 0.7;
-// The rule decides after this number of switches whose gains were less than this part of the expected ones.
+// The rule decides if, after this number of judged switches, their gains were less than kLeastGainPart of
+// the expected ones.
 constexpr int kJudged = 4;
 constexpr double kLeastGainPart = 0.25;
 
 float leaky(float x) { return x > 0 ? x : kLeak * x; }
 
-float within(const LearnedPolicy& network, std::size_t feature, float value) {
-  return std::clamp(value, network.low[feature], network.high[feature]);
+float clamp_to_range(const LearnedPolicy& network, std::size_t feature, float value) {
+  return std::clamp(value, network.min_values[feature], network.max_values[feature]);
 }
 
 template <std::size_t Units>
@@ -33,11 +35,12 @@ void add_scaled(std::array<float, Units>& sums, float scale, const float* row) {
   for (std::size_t u = 0; u < Units; ++u) sums[u] += scale * row[u];
 }
 
-// A feature outside of its range in training, as text for users.
+// Describes a feature whose value lies outside of its training range, for users; empty if all are inside.
+// `first`: index of the feature values[0].
 std::optional<std::string> unfamiliar(const LearnedPolicy& network, std::span<const float> values,
                                       std::size_t first) {
   for (std::size_t i = 0; i < values.size(); ++i) {
-    const float low = network.low[first + i], high = network.high[first + i];
+    const float low = network.min_values[first + i], high = network.max_values[first + i];
     const float slack = kSlack * (high - low) + 0.02F;
     if (values[i] < low - slack || values[i] > high + slack)
       return fmt::format("{}: {:.2f}, in training {:.2f} to {:.2f}", feature_names()[first + i], values[i],
@@ -46,8 +49,8 @@ std::optional<std::string> unfamiliar(const LearnedPolicy& network, std::span<co
   return std::nullopt;
 }
 
-// Checks the pause of the fastest option in seconds, because features only contain pauses relative to steps
-// and to the expected duration of conditions.
+// Checks the pause of the fastest option in seconds, because features contain pauses only relative to step
+// times and to the expected duration of conditions.
 std::optional<std::string> too_long_a_pause(const Situation& situation, const FeatureTable& table) {
   constexpr double kMost = (1 + kSlack) * (kLongestSwitch + kLongestMove);
   const auto fastest = std::min_element(table.estimates.begin(), table.estimates.end());
@@ -58,32 +61,32 @@ std::optional<std::string> too_long_a_pause(const Situation& situation, const Fe
                      optimus::text(Seconds(kLongestSwitch + kLongestMove)));
 }
 
-// Whether switches have gained much less than expected, when known errors of predictions are taken into
-// account.
+// Whether switches have gained much less than expected, after the expectation is corrected by the known
+// prediction errors.
 bool has_missed_gains(const Situation& situation) {
   if (situation.num_judged < kJudged) return false;
   const double num = situation.num_judged;
-  const double known = situation.mean_miss * situation.num_missed / (situation.num_missed + 1.0);
-  const double expected = 1 - (1 - situation.gain_promised / num) * std::exp(std::max(0.0, known));
+  const double known_miss = situation.mean_miss * situation.num_missed / (situation.num_missed + 1.0);
+  const double expected = 1 - (1 - situation.gain_promised / num) * std::exp(std::max(0.0, known_miss));
   return situation.gain_measured / num < kLeastGainPart * expected;
 }
 
-// Training trials start with their best plan. So the network has not learned whether another plan is better
-// without a condition, a loss or a switch.
+// Whether nothing has happened in this run yet. Training trials start with their best plan, so the network
+// has not learned whether another plan is better before any condition, loss or switch.
 bool is_untouched(const Situation& situation) {
   constexpr double kNever = 1e8;  // seconds
   return situation.options.front().step_seconds > 0 && situation.conditions.empty() &&
          situation.switches == 0 && situation.since_loss > kNever && situation.since_arrival > kNever;
 }
 
-// Whether the pause costs more than the option can gain until the run ends. The network has not learned this,
-// because features do not contain the end of a trial.
+// Whether the pause costs more than the option can gain until the run ends. The network has not learned to
+// consider this, because features do not contain the end of a trial.
 bool is_too_late(const Policy& policy, const Situation& situation, std::size_t option, double saved) {
   return situation.run_left < Situation{}.run_left &&
          situation.run_left * saved < policy.payback * situation.options[option].pause_seconds;
 }
 
-// The expected step time of an option; empty if the table does not contain it.
+// The expected step time of an option; empty if the table does not contain the option.
 std::optional<double> estimate_of(const FeatureTable& table, std::size_t option) {
   for (std::size_t row = 0; row < table.options.size(); ++row)
     if (table.options[row] == option) return table.estimates[row];
@@ -103,14 +106,14 @@ std::vector<NetworkPass> passes_of(const LearnedPolicy& network, const FeatureTa
   std::array<float, kFirstLayer> shared{};
   add_scaled(shared, 1, numbers + LearnedPolicy::kFirstBias);
   for (std::size_t i = 0; i < kSituationFeatures; ++i)
-    add_scaled(shared, within(network, kOptionFeatures + i, table.situation[i]),
+    add_scaled(shared, clamp_to_range(network, kOptionFeatures + i, table.situation[i]),
                numbers + (kOptionFeatures + i) * kFirstLayer);
   std::vector<NetworkPass> passes(table.rows.size());
   for (std::size_t row = 0; row < passes.size(); ++row) {
     NetworkPass& pass = passes[row];
     pass.first = shared;
     for (std::size_t i = 0; i < kOptionFeatures; ++i)
-      add_scaled(pass.first, within(network, i, table.rows[row][i]), numbers + i * kFirstLayer);
+      add_scaled(pass.first, clamp_to_range(network, i, table.rows[row][i]), numbers + i * kFirstLayer);
     add_scaled(pass.second, 1, numbers + LearnedPolicy::kSecondBias);
     for (std::size_t u = 0; u < kFirstLayer; ++u)
       add_scaled(pass.second, leaky(pass.first[u]), numbers + LearnedPolicy::kSecond + u * kSecondLayer);
@@ -121,11 +124,11 @@ std::vector<NetworkPass> passes_of(const LearnedPolicy& network, const FeatureTa
 }
 
 std::vector<double> probabilities_of(std::span<const NetworkPass> passes) {
-  double most = -1e30, sum = 0;
-  for (const NetworkPass& pass : passes) most = std::max(most, static_cast<double>(pass.score));
+  double maximum = -1e30, sum = 0;
+  for (const NetworkPass& pass : passes) maximum = std::max(maximum, static_cast<double>(pass.score));
   std::vector<double> probabilities;
   for (const NetworkPass& pass : passes)
-    probabilities.push_back(std::exp(pass.score - most)), sum += probabilities.back();
+    probabilities.push_back(std::exp(pass.score - maximum)), sum += probabilities.back();
   for (double& one : probabilities) one /= sum;
   return probabilities;
 }
@@ -136,11 +139,12 @@ namespace {
 struct NetworkChoice {
   std::size_t option = 0, row = 0;
   double probability = 0;
-  double estimate = 0;     // step time of the option
-  double reference = 0;    // step time of the present plan; of the fastest option if it cannot run
-  double most_slower = 1;  // the estimate may be this multiple of the reference
-  bool is_slow = false;    // a condition is in force, and the present plan runs
-  bool is_safer = false;   // a loss undoes fewer steps
+  double estimate = 0;  // expected step time of the chosen option
+  // expected step time of the present plan, or of the fastest option if the present plan cannot run
+  double reference = 0;
+  double most_slower = 1;  // the estimate is vetoed above this multiple of the reference
+  bool is_slow = false;    // a condition is in force, and the present plan can run
+  bool is_safer = false;   // a loss undoes fewer steps than under the present plan
 };
 
 NetworkChoice network_choice(const LearnedPolicy& network, const Situation& situation,
@@ -152,18 +156,18 @@ NetworkChoice network_choice(const LearnedPolicy& network, const Situation& situ
   choice.option = table.options[choice.row];
   choice.probability = probabilities[choice.row];
   choice.estimate = table.estimates[choice.row];
-  const PlanOption& now = situation.options.front();
-  const bool runs = now.step_seconds > 0;
+  const PlanOption& present_option = situation.options.front();
+  const bool runs = present_option.step_seconds > 0;
   choice.reference =
       runs ? table.estimates.front() : *std::min_element(table.estimates.begin(), table.estimates.end());
   choice.is_slow = runs && !situation.conditions.empty();
-  choice.is_safer = situation.options[choice.option].undone_steps < now.undone_steps;
+  choice.is_safer = situation.options[choice.option].undone_steps < present_option.undone_steps;
   // A plan that is expected to be slower is chosen only if a loss undoes fewer of its steps.
   choice.most_slower = runs && !choice.is_safer ? 1 : kMostSlower;
   return choice;
 }
 
-// Why the situation is one that the network has not learned; empty if there is no reason.
+// Why the situation is unlike those in training; empty if there is no reason.
 std::optional<std::string> unlearned(const Policy& policy, const LearnedPolicy& network,
                                      const Situation& situation, const FeatureTable& table,
                                      const NetworkChoice& choice) {
@@ -171,13 +175,13 @@ std::optional<std::string> unlearned(const Policy& policy, const LearnedPolicy& 
     return "too soon after the last switch";
   if (is_untouched(situation)) return "no condition, loss or switch so far";
   if (has_missed_gains(situation)) return "predicted gains were not reached";
-  std::optional<std::string> what = too_long_a_pause(situation, table);
-  if (!what) what = unfamiliar(network, table.situation, kOptionFeatures);
-  if (!what) what = unfamiliar(network, table.rows[choice.row], 0);
-  return what ? std::optional("unfamiliar (" + *what + ")") : std::nullopt;
+  std::optional<std::string> reason = too_long_a_pause(situation, table);
+  if (!reason) reason = unfamiliar(network, table.situation, kOptionFeatures);
+  if (!reason) reason = unfamiliar(network, table.rows[choice.row], 0);
+  return reason ? std::optional("unfamiliar (" + *reason + ")") : std::nullopt;
 }
 
-// Why the choice itself is not followed; empty if it is.
+// Why the network's choice is not followed; empty if it is followed.
 std::optional<std::string> veto(const Policy& policy, const Situation& situation, const FeatureTable& table,
                                 const NetworkChoice& choice, const std::function<Choice()>& rule) {
   if (choice.estimate > choice.most_slower * choice.reference)
@@ -204,9 +208,10 @@ Choice learned_choice(const Policy& policy, const Situation& situation, const st
   if (table.rows.empty()) return {0, 0, "no plan can run"};
   const NetworkChoice choice = network_choice(network, situation, table);
   if (policy.is_guarded) {
-    if (const auto why = unlearned(policy, network, situation, table, choice))
-      return guarded_choice(*why, rule);
-    if (const auto why = veto(policy, situation, table, choice, rule)) return guarded_choice(*why, rule);
+    if (const auto reason = unlearned(policy, network, situation, table, choice))
+      return guarded_choice(*reason, rule);
+    if (const auto reason = veto(policy, situation, table, choice, rule))
+      return guarded_choice(*reason, rule);
   }
   const double gain = choice.reference / choice.estimate - 1;
   return {choice.option, 0,

@@ -1,13 +1,14 @@
 // The learned policy: a small neural network that scores each option of a situation
-// (policy/policy_features.h). The highest score is chosen. Its size does not depend on the cluster. This is
-// inference only, in plain C++: microseconds, deterministic. trials/learning.h trains it.
+// (policy/policy_features.h); the option with the highest score is chosen. The size of the network does not
+// depend on the cluster. Only inference is here, in plain C++; it is deterministic and takes microseconds.
+// trials/learning.h trains the network.
 //
-// Guards (docs/understand/learned-policy.md): the rule decides if the situation lies outside of the training
-// data, if the choice is expected to be slower or is uncertain, or if earlier gains were missed. The reason
-// of the choice names the guard.
+// Guards (docs/understand/learned-policy.md): the rule policy decides instead if the situation lies outside
+// of the training data, if the network's choice is expected to be slower or is uncertain, or if earlier
+// switches missed their gains. The reason of the choice names the guard.
 //
-// A policy file is a safetensors file with three layers and the ranges of the features in training. One is
-// compiled in.
+// A policy file is a safetensors file with the three layers and the range of each feature in training. The
+// shipped policy is compiled in.
 #pragma once
 
 #include <array>
@@ -24,23 +25,25 @@
 
 namespace optimus {
 
-// The longest pause of a switch in training trials, and the longest time to move its state; seconds.
+// The longest pause of a switch, and the longest time to transfer its state, in training trials; seconds.
 inline constexpr double kLongestSwitch = 2, kLongestMove = 60;
 
 inline constexpr std::size_t kFirstLayer = 24, kSecondLayer = 12;
 
-// The weights of the network. Rows of `first` are features, its columns are the units of the first layer; the
-// next layers accordingly. Units have a bias and a leaky ReLU with slope 1 / 20.
+// The weights of the network, as offsets into `numbers`. Rows of the first matrix are features, its columns
+// are the units of the first layer; the second matrix likewise. Units have a bias and a leaky ReLU with
+// slope 1 / 20.
 struct LearnedPolicy {
   static constexpr std::size_t kFirst = 0, kFirstBias = kFeatures * kFirstLayer,
                                kSecond = kFirstBias + kFirstLayer,
                                kSecondBias = kSecond + kFirstLayer * kSecondLayer,
                                kLast = kSecondBias + kSecondLayer, kNumbers = kLast + kSecondLayer;
   std::array<float, kNumbers> numbers{};
-  // Ranges of the features in training. Values outside of them are clamped.
-  std::array<float, kFeatures> low{}, high{};
-  std::map<std::string, std::string> origin{};  // metadata of its training, for users
-  // Whether the features include errors of earlier predictions. False: metadata `without` is `residual`.
+  // The range of each feature in training. Inputs are clamped to it.
+  std::array<float, kFeatures> min_values{}, max_values{};
+  std::map<std::string, std::string> origin{};  // metadata of the policy file: how the policy was trained
+  // Whether the features include the errors of earlier predictions. False if the metadata entry `without`
+  // is `residual`.
   bool sees_misses = true;
 
   FeatureTable features(const Situation& situation) const {
@@ -50,26 +53,27 @@ struct LearnedPolicy {
 // The metadata key and value for sees_misses = false.
 inline constexpr const char *kWithout = "without", *kResidual = "residual";
 
-// The activations for one option, saved for training.
+// The activations of the network for one option, kept for the backward pass in training.
 struct NetworkPass {
   std::array<float, kFirstLayer> first{};
   std::array<float, kSecondLayer> second{};
   float score = 0;
 };
-// For all rows of a table. The situation's part of the first layer is computed once.
+// Evaluates the network for all rows of the table. The contribution of the situation's features to the
+// first layer is computed once.
 std::vector<NetworkPass> passes_of(const LearnedPolicy& network, const FeatureTable& table);
 
-// The softmax of the scores.
+// The softmax of the scores: the probability of each row.
 std::vector<double> probabilities_of(std::span<const NetworkPass> passes);
 
-// Throws UserError with `source` and the problem: a missing tensor, another shape, a type other than float32,
-// values that are not finite, a range with low > high.
+// Throws a UserError that names `source` and the problem: a missing tensor, a wrong shape, a type other
+// than float32, values that are not finite, or a range whose low exceeds its high.
 LearnedPolicy parse_learned_policy(std::span<const std::byte> file, const std::string& source);
 LearnedPolicy read_learned_policy(const Path& path);
 void write_learned_policy(const LearnedPolicy& network, const Path& path);  // throws RuntimeFailure
 const LearnedPolicy& shipped_policy();
 
-// Calls `rule` where a guard applies.
+// The network's choice, or that of `rule` if a guard applies.
 Choice learned_choice(const Policy& policy, const Situation& situation, const std::function<Choice()>& rule);
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// Implements learned_policy.h: reading and writing of policy files.
+// Implements learned_policy.h: reads and writes policy files.
 #include <algorithm>
 #include <cmath>
 
@@ -60,12 +60,12 @@ LearnedPolicy parse_learned_policy(std::span<const std::byte> file, const std::s
   for (const PolicyTensor& tensor : policy_tensors())
     read_tensor(content, tensor.name, tensor.shape,
                 std::span(network.numbers).subspan(tensor.begin, count_of(tensor.shape)), source);
-  read_tensor(content, "low", {static_cast<std::int64_t>(kFeatures)}, network.low, source);
-  read_tensor(content, "high", {static_cast<std::int64_t>(kFeatures)}, network.high, source);
+  read_tensor(content, "low", {static_cast<std::int64_t>(kFeatures)}, network.min_values, source);
+  read_tensor(content, "high", {static_cast<std::int64_t>(kFeatures)}, network.max_values, source);
   for (std::size_t i = 0; i < kFeatures; ++i)
-    if (network.low[i] > network.high[i])
-      throw UserError("{}: the range of {} is reversed: {} to {}", source, feature_names()[i], network.low[i],
-                      network.high[i]);
+    if (network.min_values[i] > network.max_values[i])
+      throw UserError("{}: the range of {} is reversed: {} to {}", source, feature_names()[i],
+                      network.min_values[i], network.max_values[i]);
   network.origin = content.metadata;
   const auto without = network.origin.find(kWithout);
   network.sees_misses = without == network.origin.end() || without->second != kResidual;
@@ -87,13 +87,14 @@ void write_learned_policy(const LearnedPolicy& network, const Path& path) {
   };
   for (const PolicyTensor& tensor : policy_tensors())
     put(tensor.name, tensor.shape, std::span(network.numbers).subspan(tensor.begin, count_of(tensor.shape)));
-  put("low", {static_cast<std::int64_t>(kFeatures)}, network.low);
-  put("high", {static_cast<std::int64_t>(kFeatures)}, network.high);
+  put("low", {static_cast<std::int64_t>(kFeatures)}, network.min_values);
+  put("high", {static_cast<std::int64_t>(kFeatures)}, network.max_values);
   SafetensorsMetadata metadata = network.origin;
   metadata["format"] = kPolicyFormat;
   RealFileSystem files;
   SafetensorsWriter writer = value_or_throw(SafetensorsWriter::create(files, path, headers, metadata));
-  for (const std::span<const float> what : values) value_or_throw(writer.write(std::as_bytes(what)));
+  for (const std::span<const float> tensor_values : values)
+    value_or_throw(writer.write(std::as_bytes(tensor_values)));
   value_or_throw(writer.commit());
 }
 

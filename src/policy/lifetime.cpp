@@ -39,15 +39,15 @@ Lifetime usual_lifetime(Cause cause) {
 double expected_rest(const Lifetime& lifetime, double age, double horizon) {
   if (lifetime.is_endless) return horizon;
   const double alive = probability_beyond(lifetime, age);
-  if (alive < 1e-12) return horizon;  // older than any observed one: it is assumed to last
-  // The integral of the survival probability, in steps that grow with the age.
-  double rest = 0, at = 0, width = std::max(1.0, age / 64);
+  if (alive < 1e-12) return horizon;  // older than any observed condition, so it is assumed to last
+  // Integrates the probability that the condition still exists, in steps that grow with the age.
+  double remainder = 0, at = 0, width = std::max(1.0, age / 64);
   while (at < horizon) {
     const double step = std::min(width, horizon - at);
-    rest += step * probability_beyond(lifetime, age + at + step / 2) / alive;
+    remainder += step * probability_beyond(lifetime, age + at + step / 2) / alive;
     at += step, width *= 1.05;
   }
-  return std::min(rest, horizon);
+  return std::min(remainder, horizon);
 }
 
 double chance_to_end(const Lifetime& lifetime, double age) {

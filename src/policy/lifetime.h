@@ -1,24 +1,26 @@
-// How long a condition will last, from published statistics of such conditions and its age. Pure.
+// How much longer a condition is expected to last, given its age and published statistics of such
+// conditions. Pure.
 #pragma once
 
 #include "policy/condition.h"
 
 namespace optimus {
 
-// A log-normal duration in seconds. The means are published ones: 10 min for a slow device or host, 24 min
-// for a congested network (Greyhound, ATC'25). The spread is chosen so that one in a hundred lasts 8 (device)
-// to 20 (network) times the mean; tens of seconds to 10 h were observed. Conditions of the plan or the data
-// (heavy stages, uneven lengths, data loading) do not end.
+// The duration of a condition in seconds, log-normally distributed. The means are published: 10 min for a
+// slow device or host, 24 min for a congested network (Greyhound, ATC'25). The spread is chosen such that
+// one in a hundred lasts 8 (device) to 20 (network) times the mean; observed durations range from tens of
+// seconds to 10 h. Conditions of the plan or the data (heavy stages, uneven lengths, data loading) do not
+// end by themselves.
 struct Lifetime {
   double median = 1, spread = 1;
   bool is_endless = false;
 };
 Lifetime usual_lifetime(Cause cause);
 
-// Expected remaining seconds of a condition that is `age` seconds old, at most `horizon`.
+// Expected remaining seconds of a condition that is `age` seconds old; at most `horizon`.
 double expected_rest(const Lifetime& lifetime, double age, double horizon);
 
-// The probability that it ends in the next second.
+// The probability that a condition of this age ends within the next second.
 double chance_to_end(const Lifetime& lifetime, double age);
 
 }  // namespace optimus

@@ -1,5 +1,6 @@
-// MembershipHistory: when ranks were lost and when ranks joined, as policies see it in trials and in a run. A
-// run keeps it across membership changes, beyond the life of a controller. Plain data.
+// MembershipHistory: when ranks of a run were lost and when ranks joined, as policies see it in trials and
+// in real runs. A run keeps it across membership changes, each of which creates a new controller. Plain
+// data.
 #pragma once
 
 #include <algorithm>
@@ -11,53 +12,55 @@
 
 namespace optimus {
 
-// The times of events of one kind, in order; seconds.
+// The times of events of one kind, in seconds and in ascending order; counts those of the last hour.
 class LastHour {
  public:
-  void add(double at) { times_.push_back(at), last_ = at; }
+  void add(double time) { times_.push_back(time), last_time_ = time; }
   int count(double now) {
-    while (first_ < times_.size() && times_[first_] < now - kHour) ++first_;
-    return static_cast<int>(times_.size() - first_);
+    while (oldest_ < times_.size() && times_[oldest_] < now - kHour) ++oldest_;
+    return static_cast<int>(times_.size() - oldest_);
   }
-  double since(double now) const { return now - last_; }
+  double seconds_since_last(double now) const { return now - last_time_; }
   std::size_t total() const { return times_.size(); }
 
   static constexpr double kHour = 3600;
 
  private:
   std::vector<double> times_;
-  std::size_t first_ = 0;
-  double last_ = -1e9;
+  std::size_t oldest_ = 0;
+  double last_time_ = -1e9;
 };
 
 struct MembershipHistory {
-  std::optional<double> began{};  // start of the run
+  std::optional<double> begin_time{};  // start of the run
   LastHour losses{}, arrivals{};
-  double device_seconds = 0, counted_until = 0;  // of all devices, until their number last changed
+  // device_seconds: summed over all devices until `counted_until`, when their number last changed
+  double device_seconds = 0, counted_until = 0;
 
-  // Call it before the number of devices changes.
+  // Adds the device time since the last call. Must be called before the number of devices changes.
   void add_time(double now, int num_devices) {
     device_seconds = device_seconds_at(now, num_devices), counted_until = now;
   }
   double device_seconds_at(double now, int num_devices) const {
-    return device_seconds + num_devices * (now - std::max(counted_until, began.value_or(now)));
+    return device_seconds + num_devices * (now - std::max(counted_until, begin_time.value_or(now)));
   }
 };
 
-// The expected time between two losses of one device, and the number of losses that this expectation weighs.
-// The default is 50,000 hours, the rate of Llama 3's training on 16,384 GPUs. It says little about spot
-// machines, so its weight is small: the first loss outweighs it.
+// The expected time between two losses of one device, and the weight of this prior in number of losses. The
+// default is 50,000 hours, the failure rate in the training of Llama 3 on 16,384 GPUs. Spot machines are
+// lost far more often, so the weight is small: the first observed loss outweighs it.
 struct ExpectedLifetime {
   double seconds = 50'000 * LastHour::kHour, weight = 1e-4;
 };
 
-// Writes the fields of the situation that describe losses and arrivals. The expected lifetime acts as a prior
-// of five hours of one device: a single loss in a run's first minute does not yield a rate of one loss per
-// minute.
+// Writes the fields of `situation` that describe losses and arrivals. `expected` acts as a prior of five
+// device hours without much weight: a single loss in the first minute of a run does not yield a rate of one
+// loss per minute.
 inline void describe_membership(MembershipHistory& history, double now, int num_devices,
                                 const ExpectedLifetime& expected, Situation& situation) {
-  situation.now = now - history.began.value_or(now);
-  situation.since_loss = history.losses.since(now), situation.since_arrival = history.arrivals.since(now);
+  situation.elapsed_seconds = now - history.begin_time.value_or(now);
+  situation.since_loss = history.losses.seconds_since_last(now),
+  situation.since_arrival = history.arrivals.seconds_since_last(now);
   situation.losses_last_hour = history.losses.count(now);
   situation.arrivals_last_hour = history.arrivals.count(now);
   situation.losses_per_device_second =

@@ -26,7 +26,7 @@ Policy parse_policy(const std::string& word, const std::string& setting_name) {
 }
 
 double settling_seconds(const Policy& policy, const Situation& situation) {
-  constexpr double kJudgedSteps = 25;  // a gain shows within these if steps take 0.1 s or more
+  constexpr double kJudgedSteps = 25;  // number of steps within which a gain becomes measurable
   return std::min(policy.settle_seconds, kJudgedSteps * situation.options.front().step_seconds);
 }
 

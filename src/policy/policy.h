@@ -6,10 +6,10 @@
 //   lookahead    maximizes the work of the next minutes, minus expected losses and pauses (Parcae's liveput)
 //   malleus      answers only slow devices, from a factor of 1.2, with the best uneven plan (Malleus)
 //   rule         the default: compares the gain over the condition's expected duration with the pauses, the
-//                doubt of the prediction and the steps that losses undo; takes the least expensive sufficient
-//                answer; returns to the earlier plan if the gain is missed
+//                uncertainty of the prediction and the steps that losses undo; chooses the least expensive
+//                sufficient response; returns to the earlier plan if the gain is not reached
 //   learned      a small network trained in simulated runs, guarded by the rule (policy/learned_policy.h)
-//   oracle       hindsight: trials/trial.h; in a run it knows how long the condition will last
+//   oracle       hindsight (trials/trial.h); in a run it knows how long the conditions will last
 #pragma once
 
 #include <cstddef>
@@ -27,30 +27,32 @@ struct Policy {
   PolicyKind kind = PolicyKind::rule;
   double threshold = 0.1, condition_threshold = 1.2;
   double lookahead_seconds = 600;
-  double horizon = 36'000;                 // no condition is expected to last longer; seconds
-  double caution = 1;                      // standard deviations of the prediction that a gain must exceed
-  double least_gain = 0.02;                // part of the step
-  double payback = 1.5;                    // least gain as a multiple of its cost
-  double settle_seconds = 30;              // between two switches; 25 steps if these take less time
-  const LearnedPolicy* network = nullptr;  // of the learned policy; null: the shipped one. Must outlive this
-  bool is_guarded = true;                  // the rule decides where the learned policy is unreliable
+  double horizon = 36'000;     // upper limit of the expected duration of a condition; seconds
+  double caution = 1;          // a gain must exceed this number of standard deviations of its prediction
+  double least_gain = 0.02;    // minimum gain of a switch, as a fraction of the step time
+  double payback = 1.5;        // minimum gain as a multiple of the pause
+  double settle_seconds = 30;  // minimum time between two switches; 25 steps if those are shorter
+  // weights of the learned policy; null: the shipped ones. Must outlive this object
+  const LearnedPolicy* network = nullptr;
+  bool is_guarded = true;  // the rule decides where the learned policy is unreliable
 };
 
 // The policy's decision: an index into Situation::options.
 struct Choice {
   std::size_t option = 0;
-  double gain_seconds = 0;  // expected, net of all costs
+  double gain_seconds = 0;  // expected gain, net of all costs
   std::string reason{};
 };
 
-// The reason of a return for that.
+// The reason of a choice that returns to the earlier plan for that cause.
 inline constexpr const char* kGainMissed = "the predicted gain was not reached";
 
 std::vector<std::string> policy_words();
 Policy parse_policy(const std::string& word, const std::string& setting_name);  // throws UserError
 std::string text(PolicyKind kind);
 
-// Seconds after a switch without another one, until the gain of the last switch is known.
+// Seconds after a switch during which no other switch is made, because the gain of the last one is not
+// measured yet.
 double settling_seconds(const Policy& policy, const Situation& situation);
 
 }  // namespace optimus

@@ -13,12 +13,12 @@ namespace {
 
 constexpr double kHour = 3600, kLongestRest = 36'000;
 
-double bounded(double value, double limit) { return std::clamp(value, -limit, limit); }
+double clamped(double value, double limit) { return std::clamp(value, -limit, limit); }
 double digits(double seconds) { return std::log10(1 + std::clamp(seconds, 0.0, 1e7)); }
 
 double upper_tail(double z) { return 0.5 * std::erfc(z / std::numbers::sqrt2); }
 
-// The closed form of expected_rest (policy/lifetime.h), because training makes many decisions.
+// The closed form of expected_rest() (policy/lifetime.h), which is faster; training makes many decisions.
 double closed_form_rest(Cause cause, double age) {
   const Lifetime lifetime = usual_lifetime(cause);
   if (lifetime.is_endless) return kLongestRest;
@@ -29,34 +29,35 @@ double closed_form_rest(Cause cause, double age) {
   return std::clamp(mean * upper_tail(z - lifetime.spread) / alive - age, 1.0, kLongestRest);
 }
 
-// Expected seconds until something changes: by the conditions, and by losses and arrivals of the last hour.
+// Expected seconds until the situation changes: until a condition ends, or until the next loss or arrival
+// at the rate of the last hour.
 double likely_remaining_seconds(const Situation& situation) {
   double remaining_seconds = kLongestRest;
-  const double seen = std::clamp(situation.now, 60.0, kHour);
+  const double seen = std::clamp(situation.elapsed_seconds, 60.0, kHour);
   const double changes = situation.losses_last_hour + situation.arrivals_last_hour;
   remaining_seconds = std::min(remaining_seconds, (seen + 600) / (changes + 0.1));
-  for (const OngoingCondition& one : situation.conditions)
-    remaining_seconds = std::min(remaining_seconds, closed_form_rest(one.cause, one.age));
+  for (const OngoingCondition& condition : situation.conditions)
+    remaining_seconds = std::min(remaining_seconds, closed_form_rest(condition.cause, condition.age));
   return std::max(remaining_seconds, 1.0);
 }
 
-// [option]: logarithms of lasting_seconds(). Undefined for options that cannot run.
+// Logarithms of lasting_seconds() for each option. Undefined for options that cannot run.
 struct Estimates {
-  std::vector<double> predicted;  // the latest prediction
-  std::vector<double> corrected;  // all predictions, corrected by earlier errors
-  std::vector<double> smooth;     // averaged over plans of nearly as many devices
+  std::vector<double> predicted;  // from all predictions, corrected by the errors of earlier ones
+  std::vector<double> corrected;  // mean over plans with nearly as many devices
+  std::vector<double> smooth;     // standard deviation over these plans
   std::vector<double> spread;     // standard deviation over these plans
 };
 
 bool runs(const PlanOption& option) { return option.step_seconds > 0; }
 
-// The increase of the logarithm because losses undo a part of the steps.
+// The increase of the logarithm of the step time because losses undo a fraction of the steps.
 double undone_log(const PlanOption& option, const Situation& situation) {
   return -std::log1p(-undone_part(situation, option));
 }
 
-// The mean prediction, corrected by the mean error of earlier predictions; one correct prediction is assumed
-// as a prior.
+// The mean prediction, corrected by the mean error of earlier predictions. The prior counts as one
+// prediction without error.
 double corrected_estimate(const PlanOption& option, const Situation& situation) {
   const double more = undone_log(option, situation);
   if (option.is_measured || option.response == Response::stay) return std::log(option.step_seconds) + more;
@@ -65,8 +66,8 @@ double corrected_estimate(const PlanOption& option, const Situation& situation) 
   return predicted + more + situation.mean_miss * situation.num_missed / (situation.num_missed + 1.0);
 }
 
-// Plans of nearly as many devices should need nearly the same device time per step: its mean over such plans,
-// and its spread.
+// Plans with nearly as many devices should need nearly the same device time per step. Computes the mean
+// device time over such plans, and its spread.
 void smooth_by_devices(const Situation& situation, Estimates& estimates) {
   std::vector<std::size_t> order;
   for (std::size_t i = 0; i < situation.options.size(); ++i)
@@ -112,7 +113,8 @@ Estimates estimates_of(const Situation& situation) {
   return estimates;
 }
 
-// The present plan if it can run, and the fastest options by each of the three estimates in turn.
+// Selects the present plan if it can run, plans that ran before, and the fastest options by each of the
+// three estimates in turn.
 std::vector<std::size_t> promising_options(const Situation& situation, const Estimates& estimates) {
   std::vector<std::size_t> chosen;
   if (runs(situation.options.front())) chosen.push_back(0);
@@ -142,11 +144,11 @@ std::vector<std::size_t> promising_options(const Situation& situation, const Est
 struct Common {
   const Situation& situation;
   const Estimates& estimates;
-  double now;                // the logarithm of the step time that options are compared with
-  double remaining_seconds;  // seconds
+  double log_present_seconds;  // logarithm of the step time with which options are compared
+  double remaining_seconds;    // expected seconds until the situation changes
   double best_corrected, best_predicted;
   bool is_broken;  // the present plan cannot run
-  int present;     // devices
+  int present;     // devices of the largest plan that can run now
 };
 
 Common common_of(const Situation& situation, const Estimates& estimates) {
@@ -165,7 +167,7 @@ Common common_of(const Situation& situation, const Estimates& estimates) {
     common.best_predicted = std::min(common.best_predicted, estimates.predicted[i]);
     max_devices = std::max(max_devices, situation.options[i].devices);
   }
-  common.now = common.is_broken ? common.best_corrected : estimates.predicted.front();
+  common.log_present_seconds = common.is_broken ? common.best_corrected : estimates.predicted.front();
   common.present = std::max(max_devices, situation.devices_present);
   return common;
 }
@@ -173,38 +175,39 @@ Common common_of(const Situation& situation, const Estimates& estimates) {
 std::array<float, kOptionFeatures> row_of(const Common& common, std::size_t i) {
   const Situation& situation = common.situation;
   const PlanOption &option = situation.options[i], &now = situation.options.front();
-  const double predicted = common.now - common.estimates.predicted[i],
-               corrected = common.now - common.estimates.corrected[i],
-               smooth = common.now - common.estimates.smooth[i];
-  const double doubt = option.doubt / std::sqrt(option.prediction_spread > 1e-6 ? option.num_predictions : 1);
+  const double predicted = common.log_present_seconds - common.estimates.predicted[i],
+               corrected = common.log_present_seconds - common.estimates.corrected[i],
+               smooth = common.log_present_seconds - common.estimates.smooth[i];
+  const double doubt =
+      option.uncertainty / std::sqrt(option.prediction_spread > 1e-6 ? option.num_predictions : 1);
   const double pause = option.pause_seconds, remaining_seconds = common.remaining_seconds,
-               step = std::exp(common.now);
-  const double usual = common.is_broken ? 0 : std::log(now.usual_seconds / option.usual_seconds);
+               step = std::exp(common.log_present_seconds);
+  const double usual_gain = common.is_broken ? 0 : std::log(now.usual_seconds / option.usual_seconds);
   const double devices = std::max(1, option.devices);
-  const double before = common.is_broken ? common.present : std::max(1, now.devices);
+  const double devices_before = common.is_broken ? common.present : std::max(1, now.devices);
   const std::array<double, kOptionFeatures> row = {
       i == 0 ? 1.0 : 0.0,
-      bounded(predicted, 2),
-      bounded(corrected, 2),
-      bounded(smooth, 2),
-      5 * bounded(common.estimates.spread[i], 0.5),
-      10 * bounded(doubt, 0.5),
+      clamped(predicted, 2),
+      clamped(corrected, 2),
+      clamped(smooth, 2),
+      5 * clamped(common.estimates.spread[i], 0.5),
+      10 * clamped(doubt, 0.5),
       std::log1p(option.num_predictions) / 3,
-      10 * bounded(option.prediction_spread, 0.5),
+      10 * clamped(option.prediction_spread, 0.5),
       option.is_measured ? 1.0 : 0.0,
-      bounded(pause / remaining_seconds, 3),
-      bounded(1 - std::exp(-corrected) - pause / remaining_seconds, 2),
-      bounded(1 - std::exp(-corrected) - pause / kHour, 2),
+      clamped(pause / remaining_seconds, 3),
+      clamped(1 - std::exp(-corrected) - pause / remaining_seconds, 2),
+      clamped(1 - std::exp(-corrected) - pause / kHour, 2),
       std::log1p(pause / step) / 3,
-      bounded(usual, 2),
-      bounded(std::log(devices / before), 3),
+      clamped(usual_gain, 2),
+      clamped(std::log(devices / devices_before), 3),
       (common.present - devices) / common.present,
       option.response == Response::resume ? 1.0 : 0.0,
       option.response == Response::drop ? 1.0 : 0.0,
       option.response == Response::share || option.response == Response::recut ? 1.0 : 0.0,
-      bounded(common.estimates.corrected[i] - common.best_corrected, 2),
-      bounded(common.estimates.predicted[i] - common.best_predicted, 2),
-      bounded(1 - std::exp(-(corrected - doubt)) - pause / remaining_seconds, 2),
+      clamped(common.estimates.corrected[i] - common.best_corrected, 2),
+      clamped(common.estimates.predicted[i] - common.best_predicted, 2),
+      clamped(1 - std::exp(-(corrected - doubt)) - pause / remaining_seconds, 2),
       std::log1p(option.undone_steps) / 6,
       undone_part(situation, option),
   };
@@ -215,11 +218,12 @@ std::array<float, kOptionFeatures> row_of(const Common& common, std::size_t i) {
 
 std::array<float, kSituationFeatures> shared_row(const Common& common) {
   const Situation& situation = common.situation;
-  double worst = 1, newest = 1e7, links = 0;
-  for (const OngoingCondition& one : situation.conditions)
-    worst = std::max(worst, one.factor), newest = std::min(newest, one.age),
-    links += one.cause == Cause::link;
-  const double num = static_cast<double>(situation.conditions.size()), step = std::exp(common.now);
+  double largest_factor = 1, newest = 1e7, links = 0;
+  for (const OngoingCondition& condition : situation.conditions)
+    largest_factor = std::max(largest_factor, condition.factor), newest = std::min(newest, condition.age),
+    links += condition.cause == Cause::link;
+  const double num = static_cast<double>(situation.conditions.size()),
+               step = std::exp(common.log_present_seconds);
   const double used = common.is_broken ? 0 : situation.options.front().devices;
   const double shortfall = situation.predicted_gain && situation.measured_gain
                                ? *situation.predicted_gain - *situation.measured_gain
@@ -232,17 +236,17 @@ std::array<float, kSituationFeatures> shared_row(const Common& common) {
       std::log1p(situation.losses_last_hour) / 3,
       std::log1p(situation.arrivals_last_hour) / 3,
       std::min(num, 8.0) / 4,
-      bounded(std::log(worst), 2),
+      clamped(std::log(largest_factor), 2),
       num > 0 ? digits(newest) / 4 : 0,
       num > 0 ? links / num : 0,
       digits(common.remaining_seconds) / 4,
-      bounded(std::log(step / common.remaining_seconds) / 5, 3),
+      clamped(std::log(step / common.remaining_seconds) / 5, 3),
       std::log1p(situation.recovery_seconds / step) / 3,
       (common.present - used) / common.present,
-      std::log1p(situation.switches / std::max(situation.now / kHour, 1.0)) / 3,
-      bounded(shortfall, 1),
-      bounded(situation.mean_miss, 1),
-      5 * bounded(situation.miss_spread, 0.5),
+      std::log1p(situation.switches / std::max(situation.elapsed_seconds / kHour, 1.0)) / 3,
+      clamped(shortfall, 1),
+      clamped(situation.mean_miss, 1),
+      5 * clamped(situation.miss_spread, 0.5),
   };
   std::array<float, kSituationFeatures> result{};
   std::transform(row.begin(), row.end(), result.begin(), [](double x) { return static_cast<float>(x); });

@@ -13,10 +13,11 @@ namespace optimus {
 namespace {
 
 constexpr double kArrivalWindow = 3600;  // seconds over which arrivals are counted
-// A less expensive answer is preferred if it yields this part of the largest gain.
+// A less expensive response is preferred if it yields this fraction of the largest gain.
 constexpr double kSufficient = 0.9;
 
-// The number of devices that come or are lost together: the smallest difference between the options.
+// The number of devices that join or are lost together, estimated as the smallest difference between the
+// options' numbers of devices.
 int devices_of_node(const Situation& situation) {
   const int now = situation.options.front().devices;
   int node = std::numeric_limits<int>::max();
@@ -25,36 +26,39 @@ int devices_of_node(const Situation& situation) {
   return node;
 }
 
-// An option with more devices is useful until one of them is lost, or until as many devices have joined,
-// because the plan then changes anyway. Other options are useful until the next loss.
+// Expected seconds until devices join or are lost such that the plan changes anyway. An option with more
+// devices is useful until one of its additional devices is lost or as many devices have joined; any other
+// option is useful until the next loss.
 double until_membership_change(const Situation& situation, const PlanOption& option, int node,
                                double longest) {
-  constexpr double kShortest = 600;  // seconds; arrivals of a shorter time say nothing about their rate
+  constexpr double kShortest = 600;  // seconds; arrivals within a shorter time say nothing about their rate
   const int now = situation.options.front().devices, more = option.devices - now;
   const double losses = situation.losses_per_device_second;
   const auto after = [&](double rate) { return rate > 0 ? std::min(longest, 1 / rate) : longest; };
   if (more <= 0) return after(losses * std::max(1, now));
-  const double arrivals = situation.arrivals_last_hour / std::clamp(situation.now, kShortest, kArrivalWindow);
+  const double arrivals =
+      situation.arrivals_last_hour / std::clamp(situation.elapsed_seconds, kShortest, kArrivalWindow);
   return std::min(after(losses * node), after(arrivals * node / more));
 }
 
-// Expected seconds until conditions or membership change.
+// Expected seconds until a condition ends or the membership changes.
 double rest_of(const Policy& policy, const Situation& situation, const PlanOption& option, int node) {
-  double rest =
+  double remainder =
       std::min(until_membership_change(situation, option, node, policy.horizon), situation.run_left);
-  for (const OngoingCondition& one : situation.conditions)
-    rest = std::min(rest, expected_rest(usual_lifetime(one.cause), one.age, policy.horizon));
-  return rest;
+  for (const OngoingCondition& condition : situation.conditions)
+    remainder =
+        std::min(remainder, expected_rest(usual_lifetime(condition.cause), condition.age, policy.horizon));
+  return remainder;
 }
 
-// What a try costs if the option is worse by its doubt: both pauses, and the slower steps until that is
-// measured.
+// The cost of trying an option that turns out worse by its uncertainty: the pauses there and back, and the
+// slower steps until this has been measured.
 double price_of_try(const Policy& policy, const Situation& situation, const PlanOption& option) {
-  return 2 * option.pause_seconds + option.doubt * settling_seconds(policy, situation);
+  return 2 * option.pause_seconds + option.uncertainty * settling_seconds(policy, situation);
 }
 
-// The fastest earlier plan that is worth its pause. Empty if the last switch has reached its gain, or if no
-// plan is worth it.
+// The fastest earlier plan to which a return is worth its pause. Empty if the last switch has reached its
+// gain, or if no earlier plan is worth the pause.
 std::optional<std::size_t> plan_to_return_to(const Policy& policy, const Situation& situation) {
   if (!has_disappointed(situation.predicted_gain, situation.measured_gain) ||
       *situation.measured_gain >= policy.least_gain)
@@ -62,37 +66,39 @@ std::optional<std::size_t> plan_to_return_to(const Policy& policy, const Situati
   const double now = situation.options.front().step_seconds;
   std::size_t fastest = 0;
   for (std::size_t i = 1; i < situation.options.size(); ++i) {
-    const PlanOption& one = situation.options[i];
-    if (one.response == Response::resume && can_run(one) &&
-        one.step_seconds < situation.options[fastest].step_seconds &&
-        situation.run_left * (1 - one.step_seconds / now) > one.pause_seconds)
+    const PlanOption& plan_option = situation.options[i];
+    if (plan_option.response == Response::resume && can_run(plan_option) &&
+        plan_option.step_seconds < situation.options[fastest].step_seconds &&
+        situation.run_left * (1 - plan_option.step_seconds / now) > plan_option.pause_seconds)
       fastest = i;
   }
   return fastest > 0 ? std::optional(fastest) : std::nullopt;
 }
 
-// Net gain in seconds; 0 if the option is not worth its costs.
+// The net gain of an option in seconds; 0 if the option is not worth its costs.
 double worth_of(const Policy& policy, const Situation& situation, std::size_t i, int node) {
   const PlanOption& option = situation.options[i];
   const double gain =
       1 - lasting_seconds(situation, option) / lasting_seconds(situation, situation.options.front());
   if (!can_run(option) || gain < policy.least_gain) return 0;
-  // A try within the exploration budget is judged by its expected gain; others by a gain that is nearly
-  // certain.
+  // A try within the exploration budget is judged by its expected gain; any other option by the gain that
+  // it reaches almost certainly.
   const bool is_within_budget = price_of_try(policy, situation, option) <= situation.exploration_left;
   const double worth =
       net_gain(situation, i, rest_of(policy, situation, option, node), is_within_budget ? 0 : policy.caution);
   return worth < (policy.payback - 1) * option.pause_seconds ? 0 : worth;
 }
 
-// The least expensive response whose gain is sufficient, and among equal responses the largest gain.
+// The least expensive response whose gain is sufficient; among equally expensive responses, the one with
+// the largest gain.
 std::size_t least_expensive(const Situation& situation, const std::vector<double>& gains,
                             double largest_gain) {
   std::size_t chosen = 0;
   for (std::size_t i = 1; i < gains.size(); ++i) {
     if (gains[i] < kSufficient * largest_gain) continue;
-    const Response own = situation.options[i].response, other = situation.options[chosen].response;
-    if (chosen == 0 || own < other || (own == other && gains[i] > gains[chosen])) chosen = i;
+    const Response own_response = situation.options[i].response, other = situation.options[chosen].response;
+    if (chosen == 0 || own_response < other || (own_response == other && gains[i] > gains[chosen]))
+      chosen = i;
   }
   return chosen;
 }
@@ -108,10 +114,13 @@ Choice fastest_lasting(const Situation& situation) {
 }
 
 double net_gain(const Situation& situation, std::size_t i, double remaining_seconds, double caution) {
-  const PlanOption &now = situation.options.front(), &option = situation.options[i];
-  const double doubted = lasting_seconds(situation, option) * std::exp(caution * option.doubt);
-  const double saved = remaining_seconds * (1 - doubted / lasting_seconds(situation, now));
-  const bool will_return = !situation.conditions.empty() && option.usual_seconds > now.usual_seconds * 1.005;
+  const PlanOption &present_option = situation.options.front(), &option = situation.options[i];
+  const double pessimistic_seconds =
+      lasting_seconds(situation, option) * std::exp(caution * option.uncertainty);
+  const double saved =
+      remaining_seconds * (1 - pessimistic_seconds / lasting_seconds(situation, present_option));
+  const bool will_return =
+      !situation.conditions.empty() && option.usual_seconds > present_option.usual_seconds * 1.005;
   return saved - option.pause_seconds * (will_return ? 2 : 1);
 }
 
@@ -122,15 +131,15 @@ Choice rule_choice(const Policy& policy, const Situation& situation) {
     return {0, 0, "too soon after the last switch"};
   const int node = devices_of_node(situation);
   std::vector<double> gains(situation.options.size(), 0);
-  double most = 0;
+  double maximum = 0;
   for (std::size_t i = 1; i < gains.size(); ++i) {
     gains[i] = worth_of(policy, situation, i, node);
-    most = std::max(most, gains[i]);
+    maximum = std::max(maximum, gains[i]);
   }
-  if (most <= 0) return {0, 0, "no plan is worth the pause"};
-  const std::size_t chosen = least_expensive(situation, gains, most);
-  const double rest = rest_of(policy, situation, situation.options[chosen], node);
-  return {chosen, gains[chosen], fmt::format("pays off within {}", optimus::text(Seconds(rest)))};
+  if (maximum <= 0) return {0, 0, "no plan is worth the pause"};
+  const std::size_t chosen = least_expensive(situation, gains, maximum);
+  const double remainder = rest_of(policy, situation, situation.options[chosen], node);
+  return {chosen, gains[chosen], fmt::format("pays off within {}", optimus::text(Seconds(remainder)))};
 }
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// The rule policy: compares what each option gains over the expected duration of the conditions with what
+// The rule policy: compares the gain of each option over the expected duration of the conditions with its
 // it costs. Pure.
 #pragma once
 
@@ -10,26 +10,27 @@ namespace optimus {
 
 inline bool can_run(const PlanOption& option) { return option.step_seconds > 0; }
 
-// The runnable option with the largest value; the first one of equal ones. Empty if no option can run.
-// value: (option, index).
+// The runnable option with the largest value, the first one if several are equal; empty if no option can
+// run. `value` is called with (option, index).
 template <typename Value>
 std::optional<std::size_t> best_by(const Situation& situation, Value value) {
   std::optional<std::size_t> best;
-  double most = 0;
+  double maximum = 0;
   for (std::size_t i = 0; i < situation.options.size(); ++i) {
     if (!can_run(situation.options[i])) continue;
     const double own = value(situation.options[i], i);
-    if (!best || own > most) best = i, most = own;
+    if (!best || own > maximum) best = i, maximum = own;
   }
   return best;
 }
 
-// The runnable option with the least lasting_seconds().
+// Chooses the runnable option with the smallest lasting_seconds().
 Choice fastest_lasting(const Situation& situation);
 
-// Seconds that an option gains within `remaining_seconds`, minus the pause, minus the pause of the way back
-// if the option is slower without the conditions, minus what losses undo. caution: standard deviations of
-// doubt to subtract.
+// The seconds that an option gains within `remaining_seconds`: the saved time, less the pause, less a
+// second pause to switch back
+// if the option is slower without the conditions, and less the time of steps
+// that losses undo. `caution`: number of standard deviations by which the predicted step time is increased.
 double net_gain(const Situation& situation, std::size_t option, double remaining_seconds, double caution);
 
 Choice rule_choice(const Policy& policy, const Situation& situation);

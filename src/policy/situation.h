@@ -1,5 +1,6 @@
-// Situation: what a policy knows when it decides, as plain data: the options, the conditions, the losses, and
-// what has come of earlier switches. Simulated runs (trials/trial.h) and real ones use the same values. Pure.
+// Situation: what a policy knows when it decides: the options, the conditions, the losses of devices, and
+// the outcomes of earlier switches. Simulated runs (trials/trial.h) and real ones fill in the same values.
+// Plain data.
 #pragma once
 
 #include <cstddef>
@@ -11,62 +12,63 @@
 
 namespace optimus {
 
-// From inexpensive to expensive. `resume`: a plan that ran before, from before the condition or the last
-// switch.
+// From inexpensive to expensive. `recut`: the stages are divided anew. `resume`: return to a plan that ran
+// before the condition or before the last switch.
 enum class Response { stay, share, recut, replan, drop, resume };
 std::string text(Response response);
 
 struct PlanOption {
   Response response = Response::stay;
-  double step_seconds = 1;   // predicted under the present conditions; 0: the plan cannot run
-  double usual_seconds = 1;  // predicted without conditions
-  double doubt = 0.05;       // standard deviation of the prediction's logarithm
-  double pause_seconds = 0;  // of the switch to this plan
+  double step_seconds = 1;    // predicted under the present conditions; 0: the plan cannot run
+  double usual_seconds = 1;   // predicted seconds per step without conditions
+  double uncertainty = 0.05;  // standard deviation of the prediction's logarithm
+  double pause_seconds = 0;   // seconds of training lost by the switch to this plan
   int devices = 0;
-  // All predictions for this plan under these conditions so far, including the present one.
-  double mean_predicted_seconds = 0;  // geometric mean; 0: as step_seconds
+  // All predictions for this plan under these conditions so far, including the latest.
+  double mean_predicted_seconds = 0;  // geometric mean; 0: equal to step_seconds
   int num_predictions = 1;
   double prediction_spread = 0;  // standard deviation of their logarithms
   bool is_measured = false;  // the plan ran under these conditions: step_seconds is its measured step time
-  // Steps that a loss undoes on average, because no other device has the state that is lost: the steps since
-  // the last checkpoint and the time to load it.
+  // Mean number of steps that a device loss undoes, if no other device has the lost state: the steps since
+  // the last checkpoint, plus the time to load it.
   double undone_steps = 0;
 };
 
 struct OngoingCondition {
   Cause cause = Cause::device;
-  double factor = 1, age = 0;  // seconds
+  double factor = 1, age = 0;  // age: seconds since its begin
 };
 
 struct Situation {
-  double now = 0;  // seconds since the run began
-  // The first option is the present plan: its step time is measured, its doubt is small.
+  double elapsed_seconds = 0;  // seconds since the run began
+  // The first option is the present plan. Its step time is measured, so its uncertainty is small.
   std::vector<PlanOption> options{};
   std::vector<OngoingCondition> conditions{};
-  double since_switch = 1e9;  // seconds
+  double since_switch = 1e9;  // seconds since the last switch
   double losses_per_device_second = 0, recovery_seconds = 1;
-  double exploration_left = 0;             // seconds that may be spent on doubtful options
-  std::optional<double> predicted_gain{};  // of the last switch, as part of the step
+  double exploration_left = 0;             // seconds that may be spent on trying uncertain options
+  std::optional<double> predicted_gain{};  // of the last switch, as a fraction of the step time
   std::optional<double> measured_gain{};   // of the last switch; empty until enough steps are measured
-  std::optional<double> true_rest{};       // seconds that the conditions last; only for the oracle
-  double run_left = 1e9;  // seconds until the run ends, at the present speed; the default: not known
+  std::optional<double> true_rest{};       // seconds that the conditions will still last; only for the oracle
+  double run_left = 1e9;  // seconds until the run ends, at the present speed; default: unknown
   // The history of the run so far.
   double since_loss = 1e9, since_arrival = 1e9;  // seconds
   int losses_last_hour = 0, arrivals_last_hour = 0, switches = 0;
-  int devices_present = 0;  // used by the largest plan that can run now; 0: not known
-  // Plans that have run: log(measured step time / predicted step time).
+  int devices_present = 0;  // devices of the largest plan that can run now; 0: unknown
+  // Plans that have run: the prediction error log(measured step time / predicted step time).
   int num_missed = 0;
   double mean_miss = 0, miss_spread = 0;
-  // Switches that the policy chose and whose gain is known: sums of parts of the step.
+  // Switches that the policy chose and whose gain has been measured; gains are summed as fractions of the
+  // step time.
   int num_judged = 0;
   double gain_promised = 0, gain_measured = 0;
 };
 
-// The part of an option's work that losses undo, if losses come as often as so far; less than 1.
+// The fraction of an option's work that losses undo at the present rate of losses; less than 1.
 double undone_part(const Situation& situation, const PlanOption& option);
-// Seconds per step that is not undone by a loss.
+// Seconds per step that no loss undoes: step_seconds / (1 - undone_part).
 double lasting_seconds(const Situation& situation, const PlanOption& option);
-// The last switch has yielded less than a quarter of its predicted gain.
+// Whether the last switch has yielded less than a quarter of its predicted gain.
 bool has_disappointed(std::optional<double> predicted_gain, std::optional<double> measured_gain);
 
 }  // namespace optimus

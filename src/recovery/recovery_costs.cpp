@@ -13,7 +13,7 @@ constexpr int kCostsVersion = 1;
 struct CostRow {
   const char* name;
   double RecoveryCosts::*member;
-  double low, high;
+  double min_value, max_value;
 };
 
 constexpr CostRow kCostRows[] = {
@@ -49,8 +49,9 @@ RecoveryCosts parse_recovery_costs(std::string_view text, const std::string& sou
   for (const CostRow& row : kCostRows)
     if (const auto value = json.find(row.name)) {
       costs.*row.member = value->number();
-      if (!(costs.*row.member >= row.low && costs.*row.member <= row.high))
-        throw UserError("{}: expected {} to {}, got {}", value->where(), row.low, row.high, value->number());
+      if (!(costs.*row.member >= row.min_value && costs.*row.member <= row.max_value))
+        throw UserError("{}: expected {} to {}, got {}", value->location(), row.min_value, row.max_value,
+                        value->number());
     }
   return costs;
 }

@@ -1,5 +1,5 @@
-// RecoveryCosts: the cost of this system's plan changes, for replays and for decisions. Read from a file if
-// measured values are available.
+// RecoveryCosts: the costs of plan changes in this system, used by replays and by decisions. Measured
+// values may be read from a file:
 //
 //   {"format": "optimus-recovery-costs", "version": 1, "detection_seconds": 0.1, "recovery_seconds": 0.4, …}
 #pragma once
@@ -16,13 +16,14 @@ namespace optimus {
 constexpr double kLinkEfficiency = 0.7;
 
 struct RecoveryCosts {
-  double start_seconds = 2;        // from the first nodes being ready to the first step
+  double start_seconds = 2;        // from when enough nodes are ready to the first step
   double detection_seconds = 0.1;  // from a loss to its detection by the survivors
-  double recovery_seconds = 0.4;   // from there to the first step, without data transfer
-  double switch_seconds = 0.1;     // pause of a change prepared while steps continued, without data transfer
-  double prepare_seconds = 1;      // from a node being ready to it being prepared to join
-  double join_bytes = 0;           // state that a joining node receives
-  double loss_bytes = 0;           // state that a survivor receives if a loss changes the stages
+  double recovery_seconds = 0.4;   // from the detection to the next step, without the transfer of state
+  // pause of a change that was prepared while steps continued, without the transfer of state
+  double switch_seconds = 0.1;
+  double prepare_seconds = 1;  // from when a node is ready to when it is prepared to join
+  double join_bytes = 0;       // state that each joining node receives
+  double loss_bytes = 0;       // state that each survivor receives if a loss changes the stages
   double link_bytes_per_second = kLinkEfficiency * 1.25e9;  // default: 10 Gbit/s
 
   double move_seconds(double bytes) const { return bytes / link_bytes_per_second; }
@@ -30,8 +31,8 @@ struct RecoveryCosts {
 };
 
 OrderedJson to_json(const RecoveryCosts& costs);
-// Throws UserError for another format, an unknown key, or a value out of range. Keys that are not present
-// keep the values of `costs`.
+// Throws UserError for another format, an unknown key, or a value out of range. Keys that are not in the
+// file keep the values of `costs`.
 RecoveryCosts parse_recovery_costs(std::string_view text, const std::string& source,
                                    RecoveryCosts costs = {});
 

@@ -18,7 +18,7 @@ double log_deviation(const OutageKind& kind, double seconds) {
   return (std::log(seconds) - std::log(kind.median_seconds)) / kind.spread;
 }
 
-// The probability that an outage of this kind lasts longer.
+// The probability that an outage of this kind lasts longer than `seconds`.
 double kind_survival(const OutageKind& kind, double seconds) {
   return seconds <= 0 ? 1 : normal_above(log_deviation(kind, seconds));
 }
@@ -28,7 +28,7 @@ double kind_density(const OutageKind& kind, double seconds) {
   return std::exp(-0.5 * z * z) / (seconds * kind.spread * std::sqrt(2 * std::numbers::pi));
 }
 
-// The mean of max(0, length - seconds).
+// The mean of max(0, duration - seconds).
 double kind_tail(const OutageKind& kind, double seconds) {
   const double mean = kind.median_seconds * std::exp(kind.spread * kind.spread / 2);
   if (seconds <= 0) return mean;
@@ -40,9 +40,9 @@ double kind_tail(const OutageKind& kind, double seconds) {
 
 const std::array<OutageKind, 3>& outage_kinds() {
   static constexpr std::array<OutageKind, 3> kinds = {{
-      {"process", 3, 1, 1},  // start of a worker of this system; a guess that the run's history soon replaces
-      {"spot machine", 930, 0.86, 1},  // 145 returns in 11.4 h of AWS p3
-      {"repair", 88'900, 2.33, 1},     // 308 outages of a minute or more, 231 servers, 200 days
+      {"process", 3, 1, 1},  // restart of a worker process; a guess that the history of the run soon replaces
+      {"spot machine", 930, 0.86, 1},  // fitted to 145 returns in 11.4 h of AWS p3 instances
+      {"repair", 88'900, 2.33, 1},  // fitted to 308 outages of at least a minute, of 231 servers in 200 days
   }};
   return kinds;
 }
@@ -51,11 +51,11 @@ RepairForecast::RepairForecast(const std::vector<Outage>& history, double now) {
   const auto& kinds = outage_kinds();
   std::array<double, 3> kind_weights{};
   for (std::size_t k = 0; k < kinds.size(); ++k) kind_weights[k] = kinds[k].weight;
-  constexpr double kShortest = 1e-3;  // resolution of the clocks
+  constexpr double kShortest = 1e-3;  // seconds, the resolution of the clocks
   for (const Outage& outage : history) {
-    const bool has_ended = outage.ended >= outage.began;
-    const double length = std::max(kShortest, (has_ended ? outage.ended : now) - outage.began);
-    // The posterior probability of each kind for this outage.
+    const bool has_ended = outage.end_time >= outage.begin_time;
+    const double length = std::max(kShortest, (has_ended ? outage.end_time : now) - outage.begin_time);
+    // Posterior probability of each kind for this outage.
     std::array<double, 3> part{};
     double all = 0;
     for (std::size_t k = 0; k < kinds.size(); ++k) {
@@ -63,7 +63,7 @@ RepairForecast::RepairForecast(const std::vector<Outage>& history, double now) {
           kind_weights[k] * (has_ended ? kind_density(kinds[k], length) : kind_survival(kinds[k], length));
       all += part[k];
     }
-    if (!(all > 0)) part.back() = all = 1;  // longer than any kind explains
+    if (!(all > 0)) part.back() = all = 1;  // longer than any kind explains: counts as a repair
     for (std::size_t k = 0; k < kinds.size(); ++k) kind_weights[k] += part[k] / all;
   }
   double total = 0;
@@ -97,12 +97,12 @@ double RepairForecast::expected_beyond(double elapsed, double further) const {
 double RepairForecast::expected_rest(double elapsed) const { return expected_beyond(elapsed, 0); }
 
 WaitChoice wait_or_replan(const RepairForecast& forecast, double elapsed, const WaitCosts& costs) {
-  const double rest = forecast.expected_rest(elapsed);
+  const double remainder = forecast.expected_rest(elapsed);
   const auto loss_of = [&](double wait) {
     const double is_still_absent = forecast.survival_probability(elapsed, wait);
-    const double waited = rest - forecast.expected_beyond(elapsed, wait);
+    const double waited = remainder - forecast.expected_beyond(elapsed, wait);
     const double without = forecast.expected_beyond(elapsed, wait + costs.replan_seconds);
-    // while the new plan is prepared
+    // lost while the new plan is prepared
     const double preparing = forecast.expected_beyond(elapsed, wait) - without;
     return waited + (1 - is_still_absent) * costs.resume_seconds + preparing +
            (1 - costs.speed_without) * without + is_still_absent * costs.readmit_seconds;
@@ -117,15 +117,15 @@ WaitChoice wait_or_replan(const RepairForecast& forecast, double elapsed, const 
 }
 
 double FailureRate::per_node_second() const {
-  // A weak prior: a tenth of a failure in ten hours of one node. The first observed failure dominates it.
+  // A weak prior: a tenth of a failure in ten node hours. The first observed failure outweighs it.
   constexpr double kFailures = 0.1, kNodeSeconds = 36'000;
   return (kFailures + failures_) / (kNodeSeconds + node_seconds_);
 }
 
 std::vector<double> outage_lengths(const AvailabilityTrace& trace, Matching matching) {
   std::vector<double> lengths;
-  std::map<int, double> lost_at;  // by node
-  std::deque<double> open;        // losses that no new node has replaced yet
+  std::map<int, double> lost_at;  // [node]: when it was lost
+  std::deque<double> open;        // times of losses that no new node has replaced yet
   for (const NodeEvent& event : trace.events) {
     if (!event.is_add) {
       lost_at[event.node] = event.seconds, open.push_back(event.seconds);

@@ -1,10 +1,11 @@
-// RepairForecast: how often nodes fail and how long they stay absent, with prior knowledge and with the
-// history of a run.
+// RepairForecast: how often nodes fail and how long they stay absent, from prior knowledge and the history
+// of the run.
 //
-// There are three kinds of outages: a restarted process, a replaced spot machine, and a repaired server. Each
-// has a log-normal length fitted to published traces; the mixture of kinds is learned from the run. From this
-// follow the remaining length of an ongoing outage, and the decision whether to wait for its end or to
-// continue without the node. Pure: the caller passes the current time.
+// There are three kinds of outages: a restarted process, a replaced spot machine, and a repaired server.
+// The duration of each kind has a log-normal distribution fitted to published traces; the proportions of
+// the kinds are learned from the run. From these follow the expected remaining duration of an ongoing
+// outage, and the decision whether to wait for its end or to continue without the node. Pure: the caller
+// passes the current time.
 #pragma once
 
 #include <array>
@@ -17,34 +18,35 @@ namespace optimus {
 struct OutageKind {
   const char* name;
   double median_seconds;
-  double spread;  // standard deviation of the logarithm of the length
-  double weight;  // prior weight of the kind, in number of outages
+  double spread;  // standard deviation of the logarithm of the duration
+  double weight;  // weight of the kind in the prior, in number of outages
 };
 // docs/understand/recovery.md documents the traces and the fit.
 const std::array<OutageKind, 3>& outage_kinds();
 
 struct Outage {
-  double began = 0;
-  double ended = -1;  // -1: ongoing
+  double begin_time = 0;
+  double end_time = -1;  // -1: ongoing
 };
 
 class RepairForecast {
  public:
-  // The history as known at `now`: outages that have ended, and ongoing ones.
+  // `history`: outages that had begun by `now`, ended or ongoing.
   RepairForecast(const std::vector<Outage>& history, double now);
 
-  // For an ongoing outage that has lasted `elapsed` seconds.
-  // probability that it lasts at least `further` seconds more
+  // Forecasts for an ongoing outage that has lasted `elapsed` seconds.
+  // The probability that it lasts at least `further` seconds more.
   double survival_probability(double elapsed, double further) const;
   double expected_rest(double elapsed) const;
-  // The expected number of seconds beyond `further`: the mean of max(0, rest - further).
+  // The expected seconds of outage beyond the next `further` seconds: the mean of max(0, remaining -
+  // further).
   double expected_beyond(double elapsed, double further) const;
   // The probability of each kind for the next outage.
   const std::array<double, 3>& shares() const { return shares_; }
 
  private:
   double survival(double seconds) const;
-  double tail(double seconds) const;  // integral of the survival function from there to infinity
+  double tail(double seconds) const;  // integral of survival() from `seconds` to infinity
 
   std::array<double, 3> shares_{};
 };
@@ -58,9 +60,9 @@ struct WaitCosts {
   double resume_seconds = 0;   // pause to resume the same plan if it returns in time
 };
 struct WaitChoice {
-  double wait_seconds = 0;       // before continuing without it; 0: do not wait
-  double expected_loss = 0;      // seconds at full speed, until the node is back
-  double loss_without_wait = 0;  // the same without waiting
+  double wait_seconds = 0;   // seconds to wait before continuing without the node; 0: do not wait
+  double expected_loss = 0;  // expected training time lost until the node is back, in seconds at full speed
+  double loss_without_wait = 0;  // expected_loss without waiting
 };
 WaitChoice wait_or_replan(const RepairForecast& forecast, double elapsed, const WaitCosts& costs);
 
@@ -75,13 +77,14 @@ class FailureRate {
   double failures_ = 0, node_seconds_ = 0;
 };
 
-// Lengths of a trace's outages in seconds. by_name: until the same node returns (faults). by_count: until the
-// next node joins that replaces it (spot machines, which do not return). Outages that do not end within the
-// trace are omitted.
+// Durations of the outages in a trace, in seconds. by_name: until the same node returns (faults). by_count:
+// until the next node joins (spot machines, which do not return but are replaced). Outages that do not end
+// within the trace are omitted.
 enum class Matching { by_name, by_count };
 std::vector<double> outage_lengths(const AvailabilityTrace& trace, Matching matching);
 
-// Maximum-likelihood log-normal distribution; needs at least two lengths.
+// A log-normal distribution. fit_log_normal() is the maximum-likelihood fit and needs at least two
+// durations.
 struct LogNormal {
   double median = 1, spread = 1;
 };

@@ -7,8 +7,8 @@
 namespace optimus {
 namespace {
 
-// The number of devices of a stage that form one replica; nothing if the stage's layers differ in it or state
-// is sharded over replicas.
+// The number of devices that form one replica of a stage. Empty if its layers differ in this number, or if
+// state or experts are distributed over replicas.
 std::optional<int> devices_per_replica(const Stage& stage) {
   std::optional<int> replica_size;
   for (const Chunk& chunk : stage.chunks)
@@ -21,7 +21,8 @@ std::optional<int> devices_per_replica(const Stage& stage) {
   return replica_size;
 }
 
-// The stage without the replica that contains device `index`.
+// The stage without the replica that contains the device at `index`. Empty if the stage has no other
+// replica.
 std::optional<Stage> without_replica(Stage stage, int index) {
   const std::optional<int> replica_size = devices_per_replica(stage);
   if (!replica_size || std::ssize(stage.devices) <= *replica_size) return std::nullopt;
@@ -30,7 +31,7 @@ std::optional<Stage> without_replica(Stage stage, int index) {
   return stage;
 }
 
-// Assigns each micro-batch to the pipeline with the smallest resulting load, relative to the pipeline's
+// Assigns each micro-batch to the pipeline whose resulting load is the smallest, relative to the pipeline's
 // previous share.
 void assign_microbatches(std::vector<Pipeline>& pipelines, std::vector<int> sizes) {
   std::vector<double> speeds, loads;
@@ -53,14 +54,14 @@ void assign_microbatches(std::vector<Pipeline>& pipelines, std::vector<int> size
 std::optional<Plan> without_device(const Plan& plan, int device) {
   const PlanLocation location = location_of(plan, device);
   Plan result = plan;
-  Pipeline& own = result.pipelines[static_cast<std::size_t>(location.pipeline)];
-  Stage& stage = own.stages[static_cast<std::size_t>(location.stage)];
+  Pipeline& own_pipeline = result.pipelines[static_cast<std::size_t>(location.pipeline)];
+  Stage& stage = own_pipeline.stages[static_cast<std::size_t>(location.stage)];
   if (std::optional<Stage> smaller = without_replica(stage, location.index)) {
     stage = std::move(*smaller);
     return result;
   }
   if (result.pipelines.size() < 2) return std::nullopt;
-  const std::vector<int> microbatches = own.microbatches;
+  const std::vector<int> microbatches = own_pipeline.microbatches;
   result.pipelines.erase(result.pipelines.begin() + location.pipeline);
   assign_microbatches(result.pipelines, microbatches);
   return result;

@@ -1,5 +1,5 @@
-// The first response to a lost device (as in ReCycle): devices with the same layers take over its work. No
-// state moves, so the only cost is a lower speed while a better plan is prepared.
+// The first response to a lost device (as in ReCycle): other devices with the same layers take over its
+// work. No state moves, so the only cost is a lower speed while a better plan is prepared.
 #pragma once
 
 #include <optional>
@@ -8,22 +8,22 @@
 
 namespace optimus {
 
-// The plan without the device. The other replicas of its stage share its work. If there are none, the other
-// pipelines share the whole micro-batches of its pipeline in proportion to their numbers of sequences.
-// Devices keep their numbers and the batch size stays the same. Returns nothing if no other device has the
-// state of the device, or if shards of the state are lost with it.
+// The plan without `device`. The other replicas of its stage share its work. If there are none, the other
+// pipelines share the micro-batches of its pipeline, in proportion to their numbers of sequences. Devices
+// keep their indices, and the batch size stays the same. Empty if no other device has the state of the
+// device, or if shards of the state are lost with it.
 std::optional<Plan> without_device(const Plan& plan, int device);
 
 // Times of the two responses to a loss: replan at once, or run a takeover plan while the new plan is
 // prepared.
 struct ResponseTimes {
   double takeover_step = 1, replanned_step = 1;  // seconds per step
-  double pause = 0;                              // until steps continue: agreement, connections
-  double move = 0;                               // transfer of state for the new plan
-  double prepare = 0;                            // preparation of the new plan while steps continue
-  double switch_pause = 0;                       // pause of the later switch to it
+  double pause = 0;         // until steps continue: agreement on the new membership, new connections
+  double move = 0;          // transfer of state for the new plan
+  double prepare = 0;       // preparation of the new plan while steps continue
+  double switch_pause = 0;  // pause of the later switch to it
 };
-// Seconds of training at the new plan's speed that each response loses.
+// Seconds of training, at the speed of the new plan, that each response loses.
 double seconds_lost_by_replanning(const ResponseTimes& times);
 double seconds_lost_by_takeover(const ResponseTimes& times);
 

@@ -10,13 +10,13 @@
 namespace optimus {
 namespace {
 
-// The inputs for pipelines on one number of nodes.
+// The demand, and a cluster of suitable size, for pipelines on a given number of devices.
 struct TemplateInputs {
   TemplateInputs(const Demand& from, int num_devices, int microbatch, int stages)
       : cluster(with_devices(from.cluster, num_devices)),
         demand{from.model, cluster, from.software, from.constants},
         cluster_view(cluster) {
-    // Enough micro-batches to fill the pipeline twice; more are never in flight.
+    // Enough micro-batches to fill the pipeline twice; a larger number would not increase those in flight.
     demand.batch = static_cast<std::int64_t>(microbatch) * 2 * stages;
     demand.sequence_length = from.sequence_length, demand.precision = from.precision;
     demand.constraints = from.constraints;
@@ -28,7 +28,7 @@ struct TemplateInputs {
 
 struct StageTable {
   std::vector<std::vector<double>> seconds;           // [stage][layers]
-  std::vector<std::vector<StageLayers>> layer_mixes;  // the same index: recompute modes of the layers
+  std::vector<std::vector<StageLayers>> layer_mixes;  // [stage][layers]: recompute modes of the layers
 };
 
 StageTable stage_table(const Demand& demand, BoundModel& bound_model, const Candidate& c) {
@@ -39,9 +39,9 @@ StageTable stage_table(const Demand& demand, BoundModel& bound_model, const Cand
     std::vector<StageLayers> layer_mixes(seconds.size());
     for (int n = 1; n <= most; ++n) {
       const StageLayers mix = c.is_fitted ? bound_model.fitted(c, s, n) : uniform_layers(c.recompute, n);
-      const BoundModel::StageWork work = bound_model.work_of(c, s, mix);
-      if (!work.fits) break;  // more layers need more memory
-      seconds[static_cast<std::size_t>(n)] = work.forward + work.backward;
+      const BoundModel::StageWork stage_work = bound_model.work_of(c, s, mix);
+      if (!stage_work.fits) break;  // more layers need more memory
+      seconds[static_cast<std::size_t>(n)] = stage_work.forward + stage_work.backward;
       layer_mixes[static_cast<std::size_t>(n)] = mix;
     }
     table.seconds.push_back(std::move(seconds)), table.layer_mixes.push_back(std::move(layer_mixes));
@@ -49,8 +49,8 @@ StageTable stage_table(const Demand& demand, BoundModel& bound_model, const Cand
   return table;
 }
 
-// Whether it fits as one of two pipelines: gradients are then reduced between them, which needs buffers and
-// communicators.
+// Whether the plan's pipeline fits into memory as one of two: gradients are then also reduced between
+// pipelines, which needs buffers and communicators.
 bool fits_beside_another(const TemplateInputs& inputs, Plan plan) {
   Pipeline second = plan.pipelines.front();
   for (Stage& stage : second.stages)
@@ -90,8 +90,8 @@ std::optional<PipelineTemplate> make_template(const TemplateInputs& inputs, Boun
   return std::nullopt;
 }
 
-// Tensor-parallel sizes that divide the devices and leave at least one layer per stage. Sizes that divide the
-// number of heads are preferred.
+// Tensor-parallel sizes that divide the number of devices and leave at least one layer per stage. If some
+// of them divide the number of heads, only these are returned.
 std::vector<int> tensor_parallel_sizes(const Demand& demand, int num_devices, int devices_per_node) {
   std::vector<int> even, uneven;
   const auto most = std::min<std::int64_t>(max_tensor_parts(demand.model), num_devices);
@@ -113,24 +113,24 @@ std::vector<int> tensor_parallel_sizes(const Demand& demand, int num_devices, in
 std::optional<PipelineTemplate> best_pipeline_template(const Demand& demand, int nodes, int devices_per_node,
                                                        int microbatch) {
   const int num_devices = nodes * devices_per_node;
-  std::optional<PipelineTemplate> best;
+  std::optional<PipelineTemplate> best_template;
   for (const int tp : tensor_parallel_sizes(demand, num_devices, devices_per_node)) {
     Candidate c{.pp = num_devices / tp, .tp = tp, .microbatch = microbatch};
     c.is_fitted = demand.constraints.recompute.empty();
     if (!c.is_fitted) c.recompute = parse_recompute(demand.constraints.recompute, "recompute");
-    const TemplateInputs place(demand, num_devices, microbatch, c.pp);
-    BoundModel bound_model(place.demand, place.cluster_view);
-    std::optional<PipelineTemplate> pipeline_template = make_template(place, bound_model, c);
+    const TemplateInputs template_inputs(demand, num_devices, microbatch, c.pp);
+    BoundModel bound_model(template_inputs.demand, template_inputs.cluster_view);
+    std::optional<PipelineTemplate> pipeline_template = make_template(template_inputs, bound_model, c);
     if (!pipeline_template) continue;
     pipeline_template->nodes = nodes;
     const auto seconds = [&](const PipelineTemplate& one) {
       return one.first_seconds + (2.0 * one.candidate.pp - 1) * one.next_seconds;
     };
-    if (!best || seconds(*pipeline_template) / (2 * pipeline_template->candidate.pp) <
-                     seconds(*best) / (2 * best->candidate.pp))
-      best = std::move(pipeline_template);
+    if (!best_template || seconds(*pipeline_template) / (2 * pipeline_template->candidate.pp) <
+                              seconds(*best_template) / (2 * best_template->candidate.pp))
+      best_template = std::move(pipeline_template);
   }
-  return best;
+  return best_template;
 }
 
 }  // namespace optimus

@@ -14,12 +14,12 @@ struct PipelineTemplate {
   Candidate candidate;              // pp and tp; one replica
   std::vector<StageLayers> layers;  // [stage]
   Pipeline pipeline;                // devices numbered from 0, no micro-batches
-  double first_seconds = 0;         // of the first micro-batch, forward and backward through all stages
-  double next_seconds = 0;          // of each further micro-batch: the slowest stage
+  double first_seconds = 0;  // seconds of the first micro-batch, forward and backward through all stages
+  double next_seconds = 0;   // seconds that each further micro-batch adds: those of the slowest stage
 };
 
-// Tries several tensor-parallel sizes and distributes layers over stages by their cost. Returns nothing if
-// the model does not fit.
+// Tries several tensor-parallel sizes and distributes layers over stages by their cost. Empty if the model
+// does not fit.
 std::optional<PipelineTemplate> best_pipeline_template(const Demand& demand, int nodes, int devices_per_node,
                                                        int microbatch);
 

@@ -11,7 +11,7 @@
 namespace optimus {
 namespace {
 
-// Larger pipelines only add bubbles, except if the batch is smaller than the number of pipelines.
+// Larger pipelines only add bubbles, unless the batch has fewer sequences than there would be pipelines.
 constexpr int kUsualMaxNodes = 16;
 
 int largest_template(const TemplateOptions& options, int smallest, std::int64_t batch) {
@@ -73,14 +73,14 @@ const PipelineTemplate* PipelineTemplates::find(int microbatch, int nodes) const
 
 namespace {
 
-// The number of consecutive micro-batches of `replicas` pipelines with these sequences: the smallest that the
-// micro-batch size allows.
+// The number of consecutive micro-batches per replica that `replicas` equal pipelines need for these
+// sequences, with the largest micro-batches allowed.
 std::int64_t num_rounds(std::int64_t sequences, int replicas, int microbatch) {
   const std::int64_t together = static_cast<std::int64_t>(replicas) * microbatch;
   return (sequences + together - 1) / together;
 }
 
-// The step time of equal pipelines for these sequences, with micro-batches of even size.
+// The step time of `replicas` equal pipelines for these sequences, in micro-batches of even size.
 double seconds_for(const PipelineTemplate& pipeline_template, int replicas, std::int64_t sequences) {
   const std::int64_t rounds = num_rounds(sequences, replicas, pipeline_template.candidate.microbatch);
   const std::int64_t largest = (sequences + rounds * replicas - 1) / (rounds * replicas);
@@ -89,7 +89,8 @@ double seconds_for(const PipelineTemplate& pipeline_template, int replicas, std:
          (pipeline_template.first_seconds + static_cast<double>(rounds - 1) * pipeline_template.next_seconds);
 }
 
-// The largest number of sequences, at least one per pipeline, that they process within `seconds`.
+// The largest number of sequences that `replicas` equal pipelines process within `seconds`; at least one
+// per pipeline.
 std::int64_t sequences_in(const PipelineTemplate& pipeline_template, int replicas, std::int64_t max_sequences,
                           double seconds) {
   std::int64_t low = replicas, high = max_sequences + 1;
@@ -102,8 +103,8 @@ std::int64_t sequences_in(const PipelineTemplate& pipeline_template, int replica
 
 }  // namespace
 
-// The sizes of the pipelines, and the sequences with which all finish at about the same time. Empty if a
-// template is missing or there are fewer sequences than pipelines.
+// The templates of the pipelines, and the number of sequences with which all finish at about the same time.
+// Empty if a template is missing or there are fewer sequences than pipelines.
 std::vector<PipelineTemplates::Share> PipelineTemplates::shares(const Choice& choice) const {
   const int small = choice.nodes / choice.pipelines, num_large = choice.nodes % choice.pipelines;
   std::vector<Share> result;
@@ -134,14 +135,14 @@ void PipelineTemplates::distribute_batch(std::vector<Share>& shares) const {
       sum += sequences_in(*share.pipeline_template, share.replicas, base_plan_.batch, middle);
     (sum >= base_plan_.batch ? high : low) = middle;
   }
-  std::int64_t left = base_plan_.batch;
+  std::int64_t remaining = base_plan_.batch;
   for (Share& share : shares) {
-    reserved -= share.replicas;  // every following pipeline needs one sequence
+    reserved -= share.replicas;  // reserves one sequence for every pipeline that follows
     share.sequences = std::min(sequences_in(*share.pipeline_template, share.replicas, base_plan_.batch, high),
-                               left - reserved);
-    left -= share.sequences;
+                               remaining - reserved);
+    remaining -= share.sequences;
   }
-  shares.front().sequences += left;
+  shares.front().sequences += remaining;
 }
 
 double PipelineTemplates::estimate(const std::vector<Share>& shares) const {
@@ -151,14 +152,15 @@ double PipelineTemplates::estimate(const std::vector<Share>& shares) const {
   return longest;
 }
 
-// All feasible choices for this number of nodes, with at least `min_pipelines` pipelines if there are
-// enough nodes.
+// All feasible choices for this number of nodes, fastest first by estimate; with at least `min_pipelines`
+// pipelines if the nodes suffice.
 std::vector<PipelineTemplates::Choice> PipelineTemplates::feasible_choices(int nodes,
                                                                            int min_pipelines) const {
   std::vector<Choice> result;
   for (const auto& [microbatch, own] : templates_by_size_) {
-    const int most = nodes / own.begin()->first;
-    for (int pipelines = std::max(1, std::min(min_pipelines, most)); pipelines <= most; ++pipelines) {
+    const int max_pipelines = nodes / own.begin()->first;
+    for (int pipelines = std::max(1, std::min(min_pipelines, max_pipelines)); pipelines <= max_pipelines;
+         ++pipelines) {
       Choice choice{nodes, pipelines, microbatch, 0};
       const std::vector<Share> distributed = shares(choice);
       if (distributed.empty()) continue;
@@ -171,15 +173,15 @@ std::vector<PipelineTemplates::Choice> PipelineTemplates::feasible_choices(int n
   return result;
 }
 
-// Chooses the number of pipelines and the micro-batch size. The required number of copies has priority over
-// speed. The best few by estimate are compared with the simulator.
+// Chooses the number of pipelines and the micro-batch size. The required number of pipelines has priority
+// over speed. The best few choices by estimate are compared with the simulator.
 void PipelineTemplates::choose_for(int nodes, const Demand& demand, const TemplateOptions& options) {
-  Choice& best = choices_[static_cast<std::size_t>(nodes)];
+  Choice& best_choice = choices_[static_cast<std::size_t>(nodes)];
   std::vector<Choice> candidates = feasible_choices(nodes, options.failures + 1);
-  // the batch has too few sequences for that many pipelines
+  // The batch has too few sequences for that many pipelines.
   if (candidates.empty()) candidates = feasible_choices(nodes, 1);
-  if (candidates.empty()) {  // one node is left idle: too many for the batch, or no template
-    if (nodes > 1) best = choices_[static_cast<std::size_t>(nodes) - 1];
+  if (candidates.empty()) {  // leaves one node idle: too many nodes for the batch, or a template is missing
+    if (nodes > 1) best_choice = choices_[static_cast<std::size_t>(nodes) - 1];
     return;
   }
   constexpr std::size_t kMaxSimulated = 4;
@@ -196,14 +198,14 @@ void PipelineTemplates::choose_for(int nodes, const Demand& demand, const Templa
     ensure(!problem, "template plan for {} nodes is invalid: {}", nodes, problem.value_or(""));
     if (!peak_memory_of(cluster_demand, cluster_view, plan).fits()) continue;
     choice.seconds = seconds_of(cluster_demand, cluster_view, plan);
-    if (best.nodes == 0 || choice.seconds < best.seconds) best = choice;
+    if (best_choice.nodes == 0 || choice.seconds < best_choice.seconds) best_choice = choice;
   }
-  if (best.nodes == 0 && nodes > 1) best = choices_[static_cast<std::size_t>(nodes) - 1];
+  if (best_choice.nodes == 0 && nodes > 1) best_choice = choices_[static_cast<std::size_t>(nodes) - 1];
 }
 
 Plan PipelineTemplates::assemble(const Choice& choice) const {
   Plan plan = base_plan_;
-  int next = 0;  // device
+  int next_device = 0;  // device
   for (const Share& share : shares(choice)) {
     Pipeline pipeline = share.pipeline_template->pipeline;
     const int size = share.pipeline_template->nodes * devices_per_node_;
@@ -211,9 +213,9 @@ Plan PipelineTemplates::assemble(const Choice& choice) const {
       const std::vector<int> one = stage.devices;
       stage.devices.clear();
       for (int replica = 0; replica < share.replicas; ++replica)
-        for (const int device : one) stage.devices.push_back(next + replica * size + device);
+        for (const int device : one) stage.devices.push_back(next_device + replica * size + device);
     }
-    next += share.replicas * size;
+    next_device += share.replicas * size;
     const std::int64_t rounds = num_rounds(share.sequences, share.replicas, choice.microbatch);
     for (std::int64_t i = 0; i < rounds; ++i)
       pipeline.microbatches.push_back(

@@ -6,11 +6,11 @@
 //       PipelineTemplates::build(demand, {.devices_per_node = 1, .max_nodes = 8, .failures = 1});
 //   const Plan plan = templates.plan_for(7);
 //
-// Every pipeline has the whole model, so a plan of p pipelines survives any p - 1 failures. N nodes are
-// distributed over p pipelines whose sizes differ by at most one; docs/understand/recovery.md proves that
-// this is feasible for every N from the smallest on. Equal pipelines are one pipeline with several replicas
-// in the plan. Sequences are distributed by speed, in micro-batches of about equal size. Immutable and safe
-// for concurrent use.
+// Every pipeline has the whole model, so a plan with p pipelines survives any p - 1 node failures. N nodes
+// are distributed over p pipelines whose sizes differ by at most one; docs/understand/recovery.md proves
+// that this is possible for every N from the smallest on. Pipelines of equal size appear in the plan as one
+// pipeline with several replicas. Sequences are distributed by speed, in micro-batches of about equal size.
+// Immutable and safe for concurrent use.
 #pragma once
 
 #include <map>
@@ -24,18 +24,19 @@ namespace optimus {
 struct TemplateOptions {
   int devices_per_node = 1;
   int max_nodes = 8;  // largest number of nodes that can occur
-  // number of failures to survive: plans have at least one pipeline more if there are enough nodes
+  // Number of node failures to survive: plans have at least one pipeline more, if there are enough nodes.
   int failures = 1;
 };
 
 class PipelineTemplates {
  public:
-  // The demand's cluster describes the nodes; its size is irrelevant. Of the constraints, those on memory,
-  // micro-batches, recomputation and tensor parallelism apply. Throws UserError if no number of nodes up to
-  // max_nodes holds the model, and for custom models, which have no cost model.
+  // Computes all templates. The cluster of `demand` describes the nodes; its size is irrelevant. Of the
+  // constraints, those on memory, micro-batches, recomputation and tensor parallelism apply. Throws
+  // UserError if the model does not fit on any number of nodes up to max_nodes, and for custom models,
+  // which have no cost model.
   static PipelineTemplates build(const Demand& demand, const TemplateOptions& options);
 
-  int smallest() const { return smallest_; }  // fewest nodes that hold the model
+  int smallest() const { return smallest_; }  // smallest number of nodes on which the model fits
   int max_nodes() const { return static_cast<int>(choices_.size()) - 1; }
   // Throws UserError for fewer nodes than smallest(). Numbers above max_nodes() are treated as max_nodes().
   Plan plan_for(int nodes) const;
@@ -47,12 +48,12 @@ class PipelineTemplates {
 
  private:
   struct Choice {
-    int nodes = 0;       // nodes in use; 0: no plan
-    int pipelines = 0;   // replicas of equal pipelines count separately
+    int nodes = 0;       // number of nodes in use; 0: no plan
+    int pipelines = 0;   // number of pipelines; equal pipelines count separately
     int microbatch = 1;  // largest number of sequences in a replica's micro-batch
     double seconds = 0;
   };
-  // Pipelines of one template, and the total number of their sequences.
+  // The pipelines that use one template, and the total number of their sequences per step.
   struct Share {
     const PipelineTemplate* pipeline_template = nullptr;
     int replicas = 0;

@@ -46,8 +46,9 @@ using Kind = std::pair<Lane, std::string>;
 // The predicted seconds of each kind of instruction, for one device of each stage.
 std::map<std::pair<int, int>, std::map<Kind, double>> predicted_kinds(const ExpectedStep& expected) {
   std::map<std::pair<int, int>, std::map<Kind, double>> result;
-  for (const TracedInstruction& one : expected.instructions)
-    result[{one.pipeline, one.stage}][{one.lane, one.kind}] += one.end - one.start;
+  for (const TracedInstruction& instruction : expected.instructions)
+    result[{instruction.pipeline, instruction.stage}][{instruction.lane, instruction.kind}] +=
+        instruction.end - instruction.start;
   return result;
 }
 
@@ -108,12 +109,12 @@ OrderedJson profile_json(const RankProfile& profile) {
   json["steps"] = OrderedJson::array(), json["instructions"] = OrderedJson::array();
   for (const ProfiledStep& step : profile.steps)
     json["steps"].push_back({{"step", step.step}, {"start", step.start}, {"end", step.end}});
-  for (const TracedInstruction& one : profile.instructions)
-    json["instructions"].push_back({{"lane", text(one.lane)},
-                                    {"name", one.name},
-                                    {"kind", one.kind},
-                                    {"start", one.start},
-                                    {"end", one.end}});
+  for (const TracedInstruction& instruction : profile.instructions)
+    json["instructions"].push_back({{"lane", text(instruction.lane)},
+                                    {"name", instruction.name},
+                                    {"kind", instruction.kind},
+                                    {"start", instruction.start},
+                                    {"end", instruction.end}});
   return json;
 }
 
@@ -128,10 +129,10 @@ RankProfile parse_rank_profile(const Json& json, const std::string& source) {
   profile.resident = Bytes(view.at("resident_bytes").integer(0));
   for (const JsonView& step : view.at("steps").elements())
     profile.steps.push_back({step.at("step").integer(), step.at("start").number(), step.at("end").number()});
-  for (const JsonView& one : view.at("instructions").elements())
-    profile.instructions.push_back({profile.pipeline, profile.stage, parse_lane(one.at("lane")),
-                                    one.at("name").text(), one.at("kind").text(), one.at("start").number(),
-                                    one.at("end").number()});
+  for (const JsonView& json_view : view.at("instructions").elements())
+    profile.instructions.push_back({profile.pipeline, profile.stage, parse_lane(json_view.at("lane")),
+                                    json_view.at("name").text(), json_view.at("kind").text(),
+                                    json_view.at("start").number(), json_view.at("end").number()});
   return profile;
 }
 
@@ -144,8 +145,8 @@ std::vector<ComparedKind> compare_kinds(const std::vector<RankProfile>& ranks, c
   const auto count = static_cast<double>(ranks.size());
   for (const RankProfile& rank : ranks) {
     const auto steps = static_cast<double>(std::max<std::size_t>(1, rank.steps.size()));
-    for (const TracedInstruction& one : rank.instructions)
-      measured[{one.lane, one.kind}] += (one.end - one.start) / steps / count;
+    for (const TracedInstruction& instruction : rank.instructions)
+      measured[{instruction.lane, instruction.kind}] += (instruction.end - instruction.start) / steps / count;
     const auto stage = of_stages.find({rank.pipeline, rank.stage});
     if (stage == of_stages.end()) continue;
     for (const auto& [kind, seconds] : stage->second) predicted[kind] += seconds / count;
@@ -166,9 +167,9 @@ std::vector<ComparedKind> compare_kinds(const std::vector<RankProfile>& ranks, c
 
 std::optional<double> overlap(const RankProfile& profile) {
   std::vector<std::pair<double, double>> computes, others;
-  for (const TracedInstruction& one : profile.instructions) {
-    if (one.lane == Lane::host || one.end <= one.start) continue;
-    (one.lane == Lane::compute ? computes : others).emplace_back(one.start, one.end);
+  for (const TracedInstruction& instruction : profile.instructions) {
+    if (instruction.lane == Lane::host || instruction.end <= instruction.start) continue;
+    (instruction.lane == Lane::compute ? computes : others).emplace_back(instruction.start, instruction.end);
   }
   computes = merged(std::move(computes));
   double all = 0, overlapped = 0;
@@ -185,9 +186,9 @@ std::optional<double> overlap(const RankProfile& profile) {
 std::string comparison_text(const std::vector<RankProfile>& ranks, const Plan& plan,
                             const std::optional<ExpectedStep>& expected) {
   TextTable table({"per step and device", "lane", "predicted", "measured"});
-  for (const ComparedKind& one : compare_kinds(ranks, plan, expected))
-    table.row({one.kind, text(one.lane), shown(one.predicted),
-               one.measured > 0 ? text(Seconds(one.measured)) : "-"});
+  for (const ComparedKind& compared_kind : compare_kinds(ranks, plan, expected))
+    table.row({compared_kind.kind, text(compared_kind.lane), shown(compared_kind.predicted),
+               compared_kind.measured > 0 ? text(Seconds(compared_kind.measured)) : "-"});
   table.row({"step", "", expected ? text(Seconds(expected->step.seconds)) : "-",
              text(Seconds(mean_seconds(ranks)))});
   std::string result = table.text() + memory_text(ranks, expected);
@@ -205,12 +206,12 @@ OrderedJson comparison_json(const std::vector<RankProfile>& ranks, const Plan& p
                        {{"predicted", expected ? OrderedJson(expected->step.seconds) : OrderedJson()},
                         {"measured", mean_seconds(ranks)}}}};
   json["instructions"] = OrderedJson::array(), json["ranks"] = OrderedJson::array();
-  for (const ComparedKind& one : compare_kinds(ranks, plan, expected))
+  for (const ComparedKind& compared_kind : compare_kinds(ranks, plan, expected))
     json["instructions"].push_back(
-        {{"kind", one.kind},
-         {"lane", text(one.lane)},
-         {"predicted", one.predicted ? OrderedJson(*one.predicted) : OrderedJson()},
-         {"measured", one.measured}});
+        {{"kind", compared_kind.kind},
+         {"lane", text(compared_kind.lane)},
+         {"predicted", compared_kind.predicted ? OrderedJson(*compared_kind.predicted) : OrderedJson()},
+         {"measured", compared_kind.measured}});
   for (const RankProfile& rank : ranks) {
     const StagePrediction* stage = stage_of(expected, rank);
     const std::optional<double> overlapped = overlap(rank);
@@ -237,11 +238,12 @@ std::string profile_trace(const std::vector<RankProfile>& ranks, const OrderedJs
     trace.name_track(process, 0, "steps");
     for (const ProfiledStep& step : rank.steps)
       trace.span(fmt::format("step {}", step.step), process, 0, step.start, step.end);
-    std::set<Lane> named;
-    for (const TracedInstruction& one : rank.instructions) {
-      const std::size_t track = 1 + static_cast<std::size_t>(one.lane);
-      if (named.insert(one.lane).second) trace.name_track(process, track, text(one.lane));
-      trace.span(one.name, process, track, one.start, one.end);
+    std::set<Lane> named_conditions;
+    for (const TracedInstruction& instruction : rank.instructions) {
+      const std::size_t track = 1 + static_cast<std::size_t>(instruction.lane);
+      if (named_conditions.insert(instruction.lane).second)
+        trace.name_track(process, track, text(instruction.lane));
+      trace.span(instruction.name, process, track, instruction.start, instruction.end);
     }
   }
   return trace.text({{"profile", comparison}});

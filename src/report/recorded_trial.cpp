@@ -21,10 +21,12 @@ double median_of(std::vector<double> values, double none) {
   return values[values.size() / 2];
 }
 
-bool is_automatic(const Decision& one) { return one.kind == "switch" && one.predicted_gain.has_value(); }
+bool is_automatic(const Decision& decision) {
+  return decision.kind == "switch" && decision.predicted_gain.has_value();
+}
 // The set of ranks has changed: step times measured before are no longer valid.
-bool changes_membership(const Decision& one) {
-  return one.kind == "recover" || one.kind == "join" || one.kind == "drain";
+bool changes_membership(const Decision& decision) {
+  return decision.kind == "recover" || decision.kind == "join" || decision.kind == "drain";
 }
 
 // A condition that lasts from finding.since until step `end`.
@@ -37,7 +39,7 @@ class Recorder {
  public:
   using NameOf = std::function<std::string(const std::string& hash)>;
   Recorder(const std::vector<StepMetrics>& steps, const std::vector<Decision>& decisions, const NameOf& name)
-      : steps_(steps), decisions_(decisions), name_(name), last_(steps.back().step) {}
+      : steps_(steps), decisions_(decisions), name_(name), last_step_(steps.back().step) {}
 
   RecordedTrial run() {
     compute_step_ends();
@@ -53,14 +55,14 @@ class Recorder {
   // Computes when each step ended, including the pauses of plan changes after it.
   void compute_step_ends() {
     std::map<std::int64_t, double> pauses;
-    for (const Decision& one : decisions_) pauses[one.step] += one.pause.value;
-    double now = 0;
+    for (const Decision& decision : decisions_) pauses[decision.step] += decision.pause.value;
+    double seconds_by_mode = 0;
     for (const StepMetrics& step : steps_) {
-      now += step.seconds.value;
-      if (const auto pause = pauses.find(step.step); pause != pauses.end()) now += pause->second;
-      step_ends_[step.step] = now;
+      seconds_by_mode += step.seconds.value;
+      if (const auto pause = pauses.find(step.step); pause != pauses.end()) seconds_by_mode += pause->second;
+      step_ends_[step.step] = seconds_by_mode;
     }
-    result_.seconds = now, result_.num_steps = std::ssize(steps_);
+    result_.seconds = seconds_by_mode, result_.num_steps = std::ssize(steps_);
   }
 
   double seconds_before_step(std::int64_t step) const {
@@ -71,39 +73,40 @@ class Recorder {
   // A condition lasts until a decision no longer names it, or until the run ends.
   void collect_conditions() {
     std::map<std::pair<Cause, std::vector<int>>, std::size_t> open;
-    for (const Decision& one : decisions_) {
-      if (!is_automatic(one)) continue;
+    for (const Decision& decision : decisions_) {
+      if (!is_automatic(decision)) continue;
       ++result_.num_switches;
-      std::set<std::pair<Cause, std::vector<int>>> named;
-      for (const Finding& finding : parse_findings(one.evidence)) {
-        const std::pair<Cause, std::vector<int>> key(finding.cause, finding.where);
-        named.insert(key);
+      std::set<std::pair<Cause, std::vector<int>>> named_conditions;
+      for (const Finding& finding : parse_findings(decision.evidence)) {
+        const std::pair<Cause, std::vector<int>> key(finding.cause, finding.locations);
+        named_conditions.insert(key);
         if (open.contains(key)) continue;
         open[key] = conditions_.size();
-        conditions_.push_back({finding, last_ + 1});
-        if (finding.since <= one.step)
-          detection_delays_.push_back(static_cast<double>(one.step - finding.since));
+        conditions_.push_back({finding, last_step_ + 1});
+        if (finding.begin_step <= decision.step)
+          detection_delays_.push_back(static_cast<double>(decision.step - finding.begin_step));
       }
       for (auto it = open.begin(); it != open.end();) {
-        if (!named.contains(it->first)) conditions_[it->second].end = one.step + 1;
-        it = named.contains(it->first) ? std::next(it) : open.erase(it);
+        if (!named_conditions.contains(it->first)) conditions_[it->second].end = decision.step + 1;
+        it = named_conditions.contains(it->first) ? std::next(it) : open.erase(it);
       }
     }
-    segment_starts_ = {steps_.front().step, last_ + 1};
+    segment_starts_ = {steps_.front().step, last_step_ + 1};
     const auto cut = [&](std::int64_t step) {
-      if (step > steps_.front().step && step <= last_) segment_starts_.insert(step);
+      if (step > steps_.front().step && step <= last_step_) segment_starts_.insert(step);
     };
-    for (const ConditionSpan& one : conditions_) cut(one.finding.since), cut(one.end);
-    for (const Decision& one : decisions_)
-      if (changes_membership(one)) cut(one.step + 1);
+    for (const ConditionSpan& condition_span : conditions_)
+      cut(condition_span.finding.begin_step), cut(condition_span.end);
+    for (const Decision& decision : decisions_)
+      if (changes_membership(decision)) cut(decision.step + 1);
   }
 
   void collect_epochs() {
     std::string plan = decisions_.empty() ? "the plan" : name_(decisions_.front().from);
     result_.trial.first_mode = mode_of(plan, Response::resume);
     std::map<std::int64_t, std::string> plans;
-    for (const Decision& one : decisions_)
-      if (!one.to.empty()) plans[one.epoch] = name_(one.to);
+    for (const Decision& decision : decisions_)
+      if (!decision.to.empty()) plans[decision.epoch] = name_(decision.to);
     for (const StepMetrics& step : steps_) {
       const auto known = plans.upper_bound(step.epoch);
       mode_at_.push_back(mode_of(known == plans.begin() ? plan : std::prev(known)->second, Response::replan));
@@ -140,41 +143,43 @@ class Recorder {
   void add_segment(std::int64_t begin, std::int64_t end) {
     TrialSegment segment;
     segment.begin = seconds_before_step(begin), segment.end = seconds_before_step(end);
-    for (const Decision& one : decisions_)
-      if (changes_membership(one) && one.step + 1 == begin)
-        last_seconds_.clear(), segment.is_loss |= one.kind == "recover";
-    std::map<int, double> now = measured(begin, end);
-    const std::map<int, double> seen = now;
-    for (const Decision& one : decisions_) {
-      if (!is_automatic(one) || one.step < begin || one.step >= end) continue;
-      const auto from = seen.find(mode_of(name_(one.from), Response::replan));
+    for (const Decision& decision : decisions_)
+      if (changes_membership(decision) && decision.step + 1 == begin)
+        last_seconds_.clear(), segment.is_loss |= decision.kind == "recover";
+    std::map<int, double> seconds_by_mode = measured(begin, end);
+    const std::map<int, double> seen = seconds_by_mode;
+    for (const Decision& decision : decisions_) {
+      if (!is_automatic(decision) || decision.step < begin || decision.step >= end) continue;
+      const auto from = seen.find(mode_of(name_(decision.from), Response::replan));
       if (from == seen.end()) continue;
       const auto put = [&](const std::string& plan, Response response, double gain) {
-        if (gain > -1) now.emplace(mode_of(plan, response), from->second / (1 + gain));
+        if (gain > -1) seconds_by_mode.emplace(mode_of(plan, response), from->second / (1 + gain));
       };
-      put(name_(one.to), Response::replan, *one.predicted_gain);
-      for (const PlanAlternative& other : one.alternatives)
+      put(name_(decision.to), Response::replan, *decision.predicted_gain);
+      for (const PlanAlternative& other : decision.alternatives)
         if (other.predicted_gain) put(other.plan, response_of(other.response), *other.predicted_gain);
     }
-    for (const auto& [mode, seconds] : now) last_seconds_[mode] = seconds;
+    for (const auto& [mode, seconds] : seconds_by_mode) last_seconds_[mode] = seconds;
     for (const auto& [mode, seconds] : last_seconds_) {
       segment.step_seconds.resize(std::max(segment.step_seconds.size(), static_cast<std::size_t>(mode) + 1));
       segment.step_seconds[static_cast<std::size_t>(mode)] = seconds;
     }
-    for (const ConditionSpan& one : conditions_)
-      if (one.finding.since < end && one.end > begin)
+    for (const ConditionSpan& condition_span : conditions_)
+      if (condition_span.finding.begin_step < end && condition_span.end > begin)
         segment.conditions.push_back(
-            {one.finding.cause, one.finding.factor, segment.begin - seconds_before_step(one.finding.since)});
+            {condition_span.finding.cause, condition_span.finding.factor,
+             segment.begin - seconds_before_step(condition_span.finding.begin_step)});
     if (segment.end > segment.begin) result_.trial.segments.push_back(std::move(segment));
   }
 
   void finish() {
     TrialCase& trial = result_.trial;
     std::vector<double> pauses, errors;
-    for (const Decision& one : decisions_) {
-      if (one.kind == "switch") pauses.push_back(one.pause.value);
-      if (is_automatic(one) && one.measured_gain && *one.measured_gain > -1 && *one.predicted_gain > -1)
-        errors.push_back(std::abs(std::log((1 + *one.measured_gain) / (1 + *one.predicted_gain))));
+    for (const Decision& decision : decisions_) {
+      if (decision.kind == "switch") pauses.push_back(decision.pause.value);
+      if (is_automatic(decision) && decision.measured_gain && *decision.measured_gain > -1 &&
+          *decision.predicted_gain > -1)
+        errors.push_back(std::abs(std::log((1 + *decision.measured_gain) / (1 + *decision.predicted_gain))));
     }
     for (TrialSegment& segment : trial.segments) segment.step_seconds.resize(trial.modes.size(), 0);
     for (std::size_t m = 0; m < trial.modes.size(); ++m) {
@@ -192,7 +197,7 @@ class Recorder {
   const std::vector<StepMetrics>& steps_;
   const std::vector<Decision>& decisions_;
   const NameOf& name_;
-  const std::int64_t last_;
+  const std::int64_t last_step_;
   std::map<std::int64_t, double> step_ends_;  // step -> seconds since the start of the run
   std::vector<ConditionSpan> conditions_;
   std::vector<double> detection_delays_;   // steps from the start of a condition to the decision

@@ -132,8 +132,8 @@ std::string charts_of(const RunReport& report, const std::vector<Epoch>& epochs)
   for (const Epoch& epoch : epochs)
     speed.bands.push_back({static_cast<double>(epoch.first), static_cast<double>(epoch.last), epoch.plan});
   for (std::size_t i = 0; i < report.decisions.size(); ++i) {
-    const Decision& one = report.decisions[i];
-    speed.marks.push_back({static_cast<double>(one.step), fmt::format("{}", i + 1), text(one)});
+    const Decision& decision = report.decisions[i];
+    speed.marks.push_back({static_cast<double>(decision.step), fmt::format("{}", i + 1), text(decision)});
   }
   loss.bands = speed.bands, loss.marks = speed.marks;
   return fmt::format(
@@ -146,29 +146,29 @@ std::string decisions_of(const RunReport& report) {
   if (report.decisions.empty()) return "<section><h2>Decisions</h2><p>None.</p></section>\n";
   std::string rows;
   for (std::size_t i = 0; i < std::min(kMaxRows, report.decisions.size()); ++i) {
-    const Decision& one = report.decisions[i];
-    std::string others;
-    for (const PlanAlternative& plan : one.alternatives)
-      others +=
-          fmt::format("{}{} {}", others.empty() ? "" : "; ", plan.plan, gain_or_dash(plan.predicted_gain));
+    const Decision& decision = report.decisions[i];
+    std::string remaining_rows;
+    for (const PlanAlternative& plan : decision.alternatives)
+      remaining_rows += fmt::format("{}{} {}", remaining_rows.empty() ? "" : "; ", plan.plan,
+                                    gain_or_dash(plan.predicted_gain));
     rows += fmt::format(
         "<tr><td class=\"n\">{}</td><td class=\"n\">{}</td><td>{}</td><td class=\"why\">{}</td><td>{} → "
         "{}</td>"
         "<td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>"
         "<td>{}</td></tr>\n",
-        i + 1, with_commas(one.step), html_text(one.kind), html_text(one.evidence),
-        html_text(name_of(report.plans, one.from)), html_text(name_of(report.plans, one.to)),
-        gain_or_dash(one.predicted_gain), gain_or_dash(one.measured_gain), text(one.pause), text(one.moved),
-        html_text(others));
+        i + 1, with_commas(decision.step), html_text(decision.kind), html_text(decision.evidence),
+        html_text(name_of(report.plans, decision.from)), html_text(name_of(report.plans, decision.to)),
+        gain_or_dash(decision.predicted_gain), gain_or_dash(decision.measured_gain), text(decision.pause),
+        text(decision.moved), html_text(remaining_rows));
   }
-  const std::size_t left = report.decisions.size() - std::min(kMaxRows, report.decisions.size());
+  const std::size_t remaining = report.decisions.size() - std::min(kMaxRows, report.decisions.size());
   return fmt::format(
       "<section><h2>Decisions</h2><div class=\"wide\"><table class=\"long\"><tr><th class=\"n\">mark</th><th "
       "class=\"n\">step</th><th>kind</th><th>reason</th><th>plan</th><th class=\"n\">predicted</th><th "
       "class=\"n\">measured</th><th class=\"n\">paused</th><th "
       "class=\"n\">moved</th><th>alternatives</th></tr>\n"
       "{}</table></div>{}</section>\n",
-      rows, left == 0 ? "" : fmt::format("<p>and {} more</p>", left));
+      rows, remaining == 0 ? "" : fmt::format("<p>and {} more</p>", remaining));
 }
 
 std::string epochs_table(const std::vector<Epoch>& epochs) {

@@ -25,10 +25,10 @@ StepSpan first_step(const std::vector<RankProfile>& ranks) {
   return span;
 }
 
-const char* class_of(const TracedInstruction& one) {
-  if (one.lane != Lane::compute && one.lane != Lane::host) return "talk";
-  if (one.kind.starts_with("forward")) return "forward";
-  return one.kind.starts_with("backward") ? "backward" : "other";
+const char* class_of(const TracedInstruction& instruction) {
+  if (instruction.lane != Lane::compute && instruction.lane != Lane::host) return "talk";
+  if (instruction.kind.starts_with("forward")) return "forward";
+  return instruction.kind.starts_with("backward") ? "backward" : "other";
 }
 
 }  // namespace
@@ -43,21 +43,22 @@ std::string timeline_svg(const std::vector<RankProfile>& ranks) {
   };
   std::string svg = fmt::format(
       "<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"timeline of one step\">", kPictureWidth, height);
-  std::size_t left = kMaxBars;
+  std::size_t remaining = kMaxBars;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     const double top = kHeader + kRow * static_cast<double>(r);
     svg += fmt::format("<text class=\"end\" x=\"{}\" y=\"{}\">rank {}</text>", kFirst - 6, top + 16,
                        ranks[r].rank);
-    for (const TracedInstruction& one : ranks[r].instructions) {
-      if (!(one.end > span.start) || !(one.start < span.end) || left == 0) continue;
-      --left;
-      const std::string kind = class_of(one);
+    for (const TracedInstruction& instruction : ranks[r].instructions) {
+      if (!(instruction.end > span.start) || !(instruction.start < span.end) || remaining == 0) continue;
+      --remaining;
+      const std::string kind = class_of(instruction);
       const bool is_communication = kind == "talk";
       svg += fmt::format(
           "<rect class=\"{}\" x=\"{:.2f}\" y=\"{}\" width=\"{:.2f}\" height=\"{}\"><title>{}: "
           "{}</title></rect>",
-          kind, x(one.start), is_communication ? top + 17 : top, std::max(0.4, x(one.end) - x(one.start)),
-          is_communication ? 7 : 16, html_text(one.name), text(Seconds(one.end - one.start)));
+          kind, x(instruction.start), is_communication ? top + 17 : top,
+          std::max(0.4, x(instruction.end) - x(instruction.start)), is_communication ? 7 : 16,
+          html_text(instruction.name), text(Seconds(instruction.end - instruction.start)));
     }
   }
   return svg + fmt::format(

@@ -31,9 +31,9 @@ ControlRequest parse_request(const Path& path) {
   if (const auto rank = view.find("drain"))
     return DrainRequest{name, static_cast<int>(rank->integer(0, INT_MAX))};
   const JsonView plan = view.at("plan");
-  const std::string why = view.text_or("why", "requested");
-  if (plan.raw() == "auto") return SwitchRequest{name, std::nullopt, why};
-  return SwitchRequest{name, parse_plan(plan.raw().dump(), path.string()), why};
+  const std::string reason = view.text_or("why", "requested");
+  if (plan.raw() == "auto") return SwitchRequest{name, std::nullopt, reason};
+  return SwitchRequest{name, parse_plan(plan.raw().dump(), path.string()), reason};
 }
 
 void remove_quietly(const Path& path) {
@@ -64,13 +64,13 @@ std::optional<ControlRequest> ControlFolder::next() {
     try {
       return parse_request(folder_ / (name + kRequest));
     } catch (const ReportedError& error) {
-      answer(name, {false, error.what()});
+      write_answer(name, {false, error.what()});
     }
   }
   return std::nullopt;
 }
 
-void ControlFolder::answer(const std::string& name, const ControlAnswer& answer) {
+void ControlFolder::write_answer(const std::string& name, const ControlAnswer& answer) {
   RealFileSystem files;
   const Json json{{"done", answer.is_done}, {"text", answer.text}};
   (void)write_atomically(files, folder_ / (name + kAnswer),
@@ -85,7 +85,7 @@ bool ControlFolder::take(const std::string& name) {
 }
 
 void ControlFolder::refuse_claimed(const std::string& why) {
-  for (const std::string& name : taken_requests()) answer(name, {false, why});
+  for (const std::string& name : taken_requests()) write_answer(name, {false, why});
 }
 
 void ControlFolder::refuse_drains(const std::string& why, bool is_claimer_lost) {
@@ -93,14 +93,14 @@ void ControlFolder::refuse_drains(const std::string& why, bool is_claimer_lost) 
   for (const std::string& name : waiting()) {
     try {
       if (std::holds_alternative<DrainRequest>(parse_request(folder_ / (name + kRequest))))
-        answer(name, {false, why});
-    } catch (const ReportedError&) {  // next() answers it
+        write_answer(name, {false, why});
+    } catch (const ReportedError&) {  // next() answers invalid requests
     }
   }
 }
 
 void ControlFolder::close(const std::string& why) {
-  for (const std::string& name : waiting()) answer(name, {false, why});
+  for (const std::string& name : waiting()) write_answer(name, {false, why});
   refuse_claimed(why);
 }
 
@@ -109,7 +109,8 @@ OrderedJson switch_request_json(const std::optional<Plan>& plan, const std::stri
 }
 OrderedJson drain_request_json(int rank) { return {{"drain", rank}}; }
 
-Outcome<ControlAnswer> ask(const Path& run, const OrderedJson& control_request, const Deadline& deadline) {
+Outcome<ControlAnswer> send_request(const Path& run, const OrderedJson& control_request,
+                                    const Deadline& deadline) {
   RealFileSystem files;
   const Path folder = control_folder(run);
   if (Outcome<void> done = files.create_folders(folder); !done) return tl::unexpected(done.error());

@@ -1,5 +1,5 @@
-// Requests from outside to a running training: a request file in the run's folder, and a file with the
-// answer. Any process with write permission there may send requests. No network port is opened, and it works
+// Requests from outside to a running training: a request file in the run's folder, answered by a second
+// file. Any process with write permission there may send requests. No network port is opened, and it works
 // on every host that mounts the folder.
 //
 //   RUN/control/1731766812-4711.request      {"plan": {…}}, or {"plan": "auto"}        optimus switch
@@ -7,7 +7,8 @@
 //   RUN/control/1731766812-4711.taken        the request, while its rank is being drained
 //   RUN/control/1731766812-4711.answer       {"done": true, "text": "step 412: plan 7f3a → 91c2 …"}
 //
-// Both are written under another name and renamed, so that no reader sees an incomplete file.
+// Request and answer are written under another name and then renamed, so that no reader sees an incomplete
+// file.
 #pragma once
 
 #include <optional>
@@ -30,7 +31,7 @@ struct SwitchRequest {
 };
 struct DrainRequest {
   std::string name;
-  int rank = 0;  // rank that is to leave
+  int rank = 0;  // the rank that is asked to leave
 };
 using ControlRequest = std::variant<SwitchRequest, DrainRequest>;
 
@@ -39,23 +40,24 @@ struct ControlAnswer {
   std::string text;  // one line: what was done, or why not
 };
 
-// The run's side, on one rank. Not thread-safe.
+// The side of the running training, on one rank. Not thread-safe.
 class ControlFolder {
  public:
   explicit ControlFolder(Path run);
-  // Returns the oldest request without an answer. Answers invalid requests itself. Reads the folder at most
-  // every 50 ms.
+  // Returns the oldest request without an answer; empty if there is none. Answers invalid requests itself.
+  // Reads the folder at most every 50 ms.
   std::optional<ControlRequest> next();
   bool has_waiting_requests() const { return !waiting().empty(); }
-  // Write errors are ignored: they must not affect the run.
-  void answer(const std::string& name, const ControlAnswer& answer);
-  // Claims the request for this rank, which then answers it; no other rank processes it while this rank
-  // lives. False: the requester has cancelled it.
+  // Errors while writing the answer are ignored, because they must not affect the run.
+  void write_answer(const std::string& name, const ControlAnswer& answer);
+  // Claims the request for this rank, which then has to answer it; no other rank processes it while this
+  // rank is alive. Returns false if the requester has cancelled it.
   bool take(const std::string& name);
   // Called when a run starts: refuses requests that an earlier run claimed and did not answer.
   void refuse_claimed(const std::string& why);
-  // Called after ranks were renumbered: refuses drain requests, which name a rank by its old number. With
-  // is_claimer_lost, also those that a lost rank had claimed.
+  // Called after ranks were renumbered: refuses waiting drain requests, which name a rank by its old
+  // number. If `is_claimer_lost`, also refuses all claimed requests, because the rank that claimed them is
+  // lost.
   void refuse_drains(const std::string& why, bool is_claimer_lost);
   // Called when the run ends: refuses all waiting requests.
   void close(const std::string& why);
@@ -68,9 +70,11 @@ class ControlFolder {
   std::optional<Deadline> next_poll_;
 };
 
-// The requester's side. Fails if no training answers before the deadline; the request is then cancelled.
-Outcome<ControlAnswer> ask(const Path& run, const OrderedJson& control_request, const Deadline& deadline);
-// Contents of a request: a plan, or the best one; the drain of a rank.
+// The requester's side: sends a request and waits for the answer. Fails if no training answers before the
+// deadline; the request is then cancelled.
+Outcome<ControlAnswer> send_request(const Path& run, const OrderedJson& control_request,
+                                    const Deadline& deadline);
+// The content of a request file: a switch to this plan (empty: to the best plan), or the drain of a rank.
 OrderedJson switch_request_json(const std::optional<Plan>& plan, const std::string& why = "requested");
 OrderedJson drain_request_json(int rank);
 

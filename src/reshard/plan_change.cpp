@@ -17,7 +17,7 @@ namespace {
 
 constexpr Bytes kChunk{std::int64_t{16} << 20};
 
-// Concatenates both lists of tensors.
+// Appends the tensors of `second` to those of `first`.
 Layout concatenated(Layout first, const Layout& second) {
   const int num_grids = static_cast<int>(first.grids.size());
   first.grids.insert(first.grids.end(), second.grids.begin(), second.grids.end());
@@ -29,7 +29,8 @@ Layout concatenated(Layout first, const Layout& second) {
   return first;
 }
 
-// Renumbers devices to 0 … n - 1: the numbers in the file are positions, not ranks.
+// Renumbers the devices of the plan to 0 … n - 1, because the numbers in a plan file are positions, not
+// ranks.
 Plan with_consecutive_devices(Plan plan) {
   std::vector<int> devices;
   for (const Pipeline& pipeline : plan.pipelines)
@@ -45,9 +46,9 @@ Plan with_consecutive_devices(Plan plan) {
 
 // Refuses changes that would alter what the model learns.
 Feasible<void> check_same_training(const Plan& from, const Plan& to, bool is_phase) {
-  const auto refuse = [](const char* property, const auto& now, const auto& then) {
+  const auto refuse = [](const char* property, const auto& present_value, const auto& new_value) {
     return infeasible("the run has {} {}, the plan {}: a plan change must not alter what the model learns",
-                      property, now, then);
+                      property, present_value, new_value);
   };
   if (from.batch != to.batch && !is_phase) return refuse("batch", from.batch, to.batch);
   if (from.sequence_length != to.sequence_length && !is_phase)
@@ -59,8 +60,8 @@ Feasible<void> check_same_training(const Plan& from, const Plan& to, bool is_pha
 
 DiffOptions diff_options(const PlanChange& change) { return {.dead = change.dead, .chunk = kChunk}; }
 
-// The minimum memory of a stage's devices apart from master weights and moments. It is unused between steps
-// and available for moved data.
+// The memory of a stage's devices apart from master weights and moments, at its minimum over all stages. It
+// is unused between steps and therefore available for moved data.
 Bytes min_spare_memory(const Plan& plan, const ModelSpec& model) {
   Bytes least(std::numeric_limits<std::int64_t>::max());
   for (const Pipeline& pipeline : plan.pipelines)
@@ -74,21 +75,22 @@ Bytes min_spare_memory(const Plan& plan, const ModelSpec& model) {
   return least;
 }
 
-// The last positions may have no state (custom blocks without parameters), so layouts do not contain them.
-// They are assigned to the remaining ranks.
+// Layouts do not contain the last positions if these have no state (custom blocks without parameters).
+// Assigns such positions to the remaining ranks.
 void add_stateless_positions(std::vector<int>& device_of, int num_places, int num_ranks) {
   for (int rank = 0; rank < num_ranks && std::ssize(device_of) < num_places; ++rank)
     if (std::find(device_of.begin(), device_of.end(), rank) == device_of.end()) device_of.push_back(rank);
 }
 
-// An order in which no rank needs more memory than under either plan; if there is none, the order of the
-// model.
+// An order of transfers in which no rank needs more memory than change.room in addition to its state; if
+// there is none, an order without this limit.
 Feasible<WaveOrder> order_of_moves(const PlanChange& change) {
   DiffOptions options = diff_options(change);
   options.reserve = change.room;
-  if (DiffOutcome<WaveOrder> order = order_waves(LayoutChange(change.before, change.after, options)))
+  if (DiffOutcome<WaveOrder> order = order_waves(LayoutChange(change.old_layout, change.new_layout, options)))
     return std::move(*order);
-  DiffOutcome<WaveOrder> order = order_waves(LayoutChange(change.before, change.after, diff_options(change)));
+  DiffOutcome<WaveOrder> order =
+      order_waves(LayoutChange(change.old_layout, change.new_layout, diff_options(change)));
   if (!order && !order.error().lost.empty()) return infeasible("{}", order.error().why);
   ensure(order.has_value(), "no order of moves: {}", order ? "" : order.error().why);
   return std::move(*order);
@@ -112,25 +114,27 @@ Plan with_devices(Plan plan, const std::vector<int>& device_of) {
 }
 
 Feasible<PlanChange> find_plan_change(const Plan& from, const Plan& to, const ModelSpec& model,
-                                      const AvailableRanks& there) {
+                                      const AvailableRanks& available_ranks) {
   if (const auto problem = find_problem(to, model)) return infeasible("the plan: {}", *problem);
-  if (const auto same = check_same_training(from, to, there.is_phase); !same)
+  if (const auto same = check_same_training(from, to, available_ranks.is_phase); !same)
     return tl::unexpected(same.error());
-  if (num_devices(to) > there.num_staying)
-    return infeasible("the plan needs {} devices, the run has {}", num_devices(to), there.num_staying);
+  if (num_devices(to) > available_ranks.num_staying)
+    return infeasible("the plan needs {} devices, the run has {}", num_devices(to),
+                      available_ranks.num_staying);
   PlanChange change;
-  change.from = from, change.copies = there.copies;
-  change.before = state_layout(from, model, there.copies);
+  change.from = from, change.copies = available_ranks.copies;
+  change.old_layout = state_layout(from, model, available_ranks.copies);
   const Plan places = with_consecutive_devices(to);
-  for (int rank = there.num_ranks; rank < num_ranks(change.before); ++rank) change.dead.push_back(Rank{rank});
+  for (int rank = available_ranks.num_ranks; rank < num_ranks(change.old_layout); ++rank)
+    change.dead.push_back(Rank{rank});
   std::vector<Rank> staying;
-  for (int rank = 0; rank < there.num_staying; ++rank) staying.push_back(Rank{rank});
-  const Assignment assigned = assign_devices(change.before, state_layout(places, model), staying);
+  for (int rank = 0; rank < available_ranks.num_staying; ++rank) staying.push_back(Rank{rank});
+  const Assignment assigned = assign_devices(change.old_layout, state_layout(places, model), staying);
   std::vector<int> device_of;
   for (const Rank rank : assigned.device_of) device_of.push_back(rank.value);
-  add_stateless_positions(device_of, num_devices(places), there.num_staying);
-  change.to = there.is_placed ? to : with_devices(places, device_of);
-  change.after = state_layout(change.to, model);
+  add_stateless_positions(device_of, num_devices(places), available_ranks.num_staying);
+  change.to = available_ranks.is_placed ? to : with_devices(places, device_of);
+  change.new_layout = state_layout(change.to, model);
   change.room = std::min(min_spare_memory(change.from, model), min_spare_memory(change.to, model));
   Feasible<WaveOrder> order = order_of_moves(change);
   if (!order) return tl::unexpected(order.error());
@@ -147,12 +151,12 @@ PlanChange change_plan(const Plan& from, const Plan& to, const ModelSpec& model,
 
 RankShare share_of(const PlanChange& change, int rank) {
   if (!has_device(change.from, rank) && !has_device(change.to, rank)) return {Rank{rank}, {}};
-  if (rank >= std::max(num_ranks(change.before), num_ranks(change.after)))
-    return {Rank{rank}, {}};  // its blocks have no parameters
-  const LayoutChange layouts(change.before, change.after, diff_options(change));
+  if (rank >= std::max(num_ranks(change.old_layout), num_ranks(change.new_layout)))
+    return {Rank{rank}, {}};  // the rank's blocks have no parameters
+  const LayoutChange layouts(change.old_layout, change.new_layout, diff_options(change));
   DiffOutcome<RankShare> share = diff_for(layouts, change.order, Rank{rank});
   ensure(share.has_value(), "no share of rank {}: {}", rank, share ? "" : share.error().why);
-  const Outcome<void> verified = verify_share(change.before, layouts.from_index, change.after,
+  const Outcome<void> verified = verify_share(change.old_layout, layouts.from_index, change.new_layout,
                                               layouts.to_index, *share, diff_options(change));
   ensure(verified.has_value(), "the share of rank {} is wrong: {}", rank,
          verified ? "" : verified.error().why);

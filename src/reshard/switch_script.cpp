@@ -55,11 +55,12 @@ std::vector<ScriptedSwitch> read_switch_script(const std::string& script, const 
   for (const ScriptLine& line : parse_script(script)) {
     Plan plan = read_plan(line.plan);
     validate(plan, model, line.plan.string());
-    const Phase then =
+    const Phase phase =
         phases.empty() ? Phase{0, first.batch, first.sequence_length} : phase_at(phases, line.step);
-    if (plan.batch != then.batch || plan.sequence_length != then.sequence_length)
+    if (plan.batch != phase.batch || plan.sequence_length != phase.sequence_length)
       throw UserError("--switch-at: {} is for batch {} of {} tokens, but the run has {} of {} at that step",
-                      line.plan.string(), plan.batch, plan.sequence_length, then.batch, then.sequence_length);
+                      line.plan.string(), plan.batch, plan.sequence_length, phase.batch,
+                      phase.sequence_length);
     if (plan.precision != first.precision)
       throw UserError("--switch-at: {} is for {}, but the run has {}", line.plan.string(),
                       text(plan.precision), text(first.precision));

@@ -40,7 +40,7 @@ LaunchedElasticRank::LaunchedElasticRank(LaunchedRankFacts facts)
   if (facts_.where.address.is_etcd) return;  // etcd outlives every rank
   standby_store_ = std::make_unique<StoreServer>(
       StoreServerOptions{.token = facts_.where.address.token,
-                         .where = facts_.is_one_host ? Listening::on_loopback : Listening::everywhere});
+                         .interface = facts_.is_one_host ? Listening::on_loopback : Listening::everywhere});
 }
 
 LaunchedElasticRank::~LaunchedElasticRank() = default;
@@ -97,7 +97,7 @@ void LaunchedElasticRank::membership_changed(const MembershipChange& order) {
 void LaunchedElasticRank::host() {
   board_ = std::make_unique<StoreBoard>(store_, facts_.where.prefix);
   RunHostOptions host = facts_.host_facts(last_);
-  host.last = last_;
+  host.last_change = last_;
   StoreAddress place = facts_.where.address;
   if (!place.is_etcd && !facts_.is_one_host)  // the address by which other hosts reach it
     place.host = facts_.address;
@@ -109,8 +109,9 @@ void LaunchedElasticRank::host() {
   };
   if (!is_new_host_) allow_joining();
   // Several processes that do not see each other may take over. The one that may continue the run owns it.
-  host.coordinator.done = [this, allow_joining, done = host.coordinator.done](
-                              const MembershipChange& order, const std::vector<WorkerEntry>& members) {
+  host.coordinator.on_change_done = [this, allow_joining, done = host.coordinator.on_change_done](
+                                        const MembershipChange& order,
+                                        const std::vector<WorkerEntry>& members) {
     allow_joining();
     take_lock();
     if (done) done(order, members);
@@ -200,7 +201,7 @@ void LaunchedElasticRank::wait_for_others_to_end() {
     pause_before_query(look);
   }
   host_->end();
-  if (!host_->have_all_ended() && facts_.stop.leaves() && store_file_ != nullptr) store_file_->leave();
+  if (!host_->have_all_ended() && facts_.stop.leaves() && store_file_ != nullptr) store_file_->release();
 }
 
 }  // namespace optimus

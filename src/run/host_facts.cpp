@@ -34,12 +34,12 @@ MembershipCoordinator::Inputs coordinator_facts(const RunSpec& spec, const Path&
   return {.model = settings.model,
           .run = folder,
           .memory = find_memory_level(settings.run),
-          .answers = first_answers(request, kGrowthFactor * num_devices(settings.plan)),
+          .interim_planner_inputs = first_answers(request, kGrowthFactor * num_devices(settings.plan)),
           .phases = settings.phases,
           .propose_improvement = [folder, has_phases](const Plan& plan) {
             if (has_phases) return;
-            (void)ask(folder, switch_request_json(plan, "improved by the planner"),
-                      Deadline::after(kRequestTimeout, "a better plan"));
+            (void)send_request(folder, switch_request_json(plan, "improved by the planner"),
+                               Deadline::after(kRequestTimeout, "a better plan"));
           }};
 }
 
@@ -50,7 +50,8 @@ RunHostOptions host_facts_of(const RunSpec& spec, const Path& folder, const Devi
                        .plan = spec.settings.plan,
                        .epoch = newest_epoch(folder).value_or(0)};
   facts.emergency_checkpoint.may_be_partitioned = true;
-  facts.coordinator.done = [folder](const MembershipChange&, const std::vector<WorkerEntry>& members) {
+  facts.coordinator.on_change_done = [folder](const MembershipChange&,
+                                              const std::vector<WorkerEntry>& members) {
     RealFileSystem files;
     (void)write_atomically(files, folder / "workers.json", workers_json(members));
   };

@@ -18,7 +18,7 @@ Json run_settings(const RunSpec& spec, const OptionTable& table) {
 
 RunSpec read_run_settings(const Path& folder, const JsonView& view, bool is_gpu, TrainOptions& options,
                           OptionTable& table) {
-  restore_options(table, view.at("options").raw(), view.where());
+  restore_options(table, view.at("options").raw(), view.location());
   RunSpec spec;
   if (const auto checkpoint = view.find("checkpoint")) {
     spec.resumed.checkpoint = checkpoint->text();

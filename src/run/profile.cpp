@@ -27,7 +27,7 @@ StageMemory memory_of(const Engine& engine, const Parameters& parameters) {
   for (int b = 0; b < parameters.num_blocks(); ++b) {
     const BlockState& state = parameters.block(b);
     add(memory.weights, state.weights), add(memory.gradients, state.gradients);
-    add(memory.optimizer, state.first), add(memory.optimizer, state.second);
+    add(memory.optimizer, state.first_moment), add(memory.optimizer, state.second_moment);
     if (!state.masters.is_same(state.weights)) add(memory.optimizer, state.masters);
   }
   if (parameters.copies() != nullptr) memory.optimizer = memory.optimizer + parameters.copies()->bytes();

@@ -85,7 +85,7 @@ Policy RankRun::chosen_policy(const std::vector<std::string>& hosts) const {
 }
 
 std::unique_ptr<AdaptationController> RankRun::make_controller() {
-  if (!membership_.began) membership_.began = seconds_now();
+  if (!membership_.begin_time) membership_.begin_time = seconds_now();
   if (!is_watched() || number() != 0 || settings_.model.is_custom()) return nullptr;
   const DeviceFacts device = device_facts();
   const int size = rank_.comm.size();
@@ -129,7 +129,7 @@ std::unique_ptr<AdaptationController> RankRun::make_controller() {
       return num_tolerated_losses(plan) > 0 ? 0 : expected_steps_undone(options_, step_seconds);
     };
   if (policy.kind == PolicyKind::oracle)
-    context.scripted = ScriptedConditions{read_time_line(options_.foretold), *membership_.began};
+    context.scripted = ScriptedConditions{read_time_line(options_.foretold), *membership_.begin_time};
   return std::make_unique<AdaptationController>(std::move(context), part_.plan, calibration_);
 }
 

@@ -165,7 +165,7 @@ void RankRun::answer_drains(const MembershipChange& order, const std::string& li
   if (pending_drain_) {
     const int rank = rank_of(order.membership, pending_drain_->worker_id);
     const bool is_done = rank < 0 || rank >= order.num_staying;
-    requests_.answer(pending_drain_->request, {is_done, is_done ? line : kRenumberedMessage});
+    requests_.write_answer(pending_drain_->request, {is_done, is_done ? line : kRenumberedMessage});
     pending_drain_.reset();
   }
   if (number() == 0 && !has_left_) requests_.refuse_drains(kRenumberedMessage, is_request_owner_lost_);

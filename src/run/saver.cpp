@@ -23,9 +23,9 @@ at::Tensor BlockState::*member_of(StateField field) {
     case StateField::master:
       return &BlockState::masters;
     case StateField::first:
-      return &BlockState::first;
+      return &BlockState::first_moment;
     case StateField::second:
-      return &BlockState::second;
+      return &BlockState::second_moment;
   }
   return nullptr;
 }
@@ -249,8 +249,8 @@ void restore(const Checkpoint& checkpoint, const ModelSpec& model, Restored what
         weight.defined() && !weight.is_alias_of(parameters.master(tensor.name)))
       read(StateField::master, &BlockState::weights);
     if (what == Restored::weights) continue;
-    read(StateField::first, &BlockState::first);
-    read(StateField::second, &BlockState::second);
+    read(StateField::first, &BlockState::first_moment);
+    read(StateField::second, &BlockState::second_moment);
   }
 }
 

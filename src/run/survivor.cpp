@@ -80,7 +80,7 @@ SurvivorOutcome take_orders_as_survivor(const Survivor& self, Board& board, cons
   try {
     SurvivorState survivor_state = self.training.survivor_state();
     survivor_state.rank = self.rank, survivor_state.missing = report.missing;
-    survivor_state.leaves = report.leaves, survivor_state.failure_reason = report.failure_reason;
+    survivor_state.is_leaving = report.leaves, survivor_state.failure_reason = report.failure_reason;
     survivor_state.earlier_epoch = report.earlier_epoch;
     value_or_throw(board.set(keys.survivor_state(self.rank), text(survivor_state)));
     value_or_throw(board.set(keys.first_report(), ""));

@@ -41,9 +41,9 @@ void print_plan_summary(const TrainSettings& settings, at::Device device, int th
                          workers > 1 && device.is_cuda() ? "cuda" : device.str(), how));
   for (std::size_t i = settings.first_phase + 1; i < settings.phase_plans.size(); ++i) {
     const Phase& phase = settings.phases[i];
-    const std::string when = phase.after == kUndecidedStep
+    const std::string when = phase.begin_step == kUndecidedStep
                                  ? fmt::format("when the gradient noise scale is {} samples", phase.batch)
-                                 : fmt::format("after step {}", phase.after);
+                                 : fmt::format("after step {}", phase.begin_step);
     line.print(fmt::format("{}: {}, {}", when, text(settings.phases[i - 1], phase),
                            short_text(settings.phase_plans[i])));
   }

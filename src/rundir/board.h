@@ -1,5 +1,5 @@
-// A key-value board for short messages between processes of a run, independent of their communication groups:
-// the run's store, or, in tests, memory. It is reachable also when the groups are broken.
+// A key-value board for short messages between processes of a run, independent of their communication
+// groups: the run's store, or, in tests, memory. It remains reachable when the groups are broken.
 #pragma once
 
 #include <optional>

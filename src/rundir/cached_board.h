@@ -12,8 +12,8 @@ namespace optimus {
 
 class CachedBoard final : public Board {
  public:
-  // `board` must outlive this. fresh: how long a fetched value is returned from memory; callers that poll a
-  // key must poll longer than that.
+  // `board` must outlive this. A fetched value is returned from memory for `cache_lifetime`, so callers
+  // that wait for a key must keep polling for longer than that.
   explicit CachedBoard(Board& board, std::chrono::milliseconds cache_lifetime = std::chrono::milliseconds(20))
       : board_(board), cache_lifetime_(cache_lifetime) {}
 

@@ -16,16 +16,16 @@ bool has_ended_as(const RankOutcome& end, WorkerReport::End end_kind) {
 
 std::string failure_line(const std::vector<RankOutcome>& outcomes) {
   std::map<int, int> missed_counts;  // how many ranks missed each rank
-  std::string seen;
+  std::string observed_by;
   for (std::size_t rank = 0; rank < outcomes.size(); ++rank) {
     if (!has_ended_as(outcomes[rank], WorkerReport::End::lost)) continue;
     for (const int missing : outcomes[rank].report->missing) ++missed_counts[missing];
-    if (seen.empty() && !outcomes[rank].report->why.empty())
-      seen = fmt::format("; rank {} reported: {}", rank, outcomes[rank].report->why);
+    if (observed_by.empty() && !outcomes[rank].report->why.empty())
+      observed_by = fmt::format("; rank {} reported: {}", rank, outcomes[rank].report->why);
   }
   for (const RankOutcome& end : outcomes)
     if (has_ended_as(end, WorkerReport::End::failed))
-      return fmt::format("{}: {}{}", end.who, end.report->why, seen);
+      return fmt::format("{}: {}{}", end.who, end.report->why, observed_by);
   // A missed rank that has reported was only waiting for others itself.
   const auto is_less_likely_cause = [&](const auto& a, const auto& b) {
     const auto silent = [&](int rank) {
@@ -38,11 +38,12 @@ std::string failure_line(const std::vector<RankOutcome>& outcomes) {
   const auto most = std::max_element(missed_counts.begin(), missed_counts.end(), is_less_likely_cause);
   if (most != missed_counts.end() && most->first < static_cast<int>(outcomes.size())) {
     const RankOutcome& missed = outcomes[static_cast<std::size_t>(most->first)];
-    return fmt::format("{} does not respond; its log is {}{}", missed.who, missed.log, seen);
+    return fmt::format("{} does not respond; its log is {}{}", missed.who, missed.log, observed_by);
   }
   for (const RankOutcome& end : outcomes)
-    if (!end.report) return fmt::format("{} ended without a report; its log is {}{}", end.who, end.log, seen);
-  return "the ranks lost contact with each other" + seen;
+    if (!end.report)
+      return fmt::format("{} ended without a report; its log is {}{}", end.who, end.log, observed_by);
+  return "the ranks lost contact with each other" + observed_by;
 }
 
 bool have_all_reported(const std::vector<RankOutcome>& outcomes) {

@@ -1,5 +1,5 @@
-// One line about a failed run, from the reports of its ranks and what is known of those without a report: the
-// cause, and what another rank observed of it.
+// One line about a failed run, from the reports of its ranks and what is known about ranks without a
+// report: the cause, and what another rank observed of it.
 #pragma once
 
 #include <optional>
@@ -16,10 +16,11 @@ struct RankOutcome {
   std::optional<WorkerReport> report;
 };
 
-// ends: by rank. At least one rank has failed, lost others or not reported.
+// `outcomes` is indexed by rank. At least one rank must have failed, lost other ranks or not reported.
 std::string failure_line(const std::vector<RankOutcome>& outcomes);
 
-// Whether all ranks have reported except those that others have missed: there is nothing to wait for.
+// Whether all ranks have reported except those that other ranks report as missing. No further reports can
+// be expected then.
 bool have_all_reported(const std::vector<RankOutcome>& outcomes);
 
 }  // namespace optimus

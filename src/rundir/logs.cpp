@@ -71,8 +71,8 @@ std::vector<LogLine> merge_logs(const std::vector<std::vector<LogLine>>& files, 
   const std::int64_t middle = failure_time(all);
   std::erase_if(all, [&](const LogLine& line) {
     if (query.rank && line.rank != *query.rank) return true;
-    return query.around && static_cast<double>(std::max(line.micros, middle) -
-                                               std::min(line.micros, middle)) > 1e6 * query.around->value;
+    return query.window && static_cast<double>(std::max(line.micros, middle) -
+                                               std::min(line.micros, middle)) > 1e6 * query.window->value;
   });
   return all;
 }

@@ -1,5 +1,6 @@
-// Merges the logs of all ranks of a run in the order of time, around a failure. Our lines begin with the time
-// (base/time_stamp.h); a line without it, such as a library's, belongs to the preceding line of its file.
+// Merges the logs of all ranks of a run in the order of time, around a failure. Lines written by Optimus
+// begin with the time (base/time_stamp.h); a line without it, such as a library's, belongs to the preceding
+// line of its file.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,7 @@
 
 namespace optimus {
 
-// RUN/logs/run.log: the log of the process that starts and watches the ranks.
+// The rank of lines of RUN/logs/run.log, the log of the process that starts and watches the ranks.
 inline constexpr int kNoRank = -1;
 Path run_log_path();
 
@@ -25,7 +26,7 @@ struct LogLine {
 
 struct LogQuery {
   // time range around the failure, or around the last line if nothing failed; nullopt: all
-  std::optional<Seconds> around{};
+  std::optional<Seconds> window{};
   std::optional<int> rank{};
 };
 

@@ -41,8 +41,8 @@ std::vector<Observation> observations_since(const Path& run, std::int64_t step) 
   if (!std::filesystem::exists(path, error)) return result;
   for (const std::string& line : split(value_or_throw(read_file(path, kMaxRecordBytes)), '\n')) try {
       if (trim(line).empty()) continue;
-      Observation one = parse_observation(line, path.string());
-      if (one.step >= step) result.push_back(std::move(one));
+      Observation observation = parse_observation(line, path.string());
+      if (observation.step >= step) result.push_back(std::move(observation));
     } catch (const ReportedError&) {
     }
   return result;
@@ -62,18 +62,19 @@ std::optional<PastRun> past_run(const FinishedRun& run) {
   const std::vector<StepMetrics> steps = steps_of_last_plan(run.folder);
   if (steps.empty()) return std::nullopt;
   const Cluster cluster = cluster_of(run);
-  RunMeasurements seen{
+  RunMeasurements measurements{
       run.plan, run.model, cluster, run.device, observations_since(run.folder, steps.front().step), {}};
-  for (const StepMetrics& step : steps) seen.step_seconds.push_back(step.seconds.value);
+  for (const StepMetrics& step : steps) measurements.step_seconds.push_back(step.seconds.value);
   PastRun past;
-  past.evidence = evidence_of(seen);
+  past.evidence = evidence_of(measurements);
   if (past.evidence.empty()) return std::nullopt;
-  past.end_time = run.now, past.device = run.device, past.devices = num_devices(run.plan);
+  past.end_time = run.end_time, past.device = run.device, past.devices = num_devices(run.plan);
   past.parameters = num_parameters(run.model), past.layers = run.model.layers;
   past.batch = run.plan.batch, past.sequence_length = run.plan.sequence_length;
-  std::nth_element(seen.step_seconds.begin(), seen.step_seconds.begin() + std::ssize(steps) / 2,
-                   seen.step_seconds.end());
-  past.step_seconds = seen.step_seconds[steps.size() / 2], past.strategy = strategy_of(run.plan);
+  std::nth_element(measurements.step_seconds.begin(),
+                   measurements.step_seconds.begin() + std::ssize(steps) / 2,
+                   measurements.step_seconds.end());
+  past.step_seconds = measurements.step_seconds[steps.size() / 2], past.strategy = strategy_of(run.plan);
   return past;
 }
 

@@ -17,14 +17,14 @@ namespace optimus {
 // history; so is a broken one, with a warning.
 History load_history(const std::string& history, EventSink& events);
 
-// Called at the end of a run; uses its own records if they suffice. If two runs end at the same moment, one
-// of them may not be recorded.
+// Called at the end of a run; evaluates the run's own records if there are enough of them. If two runs end
+// at the same moment, one of them may not be recorded.
 struct FinishedRun {
   Path folder;
   const Plan& plan;  // the last plan
   const ModelSpec& model;
-  std::string device;    // type, as in standard clusters
-  std::int64_t now = 0;  // seconds since 1970
+  std::string device;         // type, as in standard clusters
+  std::int64_t end_time = 0;  // seconds since 1970
 };
 // Returns whether the run was recorded.
 bool record_run(const std::string& history, const FinishedRun& run, EventSink& events);

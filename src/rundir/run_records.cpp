@@ -48,8 +48,8 @@ RunPlans read_run_plans(const Path& run) {
 }
 
 std::string name_of(const RunPlans& plans, const std::string& hash) {
-  for (const RunPlan& one : plans)
-    if (one.hash == hash) return one.name;
+  for (const RunPlan& run_plan : plans)
+    if (run_plan.hash == hash) return run_plan.name;
   return hash.substr(0, 4);
 }
 

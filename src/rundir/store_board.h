@@ -1,4 +1,4 @@
-// A run's store as a board.
+// Implements Board with the key-value store of a run.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@ namespace optimus {
 
 class StoreBoard final : public Board {
  public:
-  // store: shared with other users of the store. prefix: prepended to all keys of the run.
+  // `store` may be shared with other users. `prefix` is prepended to all keys.
   explicit StoreBoard(std::shared_ptr<KeyStore> store, std::string prefix = "")
       : store_(std::move(store)), prefix_(std::move(prefix)) {}
   static Outcome<std::unique_ptr<Board>> open(const StoreAddress& address, const Deadline& deadline) {

@@ -59,9 +59,9 @@ std::string text(const WorkerSpec& spec) {
 }
 
 std::optional<WorkerSpec> worker_spec(const Environment& environment) {
-  const std::optional<std::string> said = environment(kWorkerVariable);
-  if (!said) return std::nullopt;
-  const Json json = parse_json(*said, kWorkerVariable);
+  const std::optional<std::string> variable = environment(kWorkerVariable);
+  if (!variable) return std::nullopt;
+  const Json json = parse_json(*variable, kWorkerVariable);
   const JsonView view(json, kWorkerVariable);
   WorkerSpec spec;
   const auto number = [&](const char* key, std::int64_t minimum, std::int64_t maximum) {

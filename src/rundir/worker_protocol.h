@@ -1,6 +1,6 @@
-// What the process that starts a run and its workers exchange: the place of a worker (an environment
-// variable), the run's settings (a file in its folder), and the end of a worker (a line through a pipe). Not
-// how processes are started (workers.h) nor what a worker does (worker.h).
+// What the process that starts a run and its workers exchange: the description of a worker (an environment
+// variable), the run's settings (a file in its folder), and a worker's final report (one line through a
+// pipe). Not how processes are started (workers.h) nor what a worker does (worker.h).
 #pragma once
 
 #include <optional>
@@ -34,7 +34,7 @@ struct WorkerSpec {
   int threads = 1;
   int parent = 0;     // process id of the starting process
   int report = -1;    // file descriptor for the report
-  int terminal = -1;  // file descriptor of the user's terminal, for rank 0; -1: there is none
+  int terminal = -1;  // file descriptor of the user's terminal, for rank 0; -1 if there is none
 };
 std::string text(const WorkerSpec& spec);
 // nullopt if this process is not a worker. Throws UserError if the variable is invalid.
@@ -42,13 +42,12 @@ std::optional<WorkerSpec> worker_spec(const Environment& environment);
 Environment process_environment();
 
 struct WorkerReport {
-  // failed: because of an error of its own. lost: because other ranks did not respond.
+  // `failed`: ended by an error of its own. `lost`: ended because other ranks did not respond.
   enum class End { done, interrupted, failed, lost };
   End end = End::done;
-  std::string why;             // failed, lost: one line
-  std::vector<int> missing;    // lost: ranks that did not respond
-  Json result;                 // done: the result of the work
-  bool is_user_error = false;  // failed: by a mistake of the user, and not of the environment
+  std::string why;           // one line, for `failed` and `lost`
+  std::vector<int> missing;  // ranks that did not respond, for `lost`
+  Json result;               // the result of the work, for `done`
 };
 std::string text(const WorkerReport& report);  // one line
 // Throws UserError if the line is not a report.

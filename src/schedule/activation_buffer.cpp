@@ -23,16 +23,17 @@ ActivationBuffer ActivationBufferBuilder::take() {
     const TensorPlacement first = places_[matrix.places.front()];
     const int width = bytes_per_element(first.type, activation_bytes_);
     for (const std::size_t index : matrix.places) {
-      TensorPlacement& place = places_[index];
-      ensure(place.rows == first.rows && place.padded_rows == first.padded_rows && place.type == first.type,
-             "{} does not fit its matrix", place.name);
-      place.offset = end + place.offset * width;
-      place.row_stride = matrix.columns;
+      TensorPlacement& tensor_placement = places_[index];
+      ensure(tensor_placement.rows == first.rows && tensor_placement.padded_rows == first.padded_rows &&
+                 tensor_placement.type == first.type,
+             "{} does not fit its matrix", tensor_placement.name);
+      tensor_placement.offset = end + tensor_placement.offset * width;
+      tensor_placement.row_stride = matrix.columns;
     }
     if (!matrix.name.empty()) {
-      TensorPlacement whole = places_[matrix.places.front()];
-      whole.name = matrix.name, whole.columns = matrix.columns;
-      places_.push_back(std::move(whole));
+      TensorPlacement full_placement = places_[matrix.places.front()];
+      full_placement.name = matrix.name, full_placement.columns = matrix.columns;
+      places_.push_back(std::move(full_placement));
     }
     end += aligned(first.padded_rows * matrix.columns * width);
   }

@@ -1,6 +1,6 @@
-// Memory layout of one buffer for the activations of one block and micro-batch: the offset of each tensor in
-// it. The memory model sums the sizes of these buffers, and the engine creates its tensors at the same
-// offsets, so the predicted memory is the allocated memory.
+// Memory layout of the buffer for the activations of one block and micro-batch: the offset of each tensor.
+// The memory model sums the sizes of these buffers, and the engine places its tensors at the same offsets,
+// so the predicted memory is the allocated memory.
 #pragma once
 
 #include <cstdint>
@@ -12,17 +12,18 @@
 
 namespace optimus {
 
-// Every tensor and every buffer begins at a multiple of this.
+// Every tensor and every buffer begins at a multiple of this number of bytes.
 inline constexpr std::int64_t kAlignment = 256;
 inline std::int64_t aligned(std::int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-// [rows, columns], row-major with row_stride elements per row (larger than columns inside a joint matrix).
+// Placement of a tensor [rows, columns], row-major. `row_stride`: elements from one row to the next, larger
+// than `columns` inside a joint matrix.
 struct TensorPlacement {
   std::string name;
   std::int64_t offset = 0;  // bytes from the start of the buffer
   std::int64_t rows = 0, columns = 0, row_stride = 0;
   SavedType type = SavedType::activation;
-  // number of rows that memory is reserved for: slices of a group are equally long
+  // Number of rows that memory is reserved for, because the slices of a group have equal length.
   std::int64_t padded_rows = 0;
 };
 
@@ -31,12 +32,12 @@ struct ActivationBuffer {
   Bytes bytes;
 };
 
-// Lays out tensors in order. Tensors that name the same matrix become its columns, at the position of the
-// first of them. The matrix also has a place under its own name.
+// Lays out tensors in the order in which they are added. Tensors with the same `matrix` become columns of
+// one matrix, at the position of the first of them. The matrix also has a placement under its own name.
 class ActivationBufferBuilder {
  public:
   explicit ActivationBufferBuilder(int activation_bytes) : activation_bytes_(activation_bytes) {}
-  // padded_rows: at least rows; 0: equal to rows.
+  // `padded_rows`: at least `rows`; 0: equal to `rows`.
   void add(const std::string& name, std::int64_t rows, std::int64_t columns, SavedType type,
            const std::string& matrix = "", std::int64_t padded_rows = 0);
   ActivationBuffer take();

@@ -1,5 +1,5 @@
-// The mechanics of writing a program: instructions with their waits, groups and buffers. compile.cpp and its
-// neighbours decide what is written.
+// Builds a program: appends instructions with their waits, groups and buffers. compile.cpp and its
+// neighbours decide which instructions to add.
 #pragma once
 
 #include <map>
@@ -18,10 +18,11 @@ class ProgramBuilder {
     program_.device = device, program_.location = location;
   }
 
-  // Appends the instruction and returns its index. Waits on the same in-order lane are implied and omitted.
+  // Appends the instruction and returns its index. Waits for instructions on the same in-order lane are
+  // implied and therefore omitted.
   int add(Instruction instruction, const Dependencies& waits);
-  void begin_slot(int slot) { slot_ = slot; }  // for the instructions added from here on; -1: no slot
-  void use(int buffer, bool is_write);         // by the most recently added instruction
+  void begin_slot(int slot) { slot_ = slot; }  // slot of the instructions that follow; -1: none
+  void use(int buffer, bool is_write);         // records an access by the last added instruction
 
   int group(Role role, std::vector<int> members);
   int buffer(BufferKind kind, int block, int microbatch, Bytes bytes);

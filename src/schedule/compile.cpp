@@ -1,5 +1,5 @@
-// Compiles a plan to the step program of a device: the slots of the schedule in order, each as receives,
-// parameter gathers, blocks and sends; then the end of the step.
+// Compiles a plan into the step program of one device: the slots of the schedule in order, each with its
+// receives, parameter gathers, blocks and sends; then the end of the step.
 #include <algorithm>
 #include <utility>
 
@@ -32,7 +32,7 @@ StepCompiler::StepCompiler(const Plan& plan, const ModelSpec& model, int device,
 }
 
 // PipeDream stores the newest weights and one older version per additional micro-batch in flight. PipeMare
-// stores a corrected copy for the backward, and the velocity of the weights in the gradient type.
+// stores corrected weights for the backward, and the velocity of the weights in the type of the gradients.
 void StepCompiler::stash_weights() {
   const int versions = std::min<int>(static_cast<int>(pipeline_.stages.size()) - location_.stage,
                                      static_cast<int>(pipeline_.microbatches.size()));
@@ -51,13 +51,15 @@ void StepCompiler::stash_weights() {
 
 namespace {
 
-// Moves parameter gathers and receives forward in the list, to the first position at which all their waits
-// are satisfied, so that they overlap with computation. All other instructions keep their order, and so do
-// the moved ones among themselves.
+// Moves each parameter gather and receive forward in the list, to the first position at which its waits are
+// satisfied, so that it overlaps with compute. All other instructions keep their order, and the moved ones
+// keep theirs.
 Program hoist_gathers_and_receives(Program program) {
   const std::vector<Instruction>& old = program.instructions;
-  const auto is_moved = [](const Instruction& at) { return at.lane == Lane::gather || at.op == Op::receive; };
-  // (index of the instruction to insert after, -1: at the start; index of the moved instruction)
+  const auto is_moved = [](const Instruction& instruction) {
+    return instruction.lane == Lane::gather || instruction.op == Op::receive;
+  };
+  // (index of the instruction after which to insert, -1: at the start; index of the moved instruction)
   std::vector<std::pair<int, int>> places;
   int gather_behind = -1, receive_behind = -1;
   for (int i = 0; i < std::ssize(old); ++i) {
@@ -94,7 +96,7 @@ Program hoist_gathers_and_receives(Program program) {
 }  // namespace
 
 Program StepCompiler::compile() {
-  if (stage_.chunks.front().first() == 0 || stage_.chunks.back().end() == plan_.num_blocks)
+  if (stage_.chunks.front().first_block() == 0 || stage_.chunks.back().end_block() == plan_.num_blocks)
     batch_loaded_ = builder_.add({.op = Op::load_batch, .lane = Lane::host}, {});
   const StagePosition position{location_.stage, static_cast<int>(pipeline_.stages.size()),
                                static_cast<int>(pipeline_.microbatches.size()),
@@ -132,53 +134,55 @@ void StepCompiler::compile_slot(const Slot& slot) {
 void StepCompiler::forward(int microbatch, int chunk_number) {
   const Chunk& chunk = stage_.chunks[static_cast<std::size_t>(chunk_number)];
   Dependencies ready;
-  if (chunk.first() == 0) {
+  if (chunk.first_block() == 0) {
     ready = {batch_loaded_};
   } else {
-    const Neighbour from = before(chunk_number);
-    ready = cross(*from.stage, from.block, stage_, chunk.first(), microbatch, false,
-                  passed_on_[{chunk.first(), microbatch}]);
+    const Neighbour from = previous_neighbour(chunk_number);
+    ready = cross(*from.stage, from.block, stage_, chunk.first_block(), microbatch, false,
+                  passed_on_[{chunk.first_block(), microbatch}]);
   }
-  if (chunk.end() == plan_.num_blocks) ready.push_back(batch_loaded_);  // the targets
+  if (chunk.end_block() == plan_.num_blocks) ready.push_back(batch_loaded_);  // waits for the targets
   ready.insert(ready.end(), pending_updates_.begin(), pending_updates_.end());
   pending_updates_.clear();
-  for (int block = chunk.first(); block < chunk.end(); ++block) {
-    if (block > chunk.first()) ready = cross(stage_, block - 1, stage_, block, microbatch, false, ready);
+  for (int block = chunk.first_block(); block < chunk.end_block(); ++block) {
+    if (block > chunk.first_block())
+      ready = cross(stage_, block - 1, stage_, block, microbatch, false, ready);
     ready = gather_parameters(block, std::move(ready));
     ready = forward_block(microbatch, block, std::move(ready), Op::forward);
   }
-  if (chunk.end() < plan_.num_blocks) {
-    const Neighbour to = after(chunk_number);
+  if (chunk.end_block() < plan_.num_blocks) {
+    const Neighbour to = next_neighbour(chunk_number);
     if (to.stage == &stage_)
       passed_on_[{to.block, microbatch}] = ready;  // sent when that chunk begins
     else
-      cross(stage_, chunk.end() - 1, *to.stage, to.block, microbatch, false, ready);
+      cross(stage_, chunk.end_block() - 1, *to.stage, to.block, microbatch, false, ready);
   }
 }
 
 void StepCompiler::backward(int microbatch, int chunk_number, bool with_weights) {
   const Chunk& chunk = stage_.chunks[static_cast<std::size_t>(chunk_number)];
   Dependencies ready;
-  if (chunk.end() < plan_.num_blocks) {
-    const Neighbour from = after(chunk_number);
-    ready = cross(*from.stage, from.block, stage_, chunk.end() - 1, microbatch, true,
-                  passed_on_[{chunk.end() - 1, microbatch}]);
+  if (chunk.end_block() < plan_.num_blocks) {
+    const Neighbour from = next_neighbour(chunk_number);
+    ready = cross(*from.stage, from.block, stage_, chunk.end_block() - 1, microbatch, true,
+                  passed_on_[{chunk.end_block() - 1, microbatch}]);
   }
   ready.insert(ready.end(), pending_updates_.begin(), pending_updates_.end());
-  for (int block = chunk.end() - 1; block >= chunk.first(); --block) {
-    if (block < chunk.end() - 1) ready = cross(stage_, block + 1, stage_, block, microbatch, true, ready);
+  for (int block = chunk.end_block() - 1; block >= chunk.first_block(); --block) {
+    if (block < chunk.end_block() - 1)
+      ready = cross(stage_, block + 1, stage_, block, microbatch, true, ready);
     if (is_recomputed(block) && block + 1 == recompute_group(block).end)
       ready = recompute(microbatch, block, std::move(ready));  // gathers the weights that the backward needs
     else if (needs_gather(block, microbatch, chunk_number))
       ready = gather_parameters(block, std::move(ready));
     ready = backward_block(microbatch, block, std::move(ready), with_weights);
   }
-  if (chunk.first() > 0) {
-    const Neighbour to = before(chunk_number);
+  if (chunk.first_block() > 0) {
+    const Neighbour to = previous_neighbour(chunk_number);
     if (to.stage == &stage_)
       passed_on_[{to.block, microbatch}] = ready;
     else
-      cross(stage_, chunk.first(), *to.stage, to.block, microbatch, true, ready);
+      cross(stage_, chunk.first_block(), *to.stage, to.block, microbatch, true, ready);
   }
 }
 
@@ -186,8 +190,8 @@ bool StepCompiler::has_backward_weights(int block) const {
   return kind(block) != BlockKind::embedding || model_.norm_position == NormPosition::post;
 }
 
-// The last block still has the weights of its forward if the forward was the preceding slot. Autograd keeps
-// the weights of custom blocks anyway.
+// If the forward of the last block was in the preceding slot, its gathered weights are still there. For
+// custom blocks, autograd keeps the weights anyway.
 bool StepCompiler::needs_gather(int block, int microbatch, int chunk) const {
   const bool is_last = block + 1 == plan_.num_blocks;
   if (is_last && (kind(block) == BlockKind::custom || last_forward_ == std::pair(microbatch, chunk)))
@@ -197,28 +201,29 @@ bool StepCompiler::needs_gather(int block, int microbatch, int chunk) const {
 
 void StepCompiler::backward_weights_only(int microbatch, int chunk_number) {
   const Chunk& chunk = stage_.chunks[static_cast<std::size_t>(chunk_number)];
-  for (int block = chunk.end() - 1; block >= chunk.first(); --block) backward_weights(microbatch, block);
+  for (int block = chunk.end_block() - 1; block >= chunk.first_block(); --block)
+    backward_weights(microbatch, block);
 }
 
-StepCompiler::Neighbour StepCompiler::before(int chunk) const {
+StepCompiler::Neighbour StepCompiler::previous_neighbour(int chunk) const {
   const bool wraps = location_.stage == 0;
   const Stage& stage =
       wraps ? pipeline_.stages.back() : pipeline_.stages[static_cast<std::size_t>(location_.stage - 1)];
-  return {&stage, stage.chunks[static_cast<std::size_t>(wraps ? chunk - 1 : chunk)].end() - 1};
+  return {&stage, stage.chunks[static_cast<std::size_t>(wraps ? chunk - 1 : chunk)].end_block() - 1};
 }
 
-StepCompiler::Neighbour StepCompiler::after(int chunk) const {
+StepCompiler::Neighbour StepCompiler::next_neighbour(int chunk) const {
   const bool wraps = location_.stage + 1 == std::ssize(pipeline_.stages);
   const Stage& stage =
       wraps ? pipeline_.stages.front() : pipeline_.stages[static_cast<std::size_t>(location_.stage + 1)];
-  return {&stage, stage.chunks[static_cast<std::size_t>(wraps ? chunk + 1 : chunk)].first()};
+  return {&stage, stage.chunks[static_cast<std::size_t>(wraps ? chunk + 1 : chunk)].first_block()};
 }
 
 Dependencies StepCompiler::cross(const Stage& from, int from_block, const Stage& to, int to_block,
-                                 int microbatch, bool is_backward, const Dependencies& ready) {
+                                 int microbatch, bool is_backward, const Dependencies& dependencies) {
   const LayerStrategy &from_strategy = strategy_of(from, from_block),
                       &to_strategy = strategy_of(to, to_block);
-  if (&from == &to && is_same_split(from_strategy, to_strategy)) return ready;
+  if (&from == &to && is_same_split(from_strategy, to_strategy)) return dependencies;
   const Crossing crossing{from,
                           to,
                           from_block,
@@ -226,12 +231,12 @@ Dependencies StepCompiler::cross(const Stage& from, int from_block, const Stage&
                           {static_cast<int>(from.devices.size()), from_strategy},
                           {static_cast<int>(to.devices.size()), to_strategy},
                           output_width(model_, std::min(from_block, to_block))};
-  if (&from == &stage_) send(crossing, microbatch, is_backward, ready);
+  if (&from == &stage_) send(crossing, microbatch, is_backward, dependencies);
   if (&to != &stage_) return {};
   Dependencies arrived = receive(crossing, microbatch, is_backward);
   if (crossing.is_inside()) {
-    // The part that stays on this device is copied.
-    arrived.insert(arrived.end(), ready.begin(), ready.end());
+    // the data that stays on this device is copied
+    arrived.insert(arrived.end(), dependencies.begin(), dependencies.end());
     if (has_buffers_)
       received_[{is_backward, to_block, microbatch}].push_back(outgoing(from_block, microbatch, is_backward));
   }
@@ -250,13 +255,13 @@ Instruction message(Op op, int peer, int microbatch, bool is_backward, std::int6
 }  // namespace
 
 // The messages of at most two crossings of one kind are in flight: a send waits for the messages of the
-// crossing before the last.
+// second-last crossing.
 Dependencies StepCompiler::send(const Crossing& crossing, int microbatch, bool is_backward,
-                                Dependencies ready) {
+                                Dependencies dependencies) {
   std::vector<Dependencies>& sent = sent_[{is_backward, &crossing.to}];
   if (sent.size() >= 2) {
-    const Dependencies& before = sent[sent.size() - 2];
-    ready.insert(ready.end(), before.begin(), before.end());
+    const Dependencies& previous_dependencies = sent[sent.size() - 2];
+    dependencies.insert(dependencies.end(), previous_dependencies.begin(), previous_dependencies.end());
   }
   Dependencies messages;
   const Bytes all = sizes_.boundary(crossing.from_block, sequences(microbatch), crossing.width);
@@ -267,10 +272,11 @@ Dependencies StepCompiler::send(const Crossing& crossing, int microbatch, bool i
     const std::int64_t bytes = route.num_elements * bytes_of(plan_.precision);
     Instruction instruction = message(Op::send, peer, microbatch, is_backward, bytes);
     instruction.block = crossing.from_block, instruction.chunk = chunk_of(crossing.from_block);
-    messages.push_back(builder_.add(instruction, ready));
+    messages.push_back(builder_.add(instruction, dependencies));
     if (!has_buffers_) continue;
     builder_.use(outgoing(crossing.from_block, microbatch, is_backward), false);
-    // A message with all data needs no buffer; a message with a part of them is packed first.
+    // A message with the whole output is sent from the buffer `outgoing`; a message with a part of it is
+    // packed into a buffer of its own.
     if (bytes < all.value)
       builder_.use(builder_.buffer(BufferKind::message, crossing.from_block, microbatch, Bytes(bytes)), true);
   }
@@ -278,7 +284,8 @@ Dependencies StepCompiler::send(const Crossing& crossing, int microbatch, bool i
   return messages;
 }
 
-// Likewise, a receive waits until the data that arrived before the last crossing have been read.
+// Likewise, a receive waits until the data of the second-last crossing have been read, which frees their
+// memory.
 Dependencies StepCompiler::receive(const Crossing& crossing, int microbatch, bool is_backward) {
   std::vector<int>& buffers = received_[{is_backward, crossing.to_block, microbatch}];
   Dependencies free_memory_waits, arrived;
@@ -299,16 +306,16 @@ Dependencies StepCompiler::receive(const Crossing& crossing, int microbatch, boo
   return arrived;
 }
 
-// Each tensor part receives one slice, so that no byte crosses a slow link twice; here the parts gather the
-// whole.
+// Each tensor part has received one slice, so that no byte crosses a slow link twice. Here the parts of a
+// group gather the whole activation.
 Dependencies StepCompiler::join_parts(const Crossing& crossing, int microbatch, bool is_backward,
                                       Dependencies arrived) {
   const LayerStrategy& strategy = crossing.to_side.strategy;
   if (strategy.tp == 1 || strategy.sequence_parallel) return arrived;
   const int block = crossing.to_block;
-  const Bytes whole = sizes_.whole_activation(block, sequences(microbatch));
+  const Bytes full_bytes = sizes_.whole_activation(block, sequences(microbatch));
   const int gather = tensor_collective(
-      Op::all_gather, {Op::receive, Part::whole, microbatch, block, is_backward}, whole, arrived);
+      Op::all_gather, {Op::receive, Part::whole, microbatch, block, is_backward}, full_bytes, arrived);
   if (has_buffers_) {
     std::vector<int>& arrivals = received_[{is_backward, block, microbatch}];
     for (const int buffer : arrivals) builder_.use(buffer, false);
@@ -329,7 +336,7 @@ int StepCompiler::outgoing(int block, int microbatch, bool is_backward) {
   return at->second;
 }
 
-// A recomputation does not read the gradient that its backward waits for.
+// A recomputation waits for the gradient of its backward but does not read it.
 void StepCompiler::use_received(const Instruction& by) {
   const Op op = by.lane == Lane::tensor ? by.serves : by.op;
   if (op != Op::forward && op != Op::backward_input && op != Op::backward_weight) return;
@@ -347,10 +354,10 @@ const std::vector<Route>& StepCompiler::routes(bool is_out, const Side& from, co
   const auto is_same = [](const Side& a, const Side& b) {
     return a.num_devices == b.num_devices && is_same_split(a.strategy, b.strategy);
   };
-  for (const KnownRoutes& known : known_routes_)
-    if (known.is_out == is_out && known.sequences == sequences && known.width == width &&
-        is_same(known.from, from) && is_same(known.to, to))
-      return known.routes;
+  for (const KnownRoutes& known_routes : known_routes_)
+    if (known_routes.is_out == is_out && known_routes.sequences == sequences && known_routes.width == width &&
+        is_same(known_routes.from, from) && is_same(known_routes.to, to))
+      return known_routes.routes;
   constexpr std::size_t kMaxCachedRoutes = 8;
   if (known_routes_.size() == kMaxCachedRoutes) known_routes_.clear();
   known_routes_.push_back({is_out, from, to, sequences, width,
@@ -363,8 +370,8 @@ Dependencies StepCompiler::gather_parameters(int block, Dependencies waits) {
   const LayerStrategy& s = strategy(block);
   const bool has_sharded_experts = has_experts(block) && expert_shard_count(stage_, s) > 1;
   if (s.zero < 3 || (shard_count(stage_, s) == 1 && !has_sharded_experts)) return waits;
-  // At most two blocks have whole weights at the same time: a gather waits until the block two positions
-  // earlier is done.
+  // At most two blocks have gathered weights at the same time: a gather waits for the last compute of the
+  // second-last block.
   Dependencies free_memory_waits;
   if (recent_computes_.size() >= 2)
     free_memory_waits.push_back(recent_computes_[recent_computes_.size() - 2]);
@@ -387,14 +394,15 @@ Dependencies StepCompiler::gather_parameters(int block, Dependencies waits) {
 
 int StepCompiler::chunk_of(int block) const {
   for (std::size_t c = 0; c < stage_.chunks.size(); ++c)
-    if (block >= stage_.chunks[c].first() && block < stage_.chunks[c].end()) return static_cast<int>(c);
+    if (block >= stage_.chunks[c].first_block() && block < stage_.chunks[c].end_block())
+      return static_cast<int>(c);
   return -1;
 }
 
 std::vector<int> StepCompiler::own_blocks() const {
   std::vector<int> blocks;
   for (const Chunk& chunk : stage_.chunks)
-    for (int block = chunk.first(); block < chunk.end(); ++block) blocks.push_back(block);
+    for (int block = chunk.first_block(); block < chunk.end_block(); ++block) blocks.push_back(block);
   return blocks;
 }
 

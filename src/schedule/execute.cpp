@@ -13,13 +13,13 @@ namespace {
 bool is_send(Op op) { return op == Op::send || op == Op::send_copy; }
 bool is_receive(Op op) { return op == Op::receive || op == Op::receive_copy; }
 
-// Kinds of messages that are ordered independently: activations, gradients, shard copies.
+// Kinds of messages that are ordered independently of each other: activations, gradients, shard copies.
 int message_kind(const Instruction& i) {
   if (i.op == Op::send_copy || i.op == Op::receive_copy) return 2;
   return i.is_backward ? 1 : 0;
 }
 
-// Assigns an event number to each instruction. Matching instructions share one number.
+// Assigns an event id to each instruction. Matching instructions share one event.
 class EventMatcher {
  public:
   explicit EventMatcher(const std::vector<Program>& programs) : programs_(programs) {
@@ -47,7 +47,7 @@ class EventMatcher {
   int num_events() const { return num_events_; }
 
  private:
-  // Matching instructions must agree on operation, block, micro-batch, direction and size.
+  // Fails unless matching instructions agree on operation, block, micro-batch, direction and size.
   Outcome<void> check_matches() const {
     struct First {
       const Program* program = nullptr;
@@ -79,7 +79,7 @@ class EventMatcher {
   }
 
   struct Message {
-    std::vector<int> sends, receives;  // events, in order
+    std::vector<int> sends, receives;  // event ids, in order
   };
   struct Collective {
     int event = -1;
@@ -116,17 +116,18 @@ class EventMatcher {
   int num_events_ = 0;
   std::map<std::tuple<int, int, int>, Message> messages_;
   std::map<std::pair<Role, std::vector<int>>, std::vector<Collective>> collectives_;
-  // (program, group) -> number of collectives so far
+  // (program, group) -> number of its collectives so far
   std::map<std::pair<std::size_t, int>, std::size_t> passed_;
 };
 
 struct EventGraph {
   std::vector<double> duration, start;
   std::vector<int> num_unmet;
-  std::vector<std::vector<int>> next;
+  std::vector<std::vector<int>> successors;
 };
 
-// The order in which a lane is sequential: per lane; on the transfer lane per peer, direction and kind.
+// Instructions with the same key run in order: those of one lane; on the transfer lane, those with the same
+// peer, direction and kind.
 using LaneKey = std::tuple<Lane, int, bool, int>;
 LaneKey lane_key(const Instruction& i) {
   if (i.lane != Lane::transfer) return {i.lane, -1, false, 0};
@@ -144,7 +145,7 @@ EventGraph build_graph(const std::vector<Program>& programs, const EventMatcher&
       const Instruction& instruction = programs[p].instructions[i];
       const int event = matcher.event_of(p, i);
       const auto after = [&](int earlier) {
-        graph.next[static_cast<std::size_t>(earlier)].push_back(event);
+        graph.successors[static_cast<std::size_t>(earlier)].push_back(event);
         ++graph.num_unmet[static_cast<std::size_t>(event)];
       };
       for (const int wait : programs[p].waits(instruction))
@@ -158,24 +159,25 @@ EventGraph build_graph(const std::vector<Program>& programs, const EventMatcher&
   return graph;
 }
 
-// Processes every event whose dependencies are complete; returns the number of processed events.
+// Computes the start of every event whose dependencies complete. Returns the number of these events, which
+// is smaller than the total if there is a cycle.
 std::size_t run(EventGraph& graph) {
   std::vector<int> ready;
   for (std::size_t e = 0; e < graph.num_unmet.size(); ++e)
     if (graph.num_unmet[e] == 0) ready.push_back(static_cast<int>(e));
-  std::size_t done = 0;
+  std::size_t num_done = 0;
   while (!ready.empty()) {
     const auto event = static_cast<std::size_t>(ready.back());
     ready.pop_back();
-    ++done;
+    ++num_done;
     const double end = graph.start[event] + graph.duration[event];
-    for (const int next : graph.next[event]) {
+    for (const int next : graph.successors[event]) {
       double& start = graph.start[static_cast<std::size_t>(next)];
       start = std::max(start, end);
       if (--graph.num_unmet[static_cast<std::size_t>(next)] == 0) ready.push_back(next);
     }
   }
-  return done;
+  return num_done;
 }
 
 std::string first_blocked(const std::vector<Program>& programs, const EventMatcher& matcher,

@@ -1,10 +1,10 @@
-// Executes programs abstractly: computes when each instruction would start and end if it took a given time.
+// Executes programs abstractly: computes when each instruction would start and end, given its duration.
 //
-// This is the semantics of programs in its shortest form. Lanes are in order, waits are respected, a
-// collective starts when its last member arrives, and a message starts when both sides have reached it. These
-// rules define a dependency graph. Either the graph has no cycle and the programs terminate under any timing,
-// or they can deadlock under every timing, and the error names a cycle. The simulator adds links and
-// interference.
+// This is the shortest definition of the semantics of programs. Lanes run in order, waits are respected, a
+// collective starts when its last member reaches it, and a message starts when both sides have reached it.
+// These rules define a dependency graph. Either the graph has no cycle and the programs terminate under any
+// timing, or they deadlock under every timing, and the error names a cycle. The simulator additionally
+// models links and interference.
 #pragma once
 
 #include <functional>
@@ -26,9 +26,9 @@ struct Timeline {
 
 using DurationOf = std::function<double(const Program& program, const Instruction& instruction)>;
 
-// Durations must not be negative. The members of a collective and both sides of a message take the longest of
-// their durations. Fails if the programs do not match (a message without a partner, a group without a
-// member's program) or wait in a cycle.
+// `duration` must not return negative values. The members of a collective, and both sides of a message,
+// take the longest of their durations. Fails if the programs do not match (a message without a partner, or
+// a group that contains a device without a program) or wait in a cycle.
 Outcome<Timeline> execute(const std::vector<Program>& programs, const DurationOf& duration);
 
 }  // namespace optimus

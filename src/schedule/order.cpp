@@ -10,20 +10,20 @@
 
 namespace optimus {
 
-Order gpipe(const StagePosition& at) {
+Order gpipe(const StagePosition& position) {
   Order order;
-  for (int m = 0; m < at.num_microbatches; ++m) order.push_back({Work::forward, m, 0});
-  for (int m = at.num_microbatches - 1; m >= 0; --m) order.push_back({Work::backward, m, 0});
+  for (int m = 0; m < position.num_microbatches; ++m) order.push_back({Work::forward, m, 0});
+  for (int m = position.num_microbatches - 1; m >= 0; --m) order.push_back({Work::backward, m, 0});
   return order;
 }
 
-Order one_f_one_b(const StagePosition& at) {
+Order one_f_one_b(const StagePosition& position) {
   Order order;
-  const int ahead = std::min(at.num_stages - at.stage - 1, at.num_microbatches);
+  const int ahead = std::min(position.num_stages - position.stage - 1, position.num_microbatches);
   int forward = 0;
   while (forward < ahead) order.push_back({Work::forward, forward++, 0});
-  for (int backward = 0; backward < at.num_microbatches; ++backward) {
-    if (forward < at.num_microbatches) order.push_back({Work::forward, forward++, 0});
+  for (int backward = 0; backward < position.num_microbatches; ++backward) {
+    if (forward < position.num_microbatches) order.push_back({Work::forward, forward++, 0});
     order.push_back({Work::backward, backward, 0});
   }
   return order;
@@ -31,29 +31,31 @@ Order one_f_one_b(const StagePosition& at) {
 
 namespace {
 
-// The k-th forward of a stage: rounds of num_stages micro-batches, each round through all chunks. Backwards
-// traverse the chunks in reverse order.
-Slot interleaved_slot(int k, Work work, const StagePosition& at) {
-  const int round_length = at.num_stages * at.num_chunks;
-  const int chunk = k % round_length / at.num_stages;
-  return {work, k / round_length * at.num_stages + k % at.num_stages,
-          work == Work::forward ? chunk : at.num_chunks - 1 - chunk};
+// The k-th forward or backward of a stage: a round processes num_stages micro-batches through all chunks;
+// backwards traverse the chunks in reverse order.
+Slot interleaved_slot(int k, Work work, const StagePosition& position) {
+  const int round_length = position.num_stages * position.num_chunks;
+  const int chunk = k % round_length / position.num_stages;
+  return {work, k / round_length * position.num_stages + k % position.num_stages,
+          work == Work::forward ? chunk : position.num_chunks - 1 - chunk};
 }
 
 }  // namespace
 
-Order interleaved(const StagePosition& at) {
-  // Planned for whole rounds; micro-batches that do not exist are then omitted. The remaining slots keep
-  // their order, so they cannot deadlock if the whole order does not.
-  ensure(static_cast<std::int64_t>(at.num_microbatches + at.num_stages) * at.num_chunks < (1 << 30),
-         "{} micro-batches of {} chunks are too many", at.num_microbatches, at.num_chunks);
-  const int rounds = (at.num_microbatches + at.num_stages - 1) / at.num_stages;
-  const int total = rounds * at.num_stages * at.num_chunks;
-  const int ahead = std::min(total, (at.num_stages - at.stage - 1) * 2 + (at.num_chunks - 1) * at.num_stages);
+Order interleaved(const StagePosition& position) {
+  // Creates whole rounds, then omits the micro-batches that do not exist. The other slots keep their order,
+  // so they cannot deadlock if the whole order does not.
+  ensure(static_cast<std::int64_t>(position.num_microbatches + position.num_stages) * position.num_chunks <
+             (1 << 30),
+         "{} micro-batches of {} chunks are too many", position.num_microbatches, position.num_chunks);
+  const int rounds = (position.num_microbatches + position.num_stages - 1) / position.num_stages;
+  const int total = rounds * position.num_stages * position.num_chunks;
+  const int ahead = std::min(total, (position.num_stages - position.stage - 1) * 2 +
+                                        (position.num_chunks - 1) * position.num_stages);
   Order order;
   const auto add = [&](int k, Work work) {
-    const Slot slot = interleaved_slot(k, work, at);
-    if (slot.microbatch < at.num_microbatches) order.push_back(slot);
+    const Slot slot = interleaved_slot(k, work, position);
+    if (slot.microbatch < position.num_microbatches) order.push_back(slot);
   };
   int forward = 0;
   while (forward < ahead) add(forward++, Work::forward);
@@ -64,11 +66,12 @@ Order interleaved(const StagePosition& at) {
   return order;
 }
 
-Order zero_bubble(const StagePosition& at) {
-  // Stage s delays its weight gradients by s micro-batches: the input gradients reach the preceding stages
-  // early, and the weight gradients fill the time in which the pipeline drains.
+Order zero_bubble(const StagePosition& position) {
+  // Stage s delays its weight gradients by s micro-batches, so input gradients reach the preceding stages
+  // early and weight gradients fill the time in which the pipeline drains.
   Order order;
-  const int m = at.num_microbatches, ahead = std::min(at.num_stages - at.stage - 1, m), lag = at.stage;
+  const int m = position.num_microbatches, ahead = std::min(position.num_stages - position.stage - 1, m),
+            lag = position.stage;
   int forward = 0, weight = 0;
   while (forward < ahead) order.push_back({Work::forward, forward++, 0});
   for (int backward = 0; backward < m; ++backward) {
@@ -80,48 +83,49 @@ Order zero_bubble(const StagePosition& at) {
   return order;
 }
 
-Order asynchronous(const StagePosition& at) {
+Order asynchronous(const StagePosition& position) {
   Order order;
-  for (const Slot& slot : one_f_one_b(at)) {
+  for (const Slot& slot : one_f_one_b(position)) {
     order.push_back(slot);
     if (slot.work == Work::backward) order.push_back({Work::update, slot.microbatch, slot.chunk});
   }
   return order;
 }
 
-Order order_of(Schedule schedule, const StagePosition& at) {
+Order order_of(Schedule schedule, const StagePosition& position) {
   switch (schedule) {
     case Schedule::gpipe:
-      return gpipe(at);
+      return gpipe(position);
     case Schedule::one_f_one_b:
-      return one_f_one_b(at);
+      return one_f_one_b(position);
     case Schedule::interleaved:
-      return interleaved(at);
+      return interleaved(position);
     case Schedule::zero_bubble:
-      return zero_bubble(at);
+      return zero_bubble(position);
     case Schedule::pipedream:
     case Schedule::pipemare:
-      return asynchronous(at);
+      return asynchronous(position);
   }
   return {};
 }
 
-int max_saved_microbatches(Schedule schedule, const StagePosition& at) {
-  const int m = at.num_microbatches, p = at.num_stages;
+int max_saved_microbatches(Schedule schedule, const StagePosition& position) {
+  const int m = position.num_microbatches, p = position.num_stages;
   switch (schedule) {
     case Schedule::gpipe:
       return m;
     case Schedule::one_f_one_b:
     case Schedule::pipedream:
     case Schedule::pipemare:
-      return std::min(p - at.stage, m);
+      return std::min(p - position.stage, m);
     case Schedule::interleaved: {
-      // Whole rounds: the forwards in advance plus the current one. For an incomplete last round, count in
-      // the order itself.
+      // With whole rounds: the forwards in advance plus the current one. With an incomplete last round:
+      // counted in the order itself.
       if (m % p == 0)
-        return std::min(m * at.num_chunks, (p - at.stage - 1) * 2 + (at.num_chunks - 1) * p + 1);
+        return std::min(m * position.num_chunks,
+                        (p - position.stage - 1) * 2 + (position.num_chunks - 1) * p + 1);
       int saved = 0, most = 0;
-      for (const Slot& slot : interleaved(at))
+      for (const Slot& slot : interleaved(position))
         most = std::max(most, saved += slot.work == Work::forward ? 1 : -1);
       return most;
     }

@@ -12,8 +12,8 @@
 namespace optimus {
 namespace {
 
-// (is gradient, micro-batch, virtual stage) of the result of a slot; both kinds of backward produce an input
-// gradient.
+// (is gradient, micro-batch, virtual stage) of a slot's result. The result of both kinds of backward is an
+// input gradient.
 using Result = std::tuple<bool, int, int>;
 
 std::optional<Result> required_input(const Slot& slot, int stage, int num_stages, int num_chunks) {
@@ -28,7 +28,7 @@ std::optional<Result> required_input(const Slot& slot, int stage, int num_stages
       return Result{true, slot.microbatch, chunk_index + 1};
     case Work::backward_weight:
     case Work::update:
-      return std::nullopt;  // its input gradient precedes it in the same order
+      return std::nullopt;  // the input gradient precedes it in the same order
   }
   return std::nullopt;
 }
@@ -55,26 +55,26 @@ SlotTimes unit_times(Schedule schedule, int num_stages, int num_microbatches, in
     times.orders.push_back(order_of(schedule, {s, num_stages, num_microbatches, num_chunks}));
     times.start.emplace_back();
   }
-  std::map<Result, double> done;
-  std::vector<double> now(static_cast<std::size_t>(num_stages));
+  std::map<Result, double> end_time_of;
+  std::vector<double> stage_time(static_cast<std::size_t>(num_stages));
   bool has_moved = true;
   while (has_moved) {
     has_moved = false;
     for (std::size_t s = 0; s < times.orders.size(); ++s)
       while (times.start[s].size() < times.orders[s].size()) {
         const Slot& slot = times.orders[s][times.start[s].size()];
-        double start = now[s];
+        double start = stage_time[s];
         if (const auto needed = required_input(slot, static_cast<int>(s), num_stages, num_chunks)) {
-          const auto found = done.find(*needed);
-          if (found == done.end()) break;
+          const auto found = end_time_of.find(*needed);
+          if (found == end_time_of.end()) break;
           start = std::max(start, found->second);
         }
         times.start[s].push_back(start);
-        now[s] = start + unit_time(slot.work);
+        stage_time[s] = start + unit_time(slot.work);
         if (slot.work != Work::backward_weight && slot.work != Work::update)
-          done[{slot.work != Work::forward, slot.microbatch, slot.chunk * num_stages + static_cast<int>(s)}] =
-              now[s];
-        times.length = std::max(times.length, now[s]);
+          end_time_of[{slot.work != Work::forward, slot.microbatch,
+                       slot.chunk * num_stages + static_cast<int>(s)}] = stage_time[s];
+        times.length = std::max(times.length, stage_time[s]);
         has_moved = true;
       }
   }

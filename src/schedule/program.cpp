@@ -13,9 +13,9 @@
 namespace optimus {
 namespace {
 
-// The position in the list at which each instruction is complete: immediately for computes; for others before
-// the first instruction that waits for them or that follows on their lane (see the execution order in
-// program.h).
+// The position in the list at which each instruction is complete: for computes and host work, right after
+// it; for other instructions, before the first one that waits for it or that follows on its lane (see the
+// execution order in program.h).
 std::vector<std::int64_t> completion_positions(const Program& program) {
   const auto end = std::ssize(program.instructions);
   std::vector<std::int64_t> result(program.instructions.size(), end);
@@ -36,8 +36,8 @@ std::vector<std::int64_t> completion_positions(const Program& program) {
   return result;
 }
 
-// From the first instruction that uses each buffer until the completion of the last one; {0, end} for buffers
-// that are live during the whole step.
+// Lifetime of each buffer: from the first instruction that uses it until the last such instruction is
+// complete; {0, end} for buffers that are live during the whole step.
 std::vector<Span> lifetimes(const Program& program) {
   const auto end = std::ssize(program.instructions);
   const std::vector<std::int64_t> ends = completion_positions(program);
@@ -90,7 +90,7 @@ MemoryCategory category_of(BufferKind kind) {
 
 MemoryUse memory_use(const Program& program) {
   struct Change {
-    std::int64_t at, bytes;
+    std::int64_t index, bytes;
     MemoryCategory cause;
   };
   std::vector<Change> changes;
@@ -100,9 +100,9 @@ MemoryUse memory_use(const Program& program) {
     changes.push_back({lives[b].begin, buffer.bytes.value, category_of(buffer.kind)});
     changes.push_back({lives[b].end, -buffer.bytes.value, category_of(buffer.kind)});
   }
-  // If one buffer ends where another begins, the end is counted first.
+  // At the same position, ends of buffers are counted before begins.
   std::sort(changes.begin(), changes.end(), [](const Change& a, const Change& b) {
-    return std::pair(a.at, a.bytes) < std::pair(b.at, b.bytes);
+    return std::pair(a.index, a.bytes) < std::pair(b.index, b.bytes);
   });
   std::array<std::int64_t, 5> now{}, most{};
   std::int64_t total = 0, peak = 0;
@@ -126,10 +126,10 @@ bool is_owned_by_autograd(BufferKind kind) {
   return kind == BufferKind::graph || kind == BufferKind::graph_work;
 }
 
-// Free pieces of one memory block that grows at its end. Allocation is first-fit, lowest address first.
+// Free ranges of one memory block that grows at its end. Allocation is first-fit, lowest address first.
 class FreeList {
  public:
-  std::int64_t take(std::int64_t bytes) {
+  std::int64_t allocate(std::int64_t bytes) {
     for (auto at = free_.begin(); at != free_.end(); ++at) {
       if (at->second - at->first < bytes) continue;
       const std::int64_t offset = at->first, end = at->second;
@@ -137,7 +137,8 @@ class FreeList {
       if (offset + bytes < end) free_.emplace(offset + bytes, end);
       return offset;
     }
-    std::int64_t offset = end_;  // if the last free piece is at the end, only the missing bytes are added
+    // if the last free range is at the end, the block grows only by the missing bytes
+    std::int64_t offset = end_;
     if (!free_.empty() && free_.rbegin()->second == end_) {
       offset = free_.rbegin()->first;
       free_.erase(std::prev(free_.end()));
@@ -145,7 +146,7 @@ class FreeList {
     end_ = offset + bytes;
     return offset;
   }
-  void give(std::int64_t begin, std::int64_t end) {
+  void release(std::int64_t begin, std::int64_t end) {
     const auto next = free_.lower_bound(begin);
     if (next != free_.end() && next->first == end) end = next->second, free_.erase(next);
     const auto after = free_.lower_bound(begin);
@@ -166,8 +167,8 @@ class FreeList {
 Arena plan_arena(const Program& program) {
   const std::vector<Span> lives = lifetimes(program);
   struct Event {
-    std::int64_t at;
-    bool is_begin;  // ends are sorted first
+    std::int64_t index;
+    bool is_begin;  // false is sorted first, so memory is released before it is allocated
     int buffer;
     auto operator<=>(const Event&) const = default;
   };
@@ -187,17 +188,17 @@ Arena plan_arena(const Program& program) {
     if (is_owned_by_autograd(program.buffers[b].kind))
       arena.autograd_peak = std::max(arena.autograd_peak, Bytes(outside += event.is_begin ? bytes : -bytes));
     else if (event.is_begin)
-      arena.offsets[b] = memory.take(bytes);
+      arena.offsets[b] = memory.allocate(bytes);
     else
-      memory.give(arena.offsets[b], arena.offsets[b] + bytes);
+      memory.release(arena.offsets[b], arena.offsets[b] + bytes);
   }
   arena.bytes = Bytes(memory.end());
   return arena;
 }
 
 int max_saved_microbatches(const Program& program) {
-  std::map<std::pair<int, int>, Span>
-      lives;  // (micro-batch, chunk) -> from its first forward to its last backward
+  // (micro-batch, chunk) -> from its first forward to its last backward.
+  std::map<std::pair<int, int>, Span> lives;
   for (std::int64_t i = 0; i < std::ssize(program.instructions); ++i) {
     const Instruction& instruction = program.instructions[static_cast<std::size_t>(i)];
     if (instruction.lane != Lane::compute || instruction.microbatch < 0 || instruction.op == Op::optimizer)

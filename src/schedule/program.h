@@ -1,7 +1,7 @@
 // A step program: the list of instructions that one device executes in one training step.
 //
-// The engine executes it, the simulator times it, and the memory model counts its buffers. None of them
-// depends on schedules or strategies. Instructions of one lane run in list order; instructions of the
+// The engine executes it, the simulator times it, and the memory model counts its buffers. None of these
+// three depends on schedules or strategies. Instructions of one lane run in list order; instructions of the
 // transfer lane run in order only per peer, direction and kind. An instruction also waits for the
 // instructions in `waits`, which always precede it in the list. A collective starts when all members of its
 // group have reached it. The k-th send to a peer matches that peer's k-th receive of the same kind
@@ -9,11 +9,12 @@
 // (schedule/execute.h checks this).
 //
 // A single-threaded executor walks the list in order: it computes, and starts collectives and messages
-// without waiting for their completion. Before an instruction it completes the instructions that it waits for
-// and the preceding one on its lane. Therefore parameter gathers and receives are placed early in the list,
-// where memory for their results is available. At most two messages are in flight in each direction.
+// without waiting for their completion. Before it starts an instruction, it completes the instructions in
+// `waits` and the preceding instruction of the same lane. Therefore parameter gathers and receives are
+// placed early in the list, as soon as memory for their results is available. At most two messages are in
+// flight in each direction.
 //
-// The work of the engine inside an instruction and its modelled cost follow from (op, part, block) and the
+// What the engine does in an instruction, and the modelled cost, follow from (op, part, block) and the
 // plan; messages carry their size.
 #pragma once
 
@@ -28,15 +29,15 @@
 
 namespace optimus {
 
-// compute: GEMMs and everything between them; tensor: collectives of tensor, context and expert parallelism;
-// gather and reduce: parameters and gradients over data-parallel groups; transfer: messages between two
-// devices; host: work of the CPU.
+// compute: GEMMs and everything between them; tensor: collectives of tensor, context and expert
+// parallelism; gather and reduce: collectives on parameters and gradients over data-parallel groups;
+// transfer: messages between two devices; host: work of the CPU.
 enum class Lane : std::uint8_t { compute, tensor, gather, reduce, transfer, host };
 
 enum class Op : std::uint8_t {
-  load_batch,         // host: the token ids of this device for the whole step
+  load_batch,         // host: reads the token ids of this device for the whole step
   forward,            // compute
-  recompute,          // compute: repeats a forward for the backward
+  recompute,          // compute: repeats a forward before the backward
   backward_input,     // compute: gradient of the input
   backward_weight,    // compute: gradient of the weights, added to the accumulator
   send,               // transfer: activations or their gradients to another device
@@ -44,25 +45,27 @@ enum class Op : std::uint8_t {
   all_gather,         // tensor: gathers the slices of an activation
   reduce_scatter,     // tensor: sums partial activations; each device retains its slice
   all_reduce,         // tensor: sums partial activations
-  ring_exchange,      // tensor: passes keys and values one step around the context ring
+  ring_exchange,      // tensor: sends keys and values one step around the context ring
   dispatch,           // tensor: sends tokens (or their gradients) to the devices of their experts
   combine,            // tensor: returns the outputs of the experts
-  gather_parameters,  // gather: shards to whole weights (ZeRO 3: before use; ZeRO 1 and 2: after the update)
+  gather_parameters,  // gather: shards to whole weights (ZeRO 3: before use; ZeRO 1, 2: after the update)
   reduce_gradients,  // reduce: sums over the devices of a group; each keeps its shard if the state is sharded
   // reduce: sums over the owners in other stages or pipelines (tied embeddings, uneven pipelines). Of the
-  // tensor parts with equal copies the lowest one contributes, the others add zero; all receive the sum.
+  // tensor parts with equal copies the lowest one contributes and the other parts add zero; all receive the
+  // sum.
   sync_gradients,
   send_copy,     // transfer: the reduced gradient shard, to the device that repeats its update
   receive_copy,  // transfer
-  // reduce: gradient norm and finiteness over all devices; asynchronous: loss and norms, after all updates
+  // reduce: gradient norm and finiteness over all devices; with asynchronous schedules, loss and norms
+  // after all updates.
   step_gate,
   optimizer,  // compute, or host if offloaded: updates the shard of one block
 };
 
-// The part of a block. Layers have two parts, so that tensor-parallel collectives can run between them. With
-// a context ring, attention is split into its input, one step per ring position, and its output. An MoE layer
-// has, instead of the mlp, the router (with norm, shared expert and sum) and the experts; tokens are
-// exchanged between the two.
+// The part of a block that an instruction computes. Layers have two parts, attention and mlp, so that
+// tensor-parallel collectives can run between them. With a context ring, attention is split into its input,
+// one ring step per context part, and its output. An MoE layer has, instead of the mlp, the router (with
+// norm, shared expert and the final sum) and the experts; tokens are exchanged between the two.
 enum class Part : std::uint8_t {
   whole,
   attention,
@@ -74,11 +77,12 @@ enum class Part : std::uint8_t {
   experts
 };
 
-// shard: sums of gradients, each member keeps its shard; gather: the same members on their own lane.
+// The purpose of a group. shard: sums gradients, each member keeps its shard; gather: the same members as
+// shard, for collectives on the gather lane.
 enum class Role : std::uint8_t { tensor, context, shard, gather, replica, sync, world, expert };
 
-// Devices that communicate collectively, in rank order of the group. The member list of `world` is empty: it
-// is all devices of the plan.
+// Devices that communicate collectively, in the order of their ranks in the group. `world` has an empty
+// list, which stands for all devices of the plan.
 struct Group {
   Role role = Role::world;
   std::vector<int> members;
@@ -95,21 +99,23 @@ enum class BufferKind : std::uint8_t {
   copy_state,
   saved_activations,      // from a block's forward to its backward
   transient_activations,  // during a block's forward, or from its recomputation to the weight gradient
-  // of activations: from the input gradient of the block above to the weight gradient of the block
+  // Gradients of activations: from the input gradient of the block above until the weight gradient of this
+  // block.
   saved_gradients,
-  transient_gradients,  // of activations: while the input gradient of the block is computed
+  transient_gradients,  // gradients of activations: while the input gradient of the block is computed
   logits,               // while the loss is computed
-  // custom blocks: memory that autograd saves until the backward. Autograd allocates this and graph_work
-  // itself
+  // Custom blocks: memory that autograd saves until the backward. Autograd allocates both graph and
+  // graph_work itself.
   graph,
   graph_work,       // custom blocks: additional memory of autograd during a forward or backward
-  whole_gradients,  // of weights, before they are reduced to shards
+  whole_gradients,  // whole gradients of weights before they are reduced to shards
   copy_gradients,   // reduced gradients of the shard whose update this device repeats
-  exchange,         // concatenated shards of all members, input of a gather or reduce-scatter
-  // output of a block, or gradient of its input, whose next block is on another stage or split differently
+  exchange,         // concatenated shards of all members: output of a gather, input of a reduce-scatter
+  // Output of a block, or gradient of its input, if the adjacent block is on another stage or split
+  // differently.
   outgoing,
-  message,  // the part of it that is sent to, or received from, one device
-  joined,   // concatenated parts that the tensor-parallel ranks of a group received
+  message,  // the part of `outgoing` that one device sends to another, on either side
+  joined,   // concatenated slices that the tensor parts of a group have received
 };
 
 struct Buffer {
@@ -122,23 +128,24 @@ struct Instruction {
   Op op = Op::forward;
   Lane lane = Lane::compute;
   Part part = Part::whole;
-  bool is_backward = false;  // messages and collectives: carries a gradient
-  // Tensor collectives: the compute that they belong to: forward, recompute, backward_input, backward_weight
-  // (its operands); receive for data from another stage.
+  bool is_backward = false;  // messages and collectives: whether they carry a gradient
+  // Tensor collectives: the op of the compute that they serve (forward, recompute, backward_input, or
+  // backward_weight for the gather of its operands); receive if they gather data from another stage.
   Op serves = Op::forward;
   int microbatch = -1, chunk = -1, block = -1, ring_step = -1;
-  // index into the stage's order (schedule/order.h); -1: before the first or after the last slot
+  // Index into the stage's order (schedule/order.h); -1 before the first and after the last slot.
   int slot = -1;
   int group = -1;          // collectives: index into Program::groups
   int peer = -1;           // messages: the other device
   std::int64_t bytes = 0;  // of the message, or of the collective's whole tensor on one device
   std::uint32_t waits_begin = 0, waits_end = 0;  // into Program::wait_pool
   std::uint32_t uses_begin = 0, uses_end = 0;    // into Program::use_pool
-  bool is_waited_for = false;                    // by an instruction of another lane: it signals completion
+  // whether an instruction of another lane waits for it, so that its completion must be signalled
+  bool is_waited_for = false;
 };
 
-// Access of an instruction to a buffer. A buffer is live from its first use to its last. A buffer without
-// uses is live during the whole step.
+// Access of an instruction to a buffer. A buffer is live from the first instruction that uses it until the
+// last. A buffer without uses is live during the whole step.
 struct Use {
   int buffer = 0;
   bool is_write = false;
@@ -161,23 +168,23 @@ struct Program {
   }
 };
 
-// Compiles the program of one device. The plan must be valid for the model. O(own instructions + devices of
-// the plan).
+// Compiles the program of one device. The plan must be valid for the model. Takes time proportional to the
+// program's instructions and the plan's devices.
 Program compile(const Plan& plan, const ModelSpec& model, int device);
-// The same without the buffers of activations, sufficient to compute how long the program takes.
+// The program without the buffers of activations, which suffices to compute how long it takes.
 Program compile_without_buffers(const Plan& plan, const ModelSpec& model, int device);
 // Compiles the programs of all devices, in the order of pipelines, stages and devices.
 std::vector<Program> compile_all(const Plan& plan, const ModelSpec& model);
 
-// The peak size of the buffers of each kind when instructions run in list order.
+// The peak size of the buffers of each category when instructions run in list order.
 struct MemoryUse {
   Bytes weights, gradients, optimizer, activations, buffers;
-  Bytes peak;  // of all kinds together; at most their sum
+  Bytes peak;  // peak of all categories together; at most their sum
 };
 MemoryUse memory_use(const Program& program);
-// The offset of each buffer in one contiguous allocation. -1 for buffers that live longer than a step
-// (weights, gradients, optimizer state) and for the memory of autograd. Buffers whose lifetimes overlap, when
-// instructions run in list order, do not share memory.
+// The offset of each buffer in one contiguous allocation; -1 for buffers that outlive a step (weights,
+// gradients, optimizer state) and for the memory of autograd. Buffers whose lifetimes overlap when
+// instructions run in list order do not share memory.
 struct Arena {
   std::vector<std::int64_t> offsets;  // [buffer]
   Bytes bytes;
@@ -185,7 +192,7 @@ struct Arena {
 };
 Arena plan_arena(const Program& program);
 
-// The largest number of micro-batch chunks whose activations are saved at the same time.
+// The largest number of (micro-batch, chunk) pairs whose activations are saved at the same time.
 int max_saved_microbatches(const Program& program);
 
 std::string text(Op op);

@@ -11,22 +11,22 @@
 namespace optimus {
 namespace {
 
-// The capacity and the contents of a replica or a micro-batch.
+// The capacity and contents of a replica or a micro-batch.
 struct Bin {
-  std::int64_t capacity = 0, size = 0;  // samples
+  std::int64_t capacity = 0, size = 0;  // samples that can still be added, samples in total
   double cost = 0;
   std::vector<std::int64_t> samples{};
 };
 
-// Assigns the most expensive sample first, each to the bin with the lowest cost relative to its size.
-void fill(std::vector<Bin>& bins, const std::vector<std::int64_t>& samples,
-          const std::vector<double>& costs) {
+// Assigns samples in descending order of cost, each to the bin with the lowest cost relative to its size.
+void fill_bins(std::vector<Bin>& bins, const std::vector<std::int64_t>& samples,
+               const std::vector<double>& costs) {
   const auto has_lower_priority = [&](std::size_t a, std::size_t b) {
     const double x = bins[a].cost * static_cast<double>(bins[b].size),
                  y = bins[b].cost * static_cast<double>(bins[a].size);
     if (x != y) return x > y;
-    // Among bins of equal relative cost, the less full one comes first: samples without cost are distributed,
-    // too.
+    // Of bins with equal relative cost, the less full one comes first, so that samples without cost are
+    // distributed too.
     const std::int64_t fuller_a = bins[a].capacity * bins[b].size, fuller_b = bins[b].capacity * bins[a].size;
     return fuller_a != fuller_b ? fuller_a < fuller_b : a > b;
   };
@@ -47,11 +47,11 @@ void fill(std::vector<Bin>& bins, const std::vector<std::int64_t>& samples,
   }
 }
 
-// The places of each replica, per micro-batch. A replica is a part of the batch dimension of a pipeline, as
-// split by its first layers.
+// For each replica, its places in each micro-batch. A replica is a part of a pipeline's batch dimension, as
+// split by the strategy of its first layers.
 std::vector<std::vector<Span>> replicas_of(const Plan& plan) {
   std::vector<std::vector<Span>> result;
-  std::int64_t before = 0;
+  std::int64_t num_before = 0;
   for (const Pipeline& pipeline : plan.pipelines) {
     const Stage& stage = pipeline.stages.front();
     const Side side{static_cast<int>(stage.devices.size()), stage.chunks.front().runs.front().strategy};
@@ -60,11 +60,12 @@ std::vector<std::vector<Span>> replicas_of(const Plan& plan) {
     result.resize(first + static_cast<std::size_t>(num_parts));
     for (const int size : pipeline.microbatches) {
       for (int part = 0; part < num_parts; ++part) {
-        const Span own = share_of(side, part * width, size, plan.sequence_length, false).samples;
-        if (own.size() > 0)
-          result[first + static_cast<std::size_t>(part)].push_back({before + own.begin, before + own.end});
+        const Span own_span = share_of(side, part * width, size, plan.sequence_length, false).samples;
+        if (own_span.size() > 0)
+          result[first + static_cast<std::size_t>(part)].push_back(
+              {num_before + own_span.begin, num_before + own_span.end});
       }
-      before += size;
+      num_before += size;
     }
   }
   return result;
@@ -94,11 +95,11 @@ std::vector<std::int64_t> assign_samples_by_cost(const Plan& plan, const std::ve
     bin.capacity = bin.size, num_places += bin.size;
   }
   ensure(num_places == std::ssize(costs), "{} samples for {} places", costs.size(), num_places);
-  fill(bins, sample, costs);
+  fill_bins(bins, sample, costs);
   for (std::size_t r = 0; r < replicas.size(); ++r) {
     std::vector<Bin> microbatches = bins_of(replicas[r]);
     std::sort(bins[r].samples.begin(), bins[r].samples.end());
-    fill(microbatches, bins[r].samples, costs);
+    fill_bins(microbatches, bins[r].samples, costs);
     for (std::size_t m = 0; m < microbatches.size(); ++m) {
       std::vector<std::int64_t>& own = microbatches[m].samples;
       std::sort(own.begin(), own.end());

@@ -1,6 +1,7 @@
-// Assigns the samples of a step to micro-batches. The time of attention grows with the square of a document's
-// length, so replicas with equally many sequences may have very different work, and the step waits for the
-// slowest replica. The gradient is a sum over the batch, so any replica may compute any sample.
+// Assigns the samples of a step to micro-batches. The time of attention grows with the square of a
+// document's length, so replicas with equally many sequences may have very different amounts of work, and
+// the step waits for the slowest replica. The gradient is a sum over the batch, so any replica may compute
+// any sample.
 //
 //   in order   9 9 1 1 | 1 1 1 1   20 and 4        two replicas of four sequences each
 //   by cost    9 1 1 1 | 9 1 1 1   12 and 12
@@ -18,11 +19,12 @@ namespace optimus {
 // in_order: the first samples go to the first micro-batch of the first pipeline, and so on.
 enum class SampleOrder { in_order, by_cost };
 
-// Returns sample[place]; places are numbered through the micro-batches of all pipelines in the default order.
-// costs[sample]: its cost beyond the cost common to all samples. Replicas get as many samples as the plan
-// specifies, with costs as close to proportional to these numbers as possible; then the micro-batches of each
-// replica likewise. The order is unchanged if each micro-batch is an update of its own (asynchronous
-// schedules) or if no replica would wait for another.
+// Returns sample[place], the sample that each place of the batch receives; places are numbered through the
+// micro-batches of all pipelines in the default order. costs[sample]: cost of the sample beyond the cost
+// common to all samples. Each replica receives as many samples as the plan specifies, with costs as close
+// to proportional to these numbers as possible; likewise the micro-batches of each replica. The order is
+// unchanged if each micro-batch is an update of its own (asynchronous schedules) or if no replica would
+// wait for another.
 std::vector<std::int64_t> assign_samples_by_cost(const Plan& plan, const std::vector<double>& costs);
 
 }  // namespace optimus

@@ -9,7 +9,7 @@
 namespace optimus {
 namespace {
 
-// Part `index` of split_evenly(n, parts), without computing the others.
+// Part `index` of split_evenly(n, parts), computed without the other parts.
 Span even_share(std::int64_t n, int parts, int index) {
   const std::int64_t base = n / parts, extra = n % parts;
   const std::int64_t begin = index * base + std::min<std::int64_t>(index, extra);
@@ -24,15 +24,15 @@ Coordinates coordinates(const LayerStrategy& strategy, int index) {
   return {index / (strategy.tp * strategy.cp), index / strategy.tp % strategy.cp, index % strategy.tp};
 }
 
-// The positions with numbers [slice.begin, slice.end) among those in `spans`.
+// The positions in `spans` whose index, counted through all spans, is in `slice`.
 std::vector<Span> slice_of(const std::vector<Span>& spans, Span slice) {
   std::vector<Span> result;
-  std::int64_t before = 0;
+  std::int64_t num_before = 0;
   for (const Span& span : spans) {
-    const std::int64_t begin = std::max(slice.begin - before, std::int64_t{0}),
-                       end = std::min(slice.end - before, span.size());
+    const std::int64_t begin = std::max(slice.begin - num_before, std::int64_t{0}),
+                       end = std::min(slice.end - num_before, span.size());
     if (begin < end) result.push_back({span.begin + begin, span.begin + end});
-    before += span.size();
+    num_before += span.size();
   }
   return result;
 }
@@ -70,7 +70,7 @@ ActivationShare share_of(const Side& side, int index, int sequences, std::int64_
 
 namespace {
 
-// The boxes of a share's tokens: the rest of the first sample, whole samples, and the start of the last
+// The boxes of a share's tokens: the end of its first sample, its whole samples, and the start of its last
 // sample.
 std::vector<Box> token_boxes(const ActivationShare& share, Span features) {
   std::vector<Box> boxes;
@@ -82,17 +82,17 @@ std::vector<Box> token_boxes(const ActivationShare& share, Span features) {
     }
   };
   const std::int64_t length = total(share.positions);
-  std::int64_t next = share.tokens.begin;
-  while (next < share.tokens.end) {
-    const std::int64_t sample = next / length, offset = next % length;
-    if (offset == 0 && share.tokens.end - next >= length) {
+  std::int64_t next_token = share.tokens.begin;
+  while (next_token < share.tokens.end) {
+    const std::int64_t sample = next_token / length, offset = next_token % length;
+    if (offset == 0 && share.tokens.end - next_token >= length) {
       const std::int64_t end = share.tokens.end / length;
       add({sample, end}, {0, length});
-      next = end * length;
+      next_token = end * length;
     } else {
       const std::int64_t end = std::min(share.tokens.end, (sample + 1) * length);
       add({sample, sample + 1}, {offset, end - sample * length});
-      next = end;
+      next_token = end;
     }
   }
   return boxes;
@@ -112,7 +112,8 @@ std::vector<Box> boundary_boxes(const Side& side, int index, int sequences, std:
 
 namespace {
 
-// The devices of `side` whose samples overlap `samples`: a range of data parts, found by bisection.
+// The devices of `side` whose samples overlap with `samples`: a range of data-parallel parts, found by
+// bisection.
 Span peers_with_samples(const Side& side, Span samples, int sequences) {
   const int width = side.strategy.tp * side.strategy.cp, dp = side.num_devices / width;
   const auto first_where = [&](auto predicate) {
@@ -131,22 +132,22 @@ Span peers_with_samples(const Side& side, Span samples, int sequences) {
   return {static_cast<std::int64_t>(first) * width, static_cast<std::int64_t>(end) * width};
 }
 
-std::vector<Route> routes(const Side& mine, const Side& theirs, int index, int sequences,
+std::vector<Route> routes(const Side& own_side, const Side& peer_side, int index, int sequences,
                           std::int64_t sequence_length, std::int64_t hidden) {
-  const std::vector<Box> boxes = boundary_boxes(mine, index, sequences, sequence_length, hidden);
+  const std::vector<Box> boxes = boundary_boxes(own_side, index, sequences, sequence_length, hidden);
   std::vector<Route> result;
   if (boxes.empty()) return result;
-  const Span peers = peers_with_samples(theirs, {boxes.front()[0].begin, boxes.back()[0].end}, sequences);
+  const Span peers = peers_with_samples(peer_side, {boxes.front()[0].begin, boxes.back()[0].end}, sequences);
   for (std::int64_t peer = peers.begin; peer < peers.end; ++peer) {
     Route route;
     route.peer = static_cast<int>(peer);
-    for (const Box& theirs_box : boundary_boxes(theirs, route.peer, sequences, sequence_length, hidden))
+    for (const Box& theirs_box : boundary_boxes(peer_side, route.peer, sequences, sequence_length, hidden))
       for (const Box& box : boxes)
         if (const auto common = intersect(box, theirs_box)) {
           route.boxes.push_back(*common);
           route.num_elements += common->num_elements();
         }
-    // Both sides list the boxes of a message in the same order.
+    // Sorted, so that both sides list the boxes of a message in the same order.
     std::sort(route.boxes.begin(), route.boxes.end());
     if (!route.boxes.empty()) result.push_back(std::move(route));
   }

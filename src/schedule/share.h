@@ -1,11 +1,12 @@
-// Which part of a micro-batch's activations each device of a stage owns, and what is sent when two
-// consecutive layers split them differently (in the next stage, or under another strategy inside the stage).
+// Which part of a micro-batch's activations each device of a stage owns, and what is sent where two
+// consecutive layers split activations differently (in the next stage, or under another strategy in the
+// same stage).
 //
-// Activations are [samples, positions, hidden]. dp splits samples. cp splits positions into 2 * cp pieces;
-// part i gets the i-th piece and the i-th piece from the end, so that causal attention is balanced. tp splits
-// nothing, or, with sequence parallelism, the remaining tokens into equal consecutive slices (the last ones
-// may be shorter). Between layers each tensor part sends only its own slice, and the receivers gather the
-// rest, so no byte crosses a slow link twice.
+// Activations are [samples, positions, hidden]. dp splits samples. cp splits positions into 2 * cp chunks;
+// context part i has chunks i and 2 * cp - 1 - i, which balances causal attention. tp splits nothing, or,
+// with sequence parallelism, the remaining tokens into equal consecutive slices (the last ones may be
+// shorter). Between layers each tensor part sends only its own slice, and the receivers gather the other
+// slices, so no byte crosses a slow link twice.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,8 @@ namespace optimus {
 struct ActivationShare {
   Span samples;
   std::vector<Span> positions;  // ascending, without empty spans
-  // range of tokens among all positions of these samples, numbered consecutively: all of them, or a slice
+  // The range of tokens among all positions of these samples, numbered consecutively: all tokens, or a
+  // slice.
   Span tokens;
   std::int64_t num_tokens() const { return tokens.size(); }
 };
@@ -30,11 +32,11 @@ struct Side {
   LayerStrategy strategy;
 };
 
-// The positions of context part `part` of cp, ascending, without empty spans.
+// The positions of context part `part` of `cp`, ascending, without empty spans.
 std::vector<Span> context_positions(std::int64_t sequence_length, int cp, int part);
 
-// The share of device `index` in a micro-batch of `sequences`. The tensor parts of one group have equal
-// shares, except with sequence parallelism `between_blocks`, where each has its own slice of the tokens.
+// The share of device `index` of a micro-batch of `sequences`. The tensor parts of one group have equal
+// shares; but if `between_blocks`, with sequence parallelism, each part has its own slice of the tokens.
 ActivationShare share_of(const Side& side, int index, int sequences, std::int64_t sequence_length,
                          bool between_blocks);
 
@@ -48,8 +50,9 @@ struct Route {
   std::vector<Box> boxes;
 };
 
-// What device `index` of `from` sends to each device of `to`; and, for routes_in, what device `index` of `to`
-// receives. O(peers), not O(devices).
+// routes_out(): what device `index` of `from` sends to each device of `to`. routes_in(): what device
+// `index` of `to` receives from each device of `from`. They take time proportional to the number of peers,
+// not of devices.
 std::vector<Route> routes_out(const Side& from, const Side& to, int index, int sequences,
                               std::int64_t sequence_length, std::int64_t hidden);
 std::vector<Route> routes_in(const Side& from, const Side& to, int index, int sequences,

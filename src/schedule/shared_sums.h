@@ -1,9 +1,9 @@
-// Gradients that a device sums with devices of other stages or pipelines: those of a tied embedding, and all
-// gradients if there are several pipelines. Replicas inside the pipeline are members too, so that these
-// gradients are not summed beforehand.
+// Gradients that a device sums with devices of other stages or pipelines: those of a tied embedding, and
+// all gradients if there are several pipelines. Replicas inside the pipeline are members of the same sum,
+// so these gradients are not summed over replicas beforehand.
 //
-// Of the tensor parts with equal copies of a gradient the lowest one contributes, the others add zero; all
-// receive the sum.
+// If several tensor parts have equal copies of a gradient, the lowest part contributes and the other parts
+// add zero; all receive the sum.
 #pragma once
 
 #include <vector>

@@ -1,4 +1,4 @@
-// Implements sizes.h. All blocks of a pattern are equal, so one block of each pattern is computed.
+// Implements sizes.h. Blocks of one pattern have equal sizes, so one block of each pattern is evaluated.
 #include "schedule/sizes.h"
 
 #include <algorithm>
@@ -13,22 +13,23 @@ std::size_t index_of(const ModelSpec& model, int block) {
 }
 
 bool has_block(const Stage& stage, int block) {
-  return std::any_of(stage.chunks.begin(), stage.chunks.end(),
-                     [block](const Chunk& chunk) { return block >= chunk.first() && block < chunk.end(); });
+  return std::any_of(stage.chunks.begin(), stage.chunks.end(), [block](const Chunk& chunk) {
+    return block >= chunk.first_block() && block < chunk.end_block();
+  });
 }
 
-// Whether one copy in memory serves both uses of a tied embedding: first and last block are in one stage and
-// split in the same way.
+// Whether both uses of a tied embedding share one copy in memory: the first and the last block are in this
+// stage and split in the same way.
 bool has_shared_tied_embedding(const Stage& stage, int head) {
   if (!has_block(stage, 0) || !has_block(stage, head)) return false;
   const LayerStrategy &a = strategy_of(stage, 0), &b = strategy_of(stage, head);
   return a.tp == b.tp && a.cp == b.cp && a.zero == b.zero && a.shard_group == b.shard_group;
 }
 
-// This part's share of a dimension cut in `unit`, 0 to 1.
-double fraction(const ModelSpec& model, CutUnit unit, const LayerStrategy& strategy, int part) {
+// The fraction, 0 to 1, that tensor part `part` has of a dimension that is split in units of `unit`.
+double fraction(const ModelSpec& model, SplitUnit unit, const LayerStrategy& strategy, int part) {
   if (strategy.tp == 1) return 1;
-  if (unit == CutUnit::none) return strategy.sequence_parallel ? 1.0 / strategy.tp : 1;
+  if (unit == SplitUnit::none) return strategy.sequence_parallel ? 1.0 / strategy.tp : 1;
   const Span span = optimus::tensor_part(model, unit, strategy.tp, part);
   return static_cast<double>(span.size()) /
          static_cast<double>(num_units(model, unit) * unit_width(model, unit));
@@ -37,8 +38,8 @@ double fraction(const ModelSpec& model, CutUnit unit, const LayerStrategy& strat
 std::int64_t part_elements(const ModelSpec& model, const LogicalTensor& tensor, int tp, int part,
                            int shards) {
   Shape shape = tensor.shape;
-  if (tensor.cut.unit != CutUnit::none && tp > 1)
-    shape[tensor.cut.dim] = optimus::tensor_part(model, tensor.cut.unit, tp, part).size();
+  if (tensor.split.unit != SplitUnit::none && tp > 1)
+    shape[tensor.split.dim] = optimus::tensor_part(model, tensor.split.unit, tp, part).size();
   shape[0] = (shape[0] + shards - 1) / shards;
   return shape.num_elements();
 }
@@ -67,7 +68,7 @@ std::int64_t DeviceSizes::elements(int block, int shards, bool with_embedding) c
   const int part = tensor_part(strategy);
   std::int64_t sum = 0;
   for (const LogicalTensor& tensor : tensors_[index_of(model_, block)])
-    if (!is_expert(tensor.cut.unit)) sum += part_elements(model_, tensor, strategy.tp, part, shards);
+    if (!is_expert(tensor.split.unit)) sum += part_elements(model_, tensor, strategy.tp, part, shards);
   if (block == plan_.num_blocks - 1 && model_.is_tied && with_embedding)
     for (const LogicalTensor& tensor : tensors_[index_of(model_, 0)])
       if (tensor.is_also_head) sum += part_elements(model_, tensor, strategy.tp, part, shards);
@@ -78,7 +79,7 @@ std::int64_t DeviceSizes::expert_elements(int block, int shards) const {
   const int ep = strategy_of(stage_, block).ep;
   std::int64_t sum = 0;
   for (const LogicalTensor& tensor : tensors_[index_of(model_, block)])
-    if (is_expert(tensor.cut.unit)) sum += part_elements(model_, tensor, ep, location_.index % ep, shards);
+    if (is_expert(tensor.split.unit)) sum += part_elements(model_, tensor, ep, location_.index % ep, shards);
   return sum;
 }
 
@@ -94,26 +95,27 @@ Bytes DeviceSizes::experts(int block, StateKind kind) const {
 }
 
 Bytes DeviceSizes::part(int block, StateKind kind) const {
-  // A head that shares the embedding's memory still needs the embedding's weights in its buffer; its gradient
-  // belongs to the embedding.
+  // A head that shares the embedding's memory still needs the embedding's weights in its gather buffer. The
+  // gradient belongs to the embedding.
   const bool with_embedding = kind == StateKind::weights || !has_shared_tied_embedding_;
   return Bytes(elements(block, 1, with_embedding) * state_bytes(plan_.precision, plan_.accumulators, kind));
 }
 
-// Each tensor is aligned separately, which takes at least as much memory as any way of joining some of them.
+// Each tensor is aligned separately, which needs at least as much memory as joining some of them.
 Bytes DeviceSizes::aligned_size(int block, StateKind kind, BufferLayout buffer_layout) const {
   const LayerStrategy& s = strategy_of(stage_, block);
   const int width = state_bytes(plan_.precision, plan_.accumulators, kind);
-  // All buffers of one block have the same element offsets, regardless of type: those of the narrowest type.
+  // All buffers of one block have the same element offsets, regardless of their type: those of the
+  // narrowest type.
   const std::int64_t step = kAlignment / std::min(width, bytes_of(plan_.precision));
   std::int64_t elements = 0;
   const auto add = [&](const LogicalTensor& tensor) {
-    const bool is_expert_tensor = is_expert(tensor.cut.unit);
+    const bool is_expert_tensor = is_expert(tensor.split.unit);
     const int parts = is_expert_tensor ? s.ep : s.tp,
               shards = is_expert_tensor ? expert_shard_count(stage_, s) : shard_count(stage_, s);
     const std::int64_t own = part_elements(model_, tensor, parts, location_.index % parts,
                                            buffer_layout == BufferLayout::whole ? 1 : shards);
-    // The members' shards of gradients are followed by space for their sum.
+    // For gradients, the shards of the members are followed by space for their sum.
     const int copies = buffer_layout != BufferLayout::exchange ? 1
                        : kind == StateKind::gradients          ? shards + 1
                                                                : shards;
@@ -137,7 +139,8 @@ Bytes DeviceSizes::shard_buffer(int block, StateKind kind) const {
   return aligned_size(block, kind, BufferLayout::shard);
 }
 
-// If the weights serve as master weights, this device has all of them, unless weights are sharded too.
+// If the weights serve as master weights, this device has all of them unless weights are sharded too (ZeRO
+// 3).
 Bytes DeviceSizes::copy_state(int block) const {
   const LayerStrategy& s = strategy_of(stage_, block);
   if (!has_shard_copies(plan_, s) || s.offload) return Bytes(0);
@@ -151,16 +154,16 @@ std::map<std::vector<int>, Bytes> DeviceSizes::partial(int block) const {
   std::map<std::vector<int>, Bytes> sums;
   if (strategy.tp == 1) return sums;
   const int bytes = state_bytes(plan_.precision, plan_.accumulators, StateKind::gradients);
-  const std::vector<Span> keys = tensor_parts(model_, CutUnit::kv_heads, strategy.tp);
-  const Span mine = keys[static_cast<std::size_t>(tensor_part(strategy))];
+  const std::vector<Span> keys = tensor_parts(model_, SplitUnit::kv_heads, strategy.tp);
+  const Span own_span = keys[static_cast<std::size_t>(tensor_part(strategy))];
   std::vector<int> all_parts(static_cast<std::size_t>(strategy.tp));
   std::iota(all_parts.begin(), all_parts.end(), 0);
   for (const LogicalTensor& tensor : tensors_[index_of(model_, block)]) {
-    if (tensor.cut.unit == CutUnit::none && (strategy.sequence_parallel || tensor.is_per_head))
+    if (tensor.split.unit == SplitUnit::none && (strategy.sequence_parallel || tensor.is_per_head))
       sums[all_parts] += Bytes(tensor.shape.num_elements() * bytes);
-    if (tensor.cut.unit != CutUnit::kv_heads) continue;
-    const std::int64_t row = tensor.shape.num_elements() / tensor.shape[tensor.cut.dim];
-    for (std::int64_t head = mine.begin; head < mine.end; head += model_.head_dim) {
+    if (tensor.split.unit != SplitUnit::kv_heads) continue;
+    const std::int64_t row = tensor.shape.num_elements() / tensor.shape[tensor.split.dim];
+    for (std::int64_t head = own_span.begin; head < own_span.end; head += model_.head_dim) {
       std::vector<int> owners;
       for (int part = 0; part < strategy.tp; ++part)
         if (const Span& span = keys[static_cast<std::size_t>(part)]; span.begin <= head && head < span.end)
@@ -186,12 +189,12 @@ ActivationShare DeviceSizes::share(int block, int sequences, bool between_blocks
   return share_of(side, location_.index, sequences, plan_.sequence_length, between_blocks);
 }
 
-// With sequence parallelism, tensors that are not cut by features are cut by rows.
+// With sequence parallelism, tensors that are not split by features are split by rows.
 void DeviceSizes::add(ActivationBufferBuilder& activation_buffer, int block, std::int64_t tokens,
                       const SavedTensor& tensor) const {
   const LayerStrategy& strategy = strategy_of(stage_, block);
-  const double share = fraction(model_, tensor.cut, strategy, tensor_part(strategy));
-  const bool is_row_split = tensor.cut == CutUnit::none && share < 1;
+  const double share = fraction(model_, tensor.split, strategy, tensor_part(strategy));
+  const bool is_row_split = tensor.split == SplitUnit::none && share < 1;
   const double columns = tensor.elements_per_token * (is_row_split ? 1 : share);
   if (!is_row_split)
     return activation_buffer.add(tensor.name, tokens, std::llround(columns), tensor.type, tensor.matrix);
@@ -200,8 +203,9 @@ void DeviceSizes::add(ActivationBufferBuilder& activation_buffer, int block, std
                         shard_span(tokens, strategy.tp, 0).size());
 }
 
-// Adds the tensors of tensor parallelism: with sequence parallelism the whole activations, gathered or to be
-// summed, in addition to the slices; with a cut vocabulary the logit statistics that the parts exchange.
+// Adds tensors that exist only with tensor parallelism: with sequence parallelism, the whole activations
+// that are gathered or summed, in addition to the slices; with a split vocabulary, the logit statistics
+// that the parts exchange.
 void DeviceSizes::add_whole(ActivationBufferBuilder& activation_buffer, int block, std::int64_t tokens,
                             bool is_saved) const {
   const LayerStrategy& s = strategy_of(stage_, block);
@@ -235,8 +239,8 @@ ActivationBuffer DeviceSizes::activations(int block, int sequences, bool is_save
   for (const Operation& operation : operations_[index_of(model_, block)])
     for (const SavedTensor& tensor : operation.saved)
       if ((mode <= tensor.saved_up_to) == is_saved) add(activation_buffer, block, tokens, tensor);
-  // The last layer of a group is recomputed including its norm, for the statistics; the output of the norm is
-  // not used.
+  // The last layer of a recompute group is recomputed including its norm, for the statistics of the norm.
+  // Its output is stored but not used.
   if (!is_saved && strategy.recompute_layers > 1 && model_.norm_position == NormPosition::post &&
       block_kind(model_, block) == BlockKind::layer)
     add(activation_buffer, block, tokens,
@@ -246,7 +250,7 @@ ActivationBuffer DeviceSizes::activations(int block, int sequences, bool is_save
     for (const char* name : {"ring.0", "ring.1"})
       activation_buffer.add(name, ring.rows, ring.columns, SavedType::activation);
     add(activation_buffer, block, tokens,
-        {"ring.sum", static_cast<double>(model_.heads * model_.head_dim), SavedType::fp32, CutUnit::heads});
+        {"ring.sum", static_cast<double>(model_.heads * model_.head_dim), SavedType::fp32, SplitUnit::heads});
   }
   return activation_buffer.take();
 }
@@ -267,8 +271,8 @@ ActivationBuffer DeviceSizes::activation_gradients(int block, int sequences, boo
     activation_buffer.add(name, tokens, model_.hidden, SavedType::activation, "",
                           shard_span(tokens, s.tp, 0).size() * s.tp);
   };
-  // With sequence parallelism the input gradient of a layer is one term of a sum over all tokens, and weight
-  // gradients need the output gradient of all tokens.
+  // With sequence parallelism, the input gradient of a layer is one term of a sum over all tokens, and
+  // weight gradients need the output gradient of all tokens.
   const auto is_whole = [&](const GradientTensor& tensor) {
     return s.sequence_parallel && kind == BlockKind::layer && tensor.name == "input.gradient";
   };
@@ -278,7 +282,7 @@ ActivationBuffer DeviceSizes::activation_gradients(int block, int sequences, boo
       add_whole_gradient(tensor.name);
     else
       add(activation_buffer, block, tokens,
-          {tensor.name, tensor.elements_per_token, SavedType::activation, tensor.cut, RecomputeMode::none,
+          {tensor.name, tensor.elements_per_token, SavedType::activation, tensor.split, RecomputeMode::none,
            tensor.matrix});
   }
   if (s.sequence_parallel && is_for_weights && kind == BlockKind::layer)
@@ -301,11 +305,11 @@ ActivationBuffer DeviceSizes::transient_gradients(int block, int sequences) cons
 ActivationBuffer DeviceSizes::logits(int block, int sequences) const {
   const std::int64_t rows = logit_rows(share(block, sequences, false).num_tokens());
   ActivationBufferBuilder activation_buffer(bytes_of(plan_.precision));
-  // cuBLASLt requires logits of an odd vocabulary in rows padded to multiples of 128 bytes.
+  // cuBLASLt requires the rows of logits to be padded to multiples of 128 bytes.
   constexpr int kRowBytes = 128;
   const LayerStrategy& strategy = strategy_of(stage_, block);
   const std::int64_t width =
-      optimus::tensor_part(model_, CutUnit::vocab, strategy.tp, tensor_part(strategy)).size();
+      optimus::tensor_part(model_, SplitUnit::vocab, strategy.tp, tensor_part(strategy)).size();
   const auto unit = static_cast<std::int64_t>(kRowBytes / bytes_of(plan_.precision));
   activation_buffer.add("head.logits", rows, (width + unit - 1) / unit * unit, SavedType::activation);
   return activation_buffer.take();
@@ -341,8 +345,8 @@ DeviceSizes::RingShape DeviceSizes::ring_shape(int block, int sequences) const {
   const LayerStrategy& strategy = strategy_of(stage_, block);
   if (strategy.cp == 1 || block_kind(model_, block) != BlockKind::layer) return {};
   const double width = static_cast<double>(model_.kv_width() + model_.kv_heads * model_.value_dim()) *
-                       fraction(model_, CutUnit::kv_heads, strategy, tensor_part(strategy));
-  // Padded to the longest part, so that all messages of a ring have equal size.
+                       fraction(model_, SplitUnit::kv_heads, strategy, tensor_part(strategy));
+  // Padded to the longest context part, so that all messages of a ring have equal size.
   const std::int64_t positions = 2 * ((plan_.sequence_length + 2 * strategy.cp - 1) / (2 * strategy.cp));
   return {share(block, sequences, false).samples.size() * positions, std::llround(width)};
 }
@@ -352,7 +356,7 @@ Bytes DeviceSizes::ring(int block, int sequences) const {
   return Bytes(shape.rows * shape.columns * bytes_of(plan_.precision));
 }
 
-// Summed over several ring steps, so they are stored in at least fp32.
+// Gradients are summed over several ring steps, so they have at least fp32.
 Bytes DeviceSizes::ring_gradients(int block, int sequences) const {
   const RingShape shape = ring_shape(block, sequences);
   return Bytes(shape.rows * shape.columns * std::max(4, bytes_of(plan_.precision)));
@@ -361,7 +365,8 @@ Bytes DeviceSizes::ring_gradients(int block, int sequences) const {
 Bytes DeviceSizes::dispatched(int block, int sequences) const {
   const LayerStrategy& s = strategy_of(stage_, block);
   const int dp = data_parallel(stage_, s);
-  // Padded to the longest part, as keys and values are, so that all members of a group report the same size.
+  // Padded to the longest context part, as for ring(), so that all members of a group specify the same
+  // size.
   const std::int64_t positions = 2 * ((plan_.sequence_length + 2 * s.cp - 1) / (2 * s.cp));
   const std::int64_t tokens = (sequences + dp - 1) / dp * ((positions + s.tp - 1) / s.tp);
   return Bytes(tokens * model_.hidden * model_.mixture.experts_per_token * bytes_of(plan_.precision));

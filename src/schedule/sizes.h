@@ -18,50 +18,50 @@ class DeviceSizes {
 
   // The state of one block on this device, with shards padded to equal size.
   Bytes state(int block, StateKind kind) const;
-  // The whole weights of the block's tensor-parallel part: the result of a gather and the input of a
-  // reduction. Excludes experts, which have groups of their own.
+  // The whole weights of the block's tensor-parallel part: the output of a gather, or as gradients the
+  // input of a reduction. Excludes experts, which have groups of their own.
   Bytes part(int block, StateKind kind) const;
-  Bytes experts(int block,
-                // the experts of an MoE layer that this device stores; 0 for other blocks
-                StateKind kind) const;
-  // The flat buffer of the same in memory, in which every tensor begins at a multiple of kAlignment. Includes
-  // experts and, for the weights of a tied head, the embedding. exchange_buffer: the concatenated shards of
-  // all members; for gradients also space for their sum.
+  // The experts of an MoE layer that this device stores; 0 for other blocks.
+  Bytes experts(int block, StateKind kind) const;
+  // Sizes of the flat buffers that contain these data in memory, where every tensor begins at a multiple of
+  // kAlignment. They include experts and, for the weights of a tied head, the embedding. exchange_buffer():
+  // the concatenated shards of all members; for gradients also space for their sum.
   Bytes whole_buffer(int block, StateKind kind) const;
   Bytes exchange_buffer(int block, StateKind kind) const;
-  Bytes shard_buffer(int block, StateKind kind) const;  // of one member
-  // Master weights and moments of the shard whose updates this device repeats, unless it stores them anyway;
-  // 0 without shard copies.
+  Bytes shard_buffer(int block, StateKind kind) const;  // buffer of one member's shard
+  // Master weights and moments of the shard whose updates this device repeats, unless it stores them
+  // anyway; 0 without shard copies.
   Bytes copy_state(int block) const;
-  // Gradients that several tensor parts store but each computes only partially, by the parts that store them:
-  // norms under sequence parallelism, and key/value heads that several parts share.
+  // Bytes of the gradients that several tensor parts store but each computes only partially, by the list of
+  // these parts: norms under sequence parallelism, and key/value heads that several parts share.
   std::map<std::vector<int>, Bytes> partial(int block) const;
-  // The part of a block's gradients that another stage of the pipeline stores too: a tied embedding.
+  // Bytes of a block's gradients that another stage of the pipeline also stores: those of a tied embedding.
   Bytes shared(int block) const;
-  // Activations of one block and micro-batch. kept: saved from the forward to the backward. passing: live
-  // only while the block is processed (in the forward, and when it is recomputed in the backward).
+  // Activations of one block and micro-batch. saved(): from the forward to the backward. transient(): live
+  // only while the block is processed, in the forward and when it is recomputed for the backward.
   ActivationBuffer saved(int block, int sequences) const;
   ActivationBuffer transient(int block, int sequences) const;
-  // Gradients of activations. gradients: live until the weight gradients are computed. transient_gradients:
-  // until the input gradient is computed.
+  // Gradients of activations. gradients(): live until the weight gradients are computed.
+  // transient_gradients(): live until the input gradient is computed.
   ActivationBuffer gradients(int block, int sequences) const;
   ActivationBuffer transient_gradients(int block, int sequences) const;
   // Logits of one slice of tokens, if the head computes its loss slice by slice.
   ActivationBuffer logits(int block, int sequences) const;
-  // Custom blocks: memory that autograd saves from the forward to the backward, and additional memory while
-  // one of them runs.
+  // Custom blocks: memory that autograd saves from the forward to the backward, and additional memory
+  // during a forward or backward.
   Bytes graph(int block, int sequences) const;
   Bytes graph_work(int block, int sequences) const;
-  // Activations with `width` elements per token between blocks: on this device (its slice with sequence
-  // parallelism), and of its whole group.
+  // boundary(): activations with `width` elements per token between blocks, on this device (with sequence
+  // parallelism, its slice). whole_activation(): those of the whole tensor group.
   Bytes boundary(int block, int sequences, std::int64_t width) const;
   Bytes whole_activation(int block, int sequences) const;
-  // The concatenated slices of the features that the tensor parts received, padded to equal length.
+  // The concatenated slices along the feature dimension that the tensor parts received, padded to equal
+  // size.
   Bytes joined(int block, int sequences, std::int64_t width) const;
-  // Keys and values of one context part, which are passed around the ring, and their gradients.
+  // Keys and values of one context part, which are sent around the ring; ring_gradients(): their gradients.
   Bytes ring(int block, int sequences) const;
   Bytes ring_gradients(int block, int sequences) const;
-  // The tokens that this device sends to experts; a token counts once per expert.
+  // The tokens that this device sends to experts; each token counts once per expert.
   Bytes dispatched(int block, int sequences) const;
 
  private:
@@ -69,7 +69,7 @@ class DeviceSizes {
   Bytes aligned_size(int block, StateKind kind, BufferLayout buffer_layout) const;
   void add_whole(ActivationBufferBuilder& activation_buffer, int block, std::int64_t tokens,
                  bool is_saved) const;
-  // Rows and columns of the tensor that is passed around the ring; 0 without context parallelism.
+  // Rows and columns of the tensor that is sent around the ring; 0 without context parallelism.
   struct RingShape {
     std::int64_t rows = 0, columns = 0;
   };
@@ -92,9 +92,10 @@ class DeviceSizes {
   bool has_shared_tied_embedding_;
 };
 
-// With full recompute, the number of layers per recomputed group that needs the least memory. For a stage of
-// L layers with one micro-batch in flight, L / g saved inputs and all activations of g layers are live at the
-// same time, so g = √(L x input / all activations of a layer).
+// With full recompute, the number of layers per recompute group that needs the least memory. For a stage of
+// L layers with one micro-batch in flight, the saved inputs of L / g groups and all activations of the g
+// layers of one group are live at the same time, which is minimal for g = √(L x input / all activations of
+// a layer).
 int best_recompute_group_size(const Plan& plan, const ModelSpec& model);
 
 }  // namespace optimus

@@ -14,8 +14,8 @@ namespace optimus {
 
 class StepCompiler {
  public:
-  // Without buffers: buffers of activations are omitted, which suffices to compute how long the program
-  // takes.
+  // With `has_buffers` false, buffers of activations are omitted; this suffices to compute how long the
+  // program takes.
   StepCompiler(const Plan& plan, const ModelSpec& model, int device, bool has_buffers = true);
   Program compile();
 
@@ -31,10 +31,10 @@ class StepCompiler {
     const Stage* stage;
     int block;  // the neighbour's block that is adjacent to this stage
   };
-  Neighbour before(int chunk) const;
-  Neighbour after(int chunk) const;
-  // Data sent from a block of one stage to a block of another stage, or of the same stage under a different
-  // split.
+  Neighbour previous_neighbour(int chunk) const;
+  Neighbour next_neighbour(int chunk) const;
+  // Data sent from a block of one stage to a block of another stage, or to a differently split block of the
+  // same stage.
   struct Crossing {
     const Stage &from, &to;
     int from_block, to_block;
@@ -45,33 +45,34 @@ class StepCompiler {
   // Moves an activation (or its gradient) from block `from_block` of `from` to block `to_block` of `to`. This
   // device belongs to one of the stages or to both. Returns what the receiving block waits for.
   Dependencies cross(const Stage& from, int from_block, const Stage& to, int to_block, int microbatch,
-                     bool is_backward, const Dependencies& ready);
-  // Cached, because chunks cross in few distinct ways. The reference is valid until the next call.
+                     bool is_backward, const Dependencies& dependencies);
+  // Cached, because chunks have few distinct crossings. The reference is valid until the next call.
   const std::vector<Route>& routes(bool is_out, const Side& from, const Side& to, int sequences,
                                    std::int64_t width);
-  Dependencies send(const Crossing& crossing, int microbatch, bool is_backward, Dependencies ready);
+  Dependencies send(const Crossing& crossing, int microbatch, bool is_backward, Dependencies dependencies);
   Dependencies receive(const Crossing& crossing, int microbatch, bool is_backward);
   Dependencies join_parts(const Crossing& crossing, int microbatch, bool is_backward, Dependencies arrived);
   int outgoing(int block, int microbatch, bool is_backward);
-  // Adds the arrived data to the uses of the most recently added instruction, a compute or a collective that
-  // serves it.
+  // Adds the buffers of received data to the uses of the last added instruction, `by`, which is a compute
+  // or a collective that serves it.
   void use_received(const Instruction& by);
   Dependencies gather_parameters(int block, Dependencies waits);
-  // Whether the backward of a block needs its weights (for an embedding only if it has a norm), and whether
-  // they must be gathered for it.
+  // Whether the backward of a block reads its weights (for an embedding, only if it has a norm), and
+  // whether they must be gathered for it.
   bool has_backward_weights(int block) const;
   bool needs_gather(int block, int microbatch, int chunk) const;
 
   // step_compute.cpp
-  Dependencies forward_block(int microbatch, int block, Dependencies ready, Op op);
-  Dependencies forward_attention(int microbatch, int block, const Dependencies& ready, Op op);
-  Dependencies backward_block(int microbatch, int block, Dependencies ready, bool with_weights);
-  Dependencies backward_attention_input(int microbatch, int block, const Dependencies& ready);
-  Dependencies backward_half(Part part, int microbatch, int block, Dependencies ready, bool with_weights);
-  Dependencies forward_experts(int microbatch, int block, Dependencies ready, Op op);
-  Dependencies backward_experts(int microbatch, int block, Dependencies ready, bool with_weights);
-  Dependencies exchange_tokens(Op op, int microbatch, int block, bool is_backward, Dependencies ready);
-  void backward_weight(Part part, int microbatch, int block, const Dependencies& ready);
+  Dependencies forward_block(int microbatch, int block, Dependencies dependencies, Op op);
+  Dependencies forward_attention(int microbatch, int block, const Dependencies& dependencies, Op op);
+  Dependencies backward_block(int microbatch, int block, Dependencies dependencies, bool with_weights);
+  Dependencies backward_attention_input(int microbatch, int block, const Dependencies& dependencies);
+  Dependencies backward_half(Part part, int microbatch, int block, Dependencies dependencies,
+                             bool with_weights);
+  Dependencies forward_experts(int microbatch, int block, Dependencies dependencies, Op op);
+  Dependencies backward_experts(int microbatch, int block, Dependencies dependencies, bool with_weights);
+  Dependencies exchange_tokens(Op op, int microbatch, int block, bool is_backward, Dependencies dependencies);
+  void backward_weight(Part part, int microbatch, int block, const Dependencies& dependencies);
   void backward_weights(int microbatch, int block);  // all parts, in a slot of their own
   void finish_weight_gradients(int microbatch, int block);
   int compute(Op op, Part part, int microbatch, int block, const Dependencies& waits, int ring_step = -1);
@@ -84,8 +85,8 @@ class StepCompiler {
   };
   int tensor_collective(Op op, const ServedCompute& served, Bytes bytes, const Dependencies& waits);
   int ring(Op op, int microbatch, int block, int ring_step, const Dependencies& waits);
-  Dependencies gather_sequence(const ServedCompute& served, Dependencies ready);
-  Dependencies reduce_partial(const ServedCompute& served, Dependencies ready);
+  Dependencies gather_sequence(const ServedCompute& served, Dependencies dependencies);
+  Dependencies reduce_partial(const ServedCompute& served, Dependencies dependencies);
 
   // step_reduce.cpp
   void reduce_gradients(int block, int microbatch, bool is_last);
@@ -123,26 +124,27 @@ class StepCompiler {
     graph_work
   };
   Bytes activation_buffer_bytes(ActivationBufferKind kind, int block, int microbatch);
-  // Adds the activation buffer of this block and micro-batch, created on first use, to the uses of the most
-  // recently added instruction.
+  // Adds the activation buffer of this block and micro-batch to the uses of the last added instruction;
+  // creates the buffer on first use.
   void use_activation_buffer(std::map<BlockMicrobatch, int>& activation_buffers, ActivationBufferKind kind,
                              int block, int microbatch, bool is_write);
-  void use_activation_buffers(Instruction of);  // according to its op and part
+  void use_activation_buffers(Instruction of);  // according to op and part of the last added instruction
   void use_whole_gradients(int block, int microbatch);
   bool reduces_every_microbatch(int block) const;
   void use_exchange(int block, Bytes bytes);
   Dependencies all_computed() const;  // the last compute and the last tensor collective
   void use_graph(const Instruction& instruction);
-  // Whether the backward begins by repeating the forward. The loss is computed together with its gradient and
-  // is not recomputed.
+  // Whether the backward of the block begins by repeating its forward. False for the head: the loss is
+  // computed together with its gradient.
   bool is_recomputed(int block) const;
   Span recompute_group(int block) const { return optimus::recompute_group(model_, stage_, block); }
-  // The input of a layer that is recomputed together with the layer below it is live only during the forward.
+  // The input of a layer that is recomputed together with the layer below it is live only during the
+  // forward.
   std::map<BlockMicrobatch, int>& saved_by_forward(int block) {
     return recompute_group(block).begin == block ? saved_ : forward_saved_;
   }
-  // Recomputes the layers of this block's recompute group, which ends with this block.
-  Dependencies recompute(int microbatch, int block, Dependencies ready);
+  // Recomputes all layers of the recompute group that ends with `block`.
+  Dependencies recompute(int microbatch, int block, Dependencies dependencies);
 
   const Plan& plan_;
   const ModelSpec& model_;
@@ -155,25 +157,28 @@ class StepCompiler {
   ProgramBuilder builder_;
   int batch_loaded_ = -1;
   int last_compute_ = -1, last_tensor_ = -1, last_reduce_ = -1;
-  std::pair<int, int> last_forward_{-1, -1};  // micro-batch and chunk, if the preceding slot was a forward
-  using CrossingKey = std::tuple<bool, int, int>;     // is gradient, block, micro-batch
-  std::map<CrossingKey, std::vector<int>> received_;  // received buffers, until a compute has read them
-  std::map<CrossingKey, int> outgoing_;               // buffers to be sent
-  bool needs_sync_ = false;                           // gradients of a block also come from other pipelines
+  // micro-batch and chunk if the preceding slot was a forward, otherwise -1
+  std::pair<int, int> last_forward_{-1, -1};
+  using CrossingKey = std::tuple<bool, int, int>;  // is gradient, block, micro-batch
+  // buffers of received data until a compute has read them
+  std::map<CrossingKey, std::vector<int>> received_;
+  std::map<CrossingKey, int> outgoing_;  // buffers of data to be sent
+  bool needs_sync_ = false;              // gradients are also summed over other pipelines
 
-  // Buffers. Passing activations of the forward and of the recomputation are separate buffers.
+  // Buffers by block and micro-batch. Transient activations of the forward and of the recomputation are
+  // separate.
   std::map<BlockMicrobatch, int> saved_, forward_saved_, transient_, recomputed_, gradients_,
       transient_gradients_, logits_, backward_logits_, whole_gradients_;
   std::map<BlockMicrobatch, int> graph_, forward_graph_, graph_work_, backward_graph_work_;  // custom blocks
-  // Waits of the embedding's weight gradient (received gradients) and of the head's backward (sums over
-  // logits).
+  // What the embedding's weight gradient waits for (received gradients), and what the head's backward waits
+  // for (sums over logits).
   std::map<BlockMicrobatch, Dependencies> arrived_;
-  std::map<BlockMicrobatch, Dependencies> passed_on_;  // to a chunk of the same stage
+  std::map<BlockMicrobatch, Dependencies> passed_on_;  // what a chunk of the same stage waits for
   std::map<bool, std::vector<int>> readers_;           // is gradient -> computes that read the received data
-  // is gradient, receiving stage -> messages
+  // (is gradient, receiving stage) -> messages of each crossing
   std::map<std::pair<bool, const Stage*>, std::vector<Dependencies>> sent_;
-  std::map<int, int> gathered_;               // block -> buffer of its whole weights, ZeRO 3
-  std::vector<int> recent_computes_;          // the last compute of each of the most recent blocks
+  std::map<int, int> gathered_;               // ZeRO 3: block -> buffer of its gathered weights
+  std::vector<int> recent_computes_;          // the last compute of each recently processed block
   std::map<int, int> weight_gradients_left_;  // block -> micro-batches whose weight gradient is outstanding
   struct KnownRoutes {
     bool is_out = false;
@@ -187,12 +192,13 @@ class StepCompiler {
   int last_tensor_group_ = -1;
   std::map<std::pair<int, const LayerStrategy*>, std::map<std::vector<int>, Bytes>>
       partial_;  // [pattern, strategy]
-  // blocks whose gradient shard is complete but not yet sent to the device of its copy
+  // Blocks whose gradient shard is complete but not yet sent to the device that stores its copy.
   std::vector<int> pending_copies_;
-  std::map<int, int> copy_buffers_;  // block -> buffer of the received shard; -1 without buffers
-  Dependencies copy_waits_;          // received gradients of the shards whose update this device repeats
-  Dependencies pending_updates_;  // asynchronous: gathers of updated weights that the next forward waits for
-  std::map<int, int> reduced_;    // block -> the instruction that completed its last reduction
+  std::map<int, int> copy_buffers_;  // block -> buffer of the received gradient shard; -1 without buffers
+  Dependencies copy_waits_;          // receives of the gradient shards whose updates this device repeats
+  // asynchronous schedules: gathers of updated weights that the next slot waits for
+  Dependencies pending_updates_;
+  std::map<int, int> reduced_;  // block -> the instruction that completed its last reduction
   std::map<std::tuple<ActivationBufferKind, int, const LayerStrategy*, int>, Bytes> activation_buffer_sizes_;
 };
 

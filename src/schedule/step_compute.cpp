@@ -7,8 +7,8 @@
 //   backward   [all_gather] mlp input gradient [all_reduce | reduce_scatter], meanwhile its weight gradient;
 //              attention likewise
 //
-// The second half of an MoE layer processes the positions of its own device, with expert parallelism in
-// between:
+// The second half of an MoE layer processes the positions of its own device; tokens are exchanged with the
+// devices of their experts in between:
 //
 //   forward    router [dispatch] experts [combine]
 //   backward   [dispatch] experts' input gradient [combine], meanwhile their weight gradients; router
@@ -20,7 +20,7 @@ namespace optimus {
 
 int StepCompiler::tensor_group(int block) {
   const LayerStrategy& s = strategy(block);
-  // Cached: the blocks of one run are compiled consecutively.
+  // Cached, because the blocks of one run are compiled consecutively.
   if (&s == tensor_group_of_) return last_tensor_group_;
   const int tp = s.tp, first = location_.index / tp * tp;
   tensor_group_of_ = &s;
@@ -94,7 +94,8 @@ void StepCompiler::use_activation_buffer(std::map<BlockMicrobatch, int>& activat
 }
 
 // A block writes its output directly into the saved activations of the next block, and its input gradient
-// into the gradients of the preceding block, if that block is on this device and split in the same way.
+// directly into the gradients of the preceding block, if that block is on this device and split in the same
+// way.
 void StepCompiler::use_activation_buffers(Instruction of) {
   const bool is_collective = of.lane == Lane::tensor;
   if (is_collective) of.op = of.serves;
@@ -154,9 +155,9 @@ bool StepCompiler::reduces_every_microbatch(int block) const {
          (shard_count(stage_, s) > 1 || (has_experts(block) && expert_shard_count(stage_, s) > 1));
 }
 
-// The whole gradient of one micro-batch before it is reduced to shards. It is live from the first part of the
-// backward that adds to it. The head's part of a tied embedding's gradient stays there until the embedding
-// adds its own part.
+// The whole gradient of one micro-batch before it is reduced to shards, live from the first part of the
+// backward that adds to it. The head's contribution to a tied embedding's gradient stays there until the
+// embedding adds its own.
 void StepCompiler::use_whole_gradients(int block, int microbatch) {
   if (!reduces_every_microbatch(block)) return;
   const auto [at, is_new] = whole_gradients_.try_emplace({block, microbatch}, -1);
@@ -165,7 +166,7 @@ void StepCompiler::use_whole_gradients(int block, int microbatch) {
                                  sizes_.whole_buffer(block, StateKind::gradients));
   builder_.use(at->second, true);
   const bool has_tied_embedding =
-      model_.is_tied && kind(block) == BlockKind::head && stage_.chunks.front().first() == 0;
+      model_.is_tied && kind(block) == BlockKind::head && stage_.chunks.front().first_block() == 0;
   if (has_tied_embedding && is_same_split(strategy(0), strategy(block))) use_whole_gradients(0, microbatch);
 }
 
@@ -179,9 +180,9 @@ bool StepCompiler::is_recomputed(int block) const {
   return can_be && strategy(block).recompute == RecomputeMode::full;
 }
 
-// A graph is live from the forward that builds it to the backward. If the forward is recomputed, the graph of
-// the first forward is not kept. Weight gradients belong to graph_work until they have been added to the
-// accumulators.
+// An autograd graph is live from the forward that builds it to the backward. If the forward is recomputed,
+// the graph of the first forward is discarded. Weight gradients count as graph_work until they have been
+// added to the accumulators.
 void StepCompiler::use_graph(const Instruction& of) {
   if (kind(of.block) != BlockKind::custom) return;
   const bool is_forward = of.op == Op::forward;
@@ -209,8 +210,8 @@ int StepCompiler::compute(Op op, Part part, int microbatch, int block, const Dep
   if (!has_buffers_) return index;
   use_activation_buffers(added);
   use_graph(added);
-  // Weight gradients need no weights, with two exceptions: an embedding with a norm, and a custom block
-  // (autograd).
+  // Weight gradients do not need weights, with two exceptions: an embedding with a norm, and a custom
+  // block, whose gradients autograd computes together.
   const bool has_weight_path = kind(block) == BlockKind::embedding || kind(block) == BlockKind::custom;
   const bool needs_weights = op != Op::backward_weight || (has_weight_path && has_backward_weights(block));
   if (const auto whole = gathered_.find(block); whole != gathered_.end() && needs_weights)
@@ -239,8 +240,8 @@ int StepCompiler::tensor_collective(Op op, const ServedCompute& served, Bytes by
   return last_tensor_;
 }
 
-// Keys and values move one step around the ring; in the backward together with their gradients. The last
-// exchange of the backward returns only the gradients to their owner.
+// Sends keys and values one step around the ring; in the backward, together with their gradients. The last
+// exchange of the backward only returns the gradients to their owner.
 int StepCompiler::ring(Op op, int microbatch, int block, int ring_step, const Dependencies& waits) {
   const bool is_backward = op == Op::backward_input, is_last = ring_step + 1 == strategy(block).cp;
   Instruction instruction{.op = Op::ring_exchange,
@@ -260,186 +261,197 @@ int StepCompiler::ring(Op op, int microbatch, int block, int ring_step, const De
   return last_tensor_;
 }
 
-Dependencies StepCompiler::gather_sequence(const ServedCompute& served, Dependencies ready) {
-  if (!strategy(served.block).sequence_parallel) return ready;
-  const Bytes whole = sizes_.whole_activation(served.block, sequences(served.microbatch));
-  // Earlier instructions may be on other lanes than the gather, so their waits remain.
-  ready.push_back(tensor_collective(Op::all_gather, served, whole, ready));
-  return ready;
+Dependencies StepCompiler::gather_sequence(const ServedCompute& served, Dependencies dependencies) {
+  if (!strategy(served.block).sequence_parallel) return dependencies;
+  const Bytes full_bytes = sizes_.whole_activation(served.block, sequences(served.microbatch));
+  // The earlier instructions stay in the list, because they may be on other lanes than the gather.
+  dependencies.push_back(tensor_collective(Op::all_gather, served, full_bytes, dependencies));
+  return dependencies;
 }
 
-Dependencies StepCompiler::reduce_partial(const ServedCompute& served, Dependencies ready) {
+Dependencies StepCompiler::reduce_partial(const ServedCompute& served, Dependencies dependencies) {
   const LayerStrategy& s = strategy(served.block);
-  if (s.tp == 1) return ready;
-  const Bytes whole = sizes_.whole_activation(served.block, sequences(served.microbatch));
-  return {tensor_collective(s.sequence_parallel ? Op::reduce_scatter : Op::all_reduce, served, whole, ready)};
+  if (s.tp == 1) return dependencies;
+  const Bytes full_bytes = sizes_.whole_activation(served.block, sequences(served.microbatch));
+  return {tensor_collective(s.sequence_parallel ? Op::reduce_scatter : Op::all_reduce, served, full_bytes,
+                            dependencies)};
 }
 
-Dependencies StepCompiler::forward_attention(int microbatch, int block, const Dependencies& ready, Op op) {
+Dependencies StepCompiler::forward_attention(int microbatch, int block, const Dependencies& dependencies,
+                                             Op op) {
   const int cp = strategy(block).cp;
-  if (cp == 1) return {compute(op, Part::attention, microbatch, block, ready)};
-  Dependencies keys = {compute(op, Part::attention_input, microbatch, block, ready)};
-  int before = keys.front();
+  if (cp == 1) return {compute(op, Part::attention, microbatch, block, dependencies)};
+  Dependencies keys = {compute(op, Part::attention_input, microbatch, block, dependencies)};
+  int previous_key = keys.front();
   for (int ring_step = 0; ring_step < cp; ++ring_step) {
-    // The next keys and values are sent while the current ones are processed, and no earlier: two buffers are
-    // enough.
-    const Dependencies here = keys;
-    if (ring_step + 1 < cp) keys = {ring(op, microbatch, block, ring_step, {here.front(), before})};
-    before = compute(op, Part::attention_ring_step, microbatch, block, here, ring_step);
+    // The next keys and values are sent while the current ones are processed, not earlier, so two buffers
+    // suffice.
+    const Dependencies current_keys = keys;
+    if (ring_step + 1 < cp)
+      keys = {ring(op, microbatch, block, ring_step, {current_keys.front(), previous_key})};
+    previous_key = compute(op, Part::attention_ring_step, microbatch, block, current_keys, ring_step);
   }
   return {compute(op, Part::attention_output, microbatch, block, {})};
 }
 
 Dependencies StepCompiler::exchange_tokens(Op op, int microbatch, int block, bool is_backward,
-                                           Dependencies ready) {
-  if (strategy(block).ep == 1) return ready;
+                                           Dependencies dependencies) {
+  if (strategy(block).ep == 1) return dependencies;
   Instruction instruction{
       .op = op, .lane = Lane::tensor, .is_backward = is_backward, .microbatch = microbatch};
   instruction.chunk = chunk_of(block), instruction.block = block;
   instruction.group = expert_group(block);
   instruction.bytes = sizes_.dispatched(block, sequences(microbatch)).value;
-  // Earlier instructions may be on other lanes, so their waits remain.
-  ready.push_back(builder_.add(instruction, ready));
-  return ready;
+  // The earlier instructions stay in the list, because they may be on other lanes.
+  dependencies.push_back(builder_.add(instruction, dependencies));
+  return dependencies;
 }
 
-Dependencies StepCompiler::forward_experts(int microbatch, int block, Dependencies ready, Op op) {
-  ready = {compute(op, Part::router, microbatch, block, ready)};
-  ready = exchange_tokens(Op::dispatch, microbatch, block, false, std::move(ready));
-  ready = {compute(op, Part::experts, microbatch, block, ready)};
-  return exchange_tokens(Op::combine, microbatch, block, false, std::move(ready));
+Dependencies StepCompiler::forward_experts(int microbatch, int block, Dependencies dependencies, Op op) {
+  dependencies = {compute(op, Part::router, microbatch, block, dependencies)};
+  dependencies = exchange_tokens(Op::dispatch, microbatch, block, false, std::move(dependencies));
+  dependencies = {compute(op, Part::experts, microbatch, block, dependencies)};
+  return exchange_tokens(Op::combine, microbatch, block, false, std::move(dependencies));
 }
 
-Dependencies StepCompiler::backward_experts(int microbatch, int block, Dependencies ready,
+Dependencies StepCompiler::backward_experts(int microbatch, int block, Dependencies dependencies,
                                             bool with_weights) {
-  ready = exchange_tokens(Op::dispatch, microbatch, block, true, std::move(ready));
-  ready = {compute(Op::backward_input, Part::experts, microbatch, block, ready)};
-  ready = exchange_tokens(Op::combine, microbatch, block, true, std::move(ready));
+  dependencies = exchange_tokens(Op::dispatch, microbatch, block, true, std::move(dependencies));
+  dependencies = {compute(Op::backward_input, Part::experts, microbatch, block, dependencies)};
+  dependencies = exchange_tokens(Op::combine, microbatch, block, true, std::move(dependencies));
   if (with_weights) backward_weight(Part::experts, microbatch, block, {});
-  ready = {compute(Op::backward_input, Part::router, microbatch, block, ready)};
+  dependencies = {compute(Op::backward_input, Part::router, microbatch, block, dependencies)};
   if (with_weights) backward_weight(Part::router, microbatch, block, {});
-  return ready;
+  return dependencies;
 }
 
-Dependencies StepCompiler::forward_block(int microbatch, int block, Dependencies ready, Op op) {
+Dependencies StepCompiler::forward_block(int microbatch, int block, Dependencies dependencies, Op op) {
   switch (kind(block)) {
     case BlockKind::embedding:
-      ready = {compute(op, Part::whole, microbatch, block, ready)};
-      ready = reduce_partial({op, Part::whole, microbatch, block}, std::move(ready));
+      dependencies = {compute(op, Part::whole, microbatch, block, dependencies)};
+      dependencies = reduce_partial({op, Part::whole, microbatch, block}, std::move(dependencies));
       break;
     case BlockKind::layer: {
       const ServedCompute attention{op, Part::attention, microbatch, block},
           mlp{op, Part::mlp, microbatch, block};
-      ready = gather_sequence(attention, std::move(ready));
-      ready = reduce_partial(attention, forward_attention(microbatch, block, ready, op));
+      dependencies = gather_sequence(attention, std::move(dependencies));
+      dependencies = reduce_partial(attention, forward_attention(microbatch, block, dependencies, op));
       if (has_experts(block)) {
-        ready = forward_experts(microbatch, block, std::move(ready), op);
+        dependencies = forward_experts(microbatch, block, std::move(dependencies), op);
         break;
       }
-      ready = gather_sequence(mlp, std::move(ready));
-      ready = reduce_partial(mlp, {compute(op, Part::mlp, microbatch, block, ready)});
+      dependencies = gather_sequence(mlp, std::move(dependencies));
+      dependencies = reduce_partial(mlp, {compute(op, Part::mlp, microbatch, block, dependencies)});
       break;
     }
     case BlockKind::custom:
-      ready = {compute(op, Part::whole, microbatch, block, ready)};
+      dependencies = {compute(op, Part::whole, microbatch, block, dependencies)};
       break;
     case BlockKind::head: {
-      ready = gather_sequence({op, Part::whole, microbatch, block}, std::move(ready));
-      ready = {compute(op, Part::whole, microbatch, block, ready)};
+      dependencies = gather_sequence({op, Part::whole, microbatch, block}, std::move(dependencies));
+      dependencies = {compute(op, Part::whole, microbatch, block, dependencies)};
       if (strategy(block).tp > 1) {
-        // The largest logit, the sum of exponentials and the target's logit of each token, in fp32.
+        // Per token the largest logit, the sum of exponentials, and the target's logit, in fp32.
         const Side side{static_cast<int>(stage_.devices.size()), strategy(block)};
         const std::int64_t tokens =
             share_of(side, location_.index, sequences(microbatch), plan_.sequence_length, false).num_tokens();
-        ready = {tensor_collective(Op::all_reduce, {op, Part::whole, microbatch, block},
-                                   Bytes(tokens * 3 * 4), ready)};
+        dependencies = {tensor_collective(Op::all_reduce, {op, Part::whole, microbatch, block},
+                                          Bytes(tokens * 3 * 4), dependencies)};
       }
-      arrived_[{block, microbatch}] = ready;  // the backward waits for this
+      arrived_[{block, microbatch}] = dependencies;  // the backward waits for the logit statistics
       break;
     }
   }
   recent_computes_.push_back(last_compute_);
-  return ready;
+  return dependencies;
 }
 
-Dependencies StepCompiler::backward_attention_input(int microbatch, int block, const Dependencies& ready) {
+Dependencies StepCompiler::backward_attention_input(int microbatch, int block,
+                                                    const Dependencies& dependencies) {
   const int cp = strategy(block).cp;
-  if (cp == 1) return {compute(Op::backward_input, Part::attention, microbatch, block, ready)};
-  Dependencies keys = {compute(Op::backward_input, Part::attention_output, microbatch, block, ready)};
+  if (cp == 1) return {compute(Op::backward_input, Part::attention, microbatch, block, dependencies)};
+  Dependencies keys = {compute(Op::backward_input, Part::attention_output, microbatch, block, dependencies)};
   for (int ring_step = 0; ring_step < cp; ++ring_step)
-    // The gradients of keys and values are sent with them and return to their owner with the last exchange.
+    // The gradients of keys and values are sent along with them; the last exchange returns them to their
+    // owner.
     keys = {
         ring(Op::backward_input, microbatch, block, ring_step,
              {compute(Op::backward_input, Part::attention_ring_step, microbatch, block, keys, ring_step)})};
   return {compute(Op::backward_input, Part::attention_input, microbatch, block, keys)};
 }
 
-Dependencies StepCompiler::recompute(int microbatch, int block, Dependencies ready) {
+Dependencies StepCompiler::recompute(int microbatch, int block, Dependencies dependencies) {
   const Span group = recompute_group(block);
-  Dependencies again = ready;
+  Dependencies again = dependencies;
   for (int b = static_cast<int>(group.begin); b < group.end; ++b) {
     again = gather_parameters(b, std::move(again));
     again = forward_block(microbatch, b, std::move(again), Op::recompute);
   }
-  ready.insert(ready.end(), again.begin(), again.end());
-  return ready;
+  dependencies.insert(dependencies.end(), again.begin(), again.end());
+  return dependencies;
 }
 
-Dependencies StepCompiler::backward_block(int microbatch, int block, Dependencies ready, bool with_weights) {
-  // A weight gradient is placed after the sum of the input gradient, so that the two overlap. The gather of
-  // its operand is placed before.
+Dependencies StepCompiler::backward_block(int microbatch, int block, Dependencies dependencies,
+                                          bool with_weights) {
+  // A weight gradient is placed after the collective that sums the input gradient, so that the two overlap.
+  // The gather of its operand is placed before.
   switch (kind(block)) {
     case BlockKind::embedding:
       // No input gradient; the weight gradient waits for the received gradient.
       arrived_[{block, microbatch}] =
-          gather_sequence({Op::backward_weight, Part::whole, microbatch, block, true}, ready);
+          gather_sequence({Op::backward_weight, Part::whole, microbatch, block, true}, dependencies);
       if (with_weights) backward_weight(Part::whole, microbatch, block, arrived_[{block, microbatch}]);
       break;
     case BlockKind::layer:
-      ready = has_experts(block)
-                  ? backward_experts(microbatch, block, std::move(ready), with_weights)
-                  : backward_half(Part::mlp, microbatch, block, std::move(ready), with_weights);
-      ready = backward_half(Part::attention, microbatch, block, std::move(ready), with_weights);
+      dependencies = has_experts(block)
+                         ? backward_experts(microbatch, block, std::move(dependencies), with_weights)
+                         : backward_half(Part::mlp, microbatch, block, std::move(dependencies), with_weights);
+      dependencies = backward_half(Part::attention, microbatch, block, std::move(dependencies), with_weights);
       break;
     case BlockKind::custom:
-      // Never deferred: autograd computes all gradients at once. The first block has no input gradient.
-      if (block > 0) ready = {compute(Op::backward_input, Part::whole, microbatch, block, ready)};
-      backward_weight(Part::whole, microbatch, block, ready);
+      // Weight gradients are not deferred, because autograd computes all gradients at once. Block 0 has no
+      // input gradient.
+      if (block > 0)
+        dependencies = {compute(Op::backward_input, Part::whole, microbatch, block, dependencies)};
+      backward_weight(Part::whole, microbatch, block, dependencies);
       break;
     case BlockKind::head: {
-      // Never deferred: the gradient of the logits is not stored.
+      // Weight gradients are not deferred, because the gradient of the logits is not stored.
       const Dependencies logits = arrived_[{block, microbatch}];
-      ready.insert(ready.end(), logits.begin(), logits.end());
+      dependencies.insert(dependencies.end(), logits.begin(), logits.end());
       const Dependencies input = gather_sequence({Op::backward_input, Part::whole, microbatch, block}, {});
-      ready.insert(ready.end(), input.begin(), input.end());
-      ready = reduce_partial({Op::backward_input, Part::whole, microbatch, block, true},
-                             {compute(Op::backward_input, Part::whole, microbatch, block, ready)});
-      // Only BERT's transform has a weight gradient of its own, computed from the gradient after that sum.
-      backward_weight(Part::whole, microbatch, block, model_.is_bert() ? ready : Dependencies{});
+      dependencies.insert(dependencies.end(), input.begin(), input.end());
+      dependencies =
+          reduce_partial({Op::backward_input, Part::whole, microbatch, block, true},
+                         {compute(Op::backward_input, Part::whole, microbatch, block, dependencies)});
+      // Only BERT's transform layer has a weight gradient of its own, computed from the summed gradient.
+      backward_weight(Part::whole, microbatch, block, model_.is_bert() ? dependencies : Dependencies{});
       break;
     }
   }
   recent_computes_.push_back(last_compute_);
   if (with_weights || kind(block) == BlockKind::head || kind(block) == BlockKind::custom)
     finish_weight_gradients(microbatch, block);
-  return ready;
+  return dependencies;
 }
 
-Dependencies StepCompiler::backward_half(Part part, int microbatch, int block, Dependencies ready,
+Dependencies StepCompiler::backward_half(Part part, int microbatch, int block, Dependencies dependencies,
                                          bool with_weights) {
-  ready = gather_sequence({Op::backward_input, part, microbatch, block, true}, std::move(ready));
+  dependencies =
+      gather_sequence({Op::backward_input, part, microbatch, block, true}, std::move(dependencies));
   const ServedCompute operand{Op::backward_weight, part, microbatch, block};
   const Dependencies input = with_weights ? gather_sequence(operand, {}) : Dependencies{};
-  const Dependencies done = part == Part::attention
-                                ? backward_attention_input(microbatch, block, ready)
-                                : Dependencies{compute(Op::backward_input, part, microbatch, block, ready)};
-  ready = reduce_partial({Op::backward_input, part, microbatch, block, true}, done);
+  const Dependencies done =
+      part == Part::attention
+          ? backward_attention_input(microbatch, block, dependencies)
+          : Dependencies{compute(Op::backward_input, part, microbatch, block, dependencies)};
+  dependencies = reduce_partial({Op::backward_input, part, microbatch, block, true}, done);
   if (with_weights) backward_weight(part, microbatch, block, input);
-  return ready;
+  return dependencies;
 }
 
-void StepCompiler::backward_weight(Part part, int microbatch, int block, const Dependencies& ready) {
-  compute(Op::backward_weight, part, microbatch, block, ready);
+void StepCompiler::backward_weight(Part part, int microbatch, int block, const Dependencies& dependencies) {
+  compute(Op::backward_weight, part, microbatch, block, dependencies);
 }
 
 void StepCompiler::backward_weights(int microbatch, int block) {
@@ -465,8 +477,8 @@ void StepCompiler::backward_weights(int microbatch, int block) {
 }
 
 void StepCompiler::finish_weight_gradients(int microbatch, int block) {
-  const int left = --weight_gradients_left_[block];
-  reduce_gradients(block, microbatch, left == 0);
+  const int remaining = --weight_gradients_left_[block];
+  reduce_gradients(block, microbatch, remaining == 0);
 }
 
 }  // namespace optimus

@@ -1,12 +1,12 @@
 // Gradients and updates: reductions inside the stage as soon as weight gradients are complete, sums with
 // other stages and pipelines, the step gate, the optimizer, and the gathers that distribute updated weights.
 //
-// Inside a stage the devices with the same tensor part form a data group. A sharded state is first reduced to
-// shards inside its shard group, then summed over the replicas of the shard. A tensor that other stages or
-// pipelines own too (a tied embedding; every tensor if there are several pipelines) is excluded from the sum
-// over replicas and is summed once over all its owners instead. If the tensor parts of a replica have equal
-// copies of a gradient (norms; shared key/value heads), the lowest part contributes to that sum and the
-// others add zero.
+// Inside a stage, the devices with the same tensor part form a data group. Gradients of sharded state are
+// first reduced to shards inside the shard group, then summed over the replicas of each shard. A tensor
+// that other stages or pipelines also own (a tied embedding; every tensor if there are several pipelines)
+// is excluded from the sum over replicas; it is summed once over all its owners instead. If the tensor
+// parts of a replica have equal copies of a gradient (norms; shared key/value heads), the lowest part
+// contributes to that sum and the other parts add zero.
 #include <algorithm>
 #include <utility>
 
@@ -67,17 +67,17 @@ void StepCompiler::reduce_gradients(int block, int microbatch, bool is_last) {
   };
   const bool is_final = is_last || is_async;
   const bool is_sharded_now = shards > 1 && (is_final || s.zero >= 2);
-  // Before anything is reduced to shards, the tensor parts sum the gradients that each has computed only
-  // partially.
+  // Before anything is reduced to shards, the tensor parts sum those gradients that each of them has
+  // computed only partially.
   if (is_final || is_sharded_now)
     for (const auto& [parts, bytes] : partial(block)) reduce(tensor_subgroup(block, parts), bytes);
-  // ZeRO 2 and 3 store only the shard of the sum, so every micro-batch is reduced immediately.
+  // ZeRO 2 and 3 store only a shard of the summed gradient, so every micro-batch is reduced immediately.
   if (is_sharded_now) reduce(data_group(block, Role::shard), sizes_.part(block, StateKind::gradients));
   if (replicas > 1 && is_final && !needs_sync_) {
-    const Bytes own = sizes_.part(block, StateKind::gradients) - sizes_.shared(block);
-    if (own.value > 0) reduce(data_group(block, Role::replica), Bytes(own.value / shards));
+    const Bytes own_bytes = sizes_.part(block, StateKind::gradients) - sizes_.shared(block);
+    if (own_bytes.value > 0) reduce(data_group(block, Role::replica), Bytes(own_bytes.value / shards));
   }
-  // Gradients that other stages or pipelines own too are not complete yet.
+  // Gradients that other stages or pipelines also own are not complete yet.
   if (is_last && has_shard_copies(plan_, s) && !needs_sync_ && sizes_.shared(block).value == 0)
     pending_copies_.push_back(block);
   if (!has_experts(block)) return;
@@ -89,7 +89,7 @@ void StepCompiler::reduce_gradients(int block, int microbatch, bool is_last) {
     reduce(expert_data_group(block, Role::replica), Bytes(experts.value / expert_shards));
 }
 
-// Buffer for the concatenated shards of all members during a gather or a sum.
+// Adds a buffer for the concatenated shards of all members to the last added gather or reduction.
 void StepCompiler::use_exchange(int block, Bytes bytes) {
   if (has_buffers_) builder_.use(builder_.buffer(BufferKind::exchange, block, -1, bytes), true);
 }
@@ -115,7 +115,8 @@ Instruction StepCompiler::copy_message(Op op, int block, int distance) {
   return message;
 }
 
-// The sum of the other device completes at about the same time, so its message is not waited for any earlier.
+// The other device completes its reduction at about the same time, so the receive is waited for only before
+// the gate.
 void StepCompiler::send_copy_of(int block, int sum) {
   builder_.add(copy_message(Op::send_copy, block, plan_.copy_distance), {sum});
   copy_waits_.push_back(builder_.add(copy_message(Op::receive_copy, block, -plan_.copy_distance), {sum}));
@@ -126,14 +127,15 @@ void StepCompiler::send_copy_of(int block, int sum) {
   builder_.use(copy_buffers_[block], true);
 }
 
-// Called before the next sum is added to the reduce lane. That sum waits for the preceding one anyway, so
-// both the sum and the message that follows the preceding one overlap with the backward of the blocks below.
+// Called before the next reduction is added to the reduce lane. That reduction waits for the preceding one
+// anyway, so both the reduction and the message that follows the preceding one overlap with the backward of
+// the blocks below.
 void StepCompiler::send_pending_copies() {
   for (const int block : std::exchange(pending_copies_, {})) send_copy_of(block, reduced_.at(block));
 }
 
-// Includes the shards that are summed last. The lane is in order: after its last entry every sum is complete,
-// including the tied embedding's.
+// Sends the copies of all shards that have not been sent yet. The reduce lane is in order: after its last
+// entry every reduction is complete, including that of a tied embedding.
 void StepCompiler::send_all_copies() {
   send_pending_copies();
   for (const int block : own_blocks())
@@ -154,8 +156,8 @@ void StepCompiler::update_blocks(const Dependencies& gate, int microbatch) {
     const int updated = builder_.add(update, waits);
     if (const auto told = copy_buffers_.find(block); told != copy_buffers_.end() && has_buffers_) {
       builder_.use(told->second, false);
-      // The weights from the repeated update are not used. With ZeRO 1 and 2 they are written where the
-      // gather writes the same values.
+      // The weights that the repeated update produces are not used. With ZeRO 1 and 2 they are written to
+      // where the gather then writes the same values; with ZeRO 3 they need a buffer.
       if (s.zero == 3 && bytes_of(plan_.precision) < 4)
         use_exchange(block, sizes_.shard_buffer(block, StateKind::weights));
     }
@@ -195,7 +197,7 @@ int StepCompiler::step_gate(const Dependencies& waits) {
   return builder_.add(gate, waits);
 }
 
-// Asynchronous schedules: all updates are already done; only the loss and the norms of the step are summed.
+// Asynchronous schedules have done all updates already; only the loss and the norms of the step are summed.
 void StepCompiler::report_step() {
   Dependencies waits = pending_updates_;
   for (const int done : all_computed()) waits.push_back(done);

@@ -55,14 +55,14 @@ double BoundModel::last_gradient_time(const Candidate& c, const std::vector<Stag
   const MicrobatchCount count = count_microbatches(demand_.batch, c.microbatch, c.dp);
   const double total = count.total(), last = std::min(1.0, count.last_size);
   const bool is_split = c.schedule == Schedule::zero_bubble;
-  double all_forward = stages.front().before,
+  double all_forward = stages.front().host_seconds_before,
          remaining_backwards = 0;  // one forward through all stages; backwards of the stages after s
   for (const StageCost& stage : stages) {
     const bool is_last = &stage == &stages.back();
     all_forward += stage.forward + stage.message * (c.chunks - is_last);
     remaining_backwards += stage.last_backward + (is_last ? 0 : stage.message);
   }
-  double fill = stages.front().before, drain = 0, end = 0;
+  double fill = stages.front().host_seconds_before, drain = 0, end = 0;
   for (int s = 0; s < c.pp; ++s) {
     const StageCost& stage = stages[static_cast<std::size_t>(s)];
     remaining_backwards -= stage.last_backward + (s + 1 == c.pp ? 0 : stage.message);
@@ -74,7 +74,7 @@ double BoundModel::last_gradient_time(const Candidate& c, const std::vector<Stag
     const double forwards_left =
         std::max(0.0, total * stage.forward - warmup_forwards * stage.max_chunk_forward);
     const double backwards = total * (stage.backward + stage.weight) + last * stage.interference;
-    double cost_of_sample = std::max(stage.before, fill) + total * stage.forward + backwards;
+    double cost_of_sample = std::max(stage.host_seconds_before, fill) + total * stage.forward + backwards;
     if (c.schedule != Schedule::gpipe)
       cost_of_sample = std::max(cost_of_sample, all_forward + (c.chunks == 1 ? remaining_backwards : 0) +
                                                     forwards_left + backwards);
@@ -92,8 +92,9 @@ double BoundModel::update_seconds(const Candidate& c, const StageCost& stage, do
   const bool gathers = c.zero == 1 || c.zero == 2;
   if (!demand_.software.overlaps_gather) return gate + stage.update + (gathers ? stage.gathered : 0);
   const double waits = gate + (gathers ? std::max(0.0, stage.gathered - stage.update) : 0);
-  const double kept = demand_.constants.interference;
-  return stage.update + std::max(kept * waits, waits - (1 - kept) * (stage.forward + stage.slack));
+  const double interference = demand_.constants.interference;
+  return stage.update +
+         std::max(interference * waits, waits - (1 - interference) * (stage.forward + stage.slack));
 }
 
 BoundModel::StageWork BoundModel::work_of(const Candidate& c, int s, const StageLayers& layers) {
@@ -144,16 +145,17 @@ double BoundModel::bound_any_zero(Candidate c) {
 }
 
 const std::vector<Order>& BoundModel::orders_of(const Candidate& c, int microbatches) {
-  for (const KnownOrders& known : known_orders_)
-    if (known.schedule == c.schedule && known.pp == c.pp && known.microbatches == microbatches &&
-        known.chunks == c.chunks)
-      return known.orders;
+  for (const KnownOrders& known_orders : known_orders_)
+    if (known_orders.schedule == c.schedule && known_orders.pp == c.pp &&
+        known_orders.microbatches == microbatches && known_orders.chunks == c.chunks)
+      return known_orders.orders;
   constexpr std::size_t kMaxCount = 4;
   if (known_orders_.size() == kMaxCount) known_orders_.erase(known_orders_.begin());
-  KnownOrders& known = known_orders_.emplace_back(KnownOrders{c.schedule, c.pp, microbatches, c.chunks, {}});
+  KnownOrders& known_orders =
+      known_orders_.emplace_back(KnownOrders{c.schedule, c.pp, microbatches, c.chunks, {}});
   for (int s = 0; s < c.pp; ++s)
-    known.orders.push_back(order_of(c.schedule, {s, c.pp, microbatches, c.chunks}));
-  return known.orders;
+    known_orders.orders.push_back(order_of(c.schedule, {s, c.pp, microbatches, c.chunks}));
+  return known_orders.orders;
 }
 
 double BoundModel::tighten_bound(const Candidate& c, const Bound& bound) {
@@ -181,10 +183,10 @@ double BoundModel::tighten_bound(const Candidate& c, const Bound& bound) {
         stage_times.last_backward.push_back({cost.backward + cost.interference, {}});
         stage_times.weight.push_back({cost.weight, {}}), stage_times.last_weight.push_back({cost.weight, {}});
       }
-      stage_times.before.seconds = costs[at].before;
+      stage_times.before_first_slot.seconds = costs[at].host_seconds_before;
     }
-    const std::size_t before = at == 0 ? layers.size() - 1 : at - 1;
-    stages.push_back({&times.back(), &orders[at], costs[at].message, costs[before].message});
+    const std::size_t previous_index = at == 0 ? layers.size() - 1 : at - 1;
+    stages.push_back({&times.back(), &orders[at], costs[at].message, costs[previous_index].message});
   }
   std::vector<double> sizes(static_cast<std::size_t>(count.number), 1);
   sizes.back() = count.last_size;
@@ -224,15 +226,15 @@ double BoundModel::seconds_of_shape(const Candidate& shape, int s, double recomp
                split = of(cost_of_sample.input) + of(cost_of_sample.weight);
   // With a split backward the pipeline fills with whole stages. Otherwise it fills with at least one layer of
   // each preceding stage, for any number of chunks.
-  const int before = cluster_view_.is_uniform() ? s : 0;
+  const int previous_stage = cluster_view_.is_uniform() ? s : 0;
   const double layer = std::max(0.0, cost_of_sample.forward.base + cost_of_sample.forward.min_layer() +
                                          cost_of_sample.backward.base + cost_of_sample.backward.min_layer());
   const double stage = std::max(0.0, cost_of_sample.forward.base - cost_of_sample.hidden_by_weight_slot +
                                          split_layers(demand_.model.layers, shape.pp, shape.pp - 1) *
                                              min_slot_cost(cost_of_sample.forward));
-  return std::min(
-      before * layer * std::min(1.0, count.last_size) + (forward + whole + recompute_seconds) * count.total(),
-      before * stage + (split_forward + split + recompute_seconds) * count.total());
+  return std::min(previous_stage * layer * std::min(1.0, count.last_size) +
+                      (forward + whole + recompute_seconds) * count.total(),
+                  previous_stage * stage + (split_forward + split + recompute_seconds) * count.total());
 }
 
 Bound BoundModel::bound_any_schedule(const Candidate& shape, double cutoff_seconds) {

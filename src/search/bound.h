@@ -162,7 +162,7 @@ class BoundModel {
   const Traffic* last_traffic_ = nullptr;
   // Cache: the most recent request is usually repeated.
   int last_kind_ = -1;
-  Candidate last_;
+  Candidate last_candidate_;
   const SampleCost* last_sample_costs_[3] = {};
 };
 

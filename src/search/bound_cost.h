@@ -15,7 +15,7 @@ struct StageCost {
   double first_forward = 0, last_backward = 0;   // of the stage's first chunk
   double max_chunk_forward = 0;                  // largest forward of any chunk
   double interference = 0;
-  double before = 0;                             // host work before the first slot
+  double host_seconds_before = 0;                // host work before the first slot
   double message = 0;                            // transfer to the next stage
   double reduced = 0, gathered = 0, update = 0;  // of all blocks of the stage
   double scattered = 0;     // the part of `reduced` that is repeated after every micro-batch

@@ -192,7 +192,7 @@ StageLayers BoundModel::fitted(const Candidate& c, int s, int layers) {
                full = layer_seconds(RecomputeMode::full) - none;
   const double saved = terms.layer.saved_activations[0] - terms.layer.saved_activations[1];
   const auto bytes = [&](const StageLayers& trial) { return terms.of(trial, dense_of(c, s, trial)); };
-  StageLayers best = uniform_layers(RecomputeMode::full, layers);
+  StageLayers best_layers = uniform_layers(RecomputeMode::full, layers);
   double least = layers * full;
   // With fewer fully recomputed layers, the others do not fit in any recompute mode.
   int fewest = 0;
@@ -212,9 +212,9 @@ StageLayers BoundModel::fitted(const Candidate& c, int s, int layers) {
       if (bytes(trial) > limit) continue;
     }
     if (const double seconds = f * full + trial.selective * selective; seconds < least)
-      least = seconds, best = trial;
+      least = seconds, best_layers = trial;
   }
-  return best;
+  return best_layers;
 }
 
 std::vector<StageLayers> BoundModel::layers_of(const Candidate& c) {

@@ -12,18 +12,19 @@ int BoundModel::kind_of_stage(const Candidate& c, int s) const {
 }
 
 const SampleCost& BoundModel::sample_cost(int kind, const Candidate& c, RecomputeMode mode) {
-  const bool is_same = kind == last_kind_ && c.tp == last_.tp && c.cp == last_.cp && c.ep == last_.ep &&
-                       c.microbatch == last_.microbatch && c.sequence_parallel == last_.sequence_parallel;
+  const bool is_same = kind == last_kind_ && c.tp == last_candidate_.tp && c.cp == last_candidate_.cp &&
+                       c.ep == last_candidate_.ep && c.microbatch == last_candidate_.microbatch &&
+                       c.sequence_parallel == last_candidate_.sequence_parallel;
   if (!is_same) {
-    last_ = c, last_kind_ = kind;
-    for (const SampleCost*& known : last_sample_costs_) known = nullptr;
+    last_candidate_ = c, last_kind_ = kind;
+    for (const SampleCost*& known_cost : last_sample_costs_) known_cost = nullptr;
   }
-  const SampleCost*& known = last_sample_costs_[static_cast<int>(mode)];
-  if (known == nullptr) {
-    last_.recompute = mode;
-    known = &sample_costs_.of(kind, last_);
+  const SampleCost*& known_cost = last_sample_costs_[static_cast<int>(mode)];
+  if (known_cost == nullptr) {
+    last_candidate_.recompute = mode;
+    known_cost = &sample_costs_.of(kind, last_candidate_);
   }
-  return *known;
+  return *known_cost;
 }
 
 const BoundModel::Traffic& BoundModel::traffic(int kind, const Candidate& c, const SampleCost& sample_cost) {
@@ -149,11 +150,12 @@ ChunkCost BoundModel::chunk_cost(const Candidate& c, int s, int chunk, const Sta
   };
   cost.forward += slowed(beside_forward, 0.5 * cost_of_sample.forward_compute.of(block_counts),
                          cost_of_sample.first_collective);
-  const double usual = slowed(beside_backward, slowdown_limit, cost_of_sample.hidden_by_weight_slot);
-  cost.backward += usual;
+  const double typical = slowed(beside_backward, slowdown_limit, cost_of_sample.hidden_by_weight_slot);
+  cost.backward += typical;
   const double last =
       beside_backward + t.replica.of(block_counts) + (c.zero < 2 ? t.shard.of(block_counts) : 0);
-  if (reduces) cost.interference = slowed(last, slowdown_limit, cost_of_sample.hidden_by_weight_slot) - usual;
+  if (reduces)
+    cost.interference = slowed(last, slowdown_limit, cost_of_sample.hidden_by_weight_slot) - typical;
   return cost;
 }
 
@@ -164,18 +166,18 @@ StageCost BoundModel::stage_cost(const Candidate& c, int s, const StageLayers& l
   const Traffic& t = traffic(kind, c, cost_of_sample);
   const bool is_first = s == 0, is_last = s + 1 == c.pp;
   StageCost stage;
-  StageLayers before;
+  StageLayers previous_layers;
   ChunkCost cost;
   int used = 0;
   for (int chunk = 0; chunk < c.chunks; ++chunk) {
     const int n = c.chunks == 1 ? layers.total()
                                 : split_layers(demand_.model.layers, c.pp * c.chunks, chunk * c.pp + s);
-    const StageLayers here = layers.part(used, n);
+    const StageLayers stage_layers = layers.part(used, n);
     used += n;
     // Most chunks equal the preceding one.
-    if (chunk < 2 || !(here == before) || chunk + 1 == c.chunks || has_two_kinds_)
-      cost = chunk_cost(c, s, chunk, here);
-    before = here;
+    if (chunk < 2 || !(stage_layers == previous_layers) || chunk + 1 == c.chunks || has_two_kinds_)
+      cost = chunk_cost(c, s, chunk, stage_layers);
+    previous_layers = stage_layers;
     if (chunk == 0) stage.first_forward = cost.forward, stage.last_backward = cost.backward;
     stage.max_chunk_forward = std::max(stage.max_chunk_forward, cost.forward);
     stage.forward += cost.forward, stage.backward += cost.backward, stage.weight += cost.weight;
@@ -188,7 +190,7 @@ StageCost BoundModel::stage_cost(const Candidate& c, int s, const StageLayers& l
   stage.gathered = t.gather.of(block_counts);
   stage.last_reduced = is_first ? t.reduce({0, 0, true}) : t.shard.min_layer() + t.replica.min_layer();
   stage.update = update_of(c, cost_of_sample, block_counts);
-  stage.before = is_first || is_last ? cost_of_sample.before : 0;
+  stage.host_seconds_before = is_first || is_last ? cost_of_sample.host_seconds_before : 0;
   if (c.pp > 1 && !has_message) stage.message = message(c, s, cost_of_sample);
   return stage;
 }
@@ -239,9 +241,9 @@ std::vector<StageCost> BoundModel::stage_costs(const Candidate& c, const std::ve
 }
 
 double BoundModel::message(const Candidate& c, int s, const SampleCost& own) const {
-  const Device here = cluster_view_.map()[VirtualDevice{s * c.width()}],
+  const Device device = cluster_view_.map()[VirtualDevice{s * c.width()}],
                there = cluster_view_.map()[VirtualDevice{(s + 1) % c.pp * c.width()}];
-  return links_.message(cluster_view_.cluster().link(here, there), own.boundary_bytes);
+  return links_.message(cluster_view_.cluster().link(device, there), own.boundary_bytes);
 }
 
 }  // namespace optimus

@@ -132,8 +132,8 @@ Chunk chunk_of(const LayerStrategy& strategy, const StageLayers& layers, int fir
     chunk.runs.push_back(run);
   }
   if (has_embedding) {
-    for (BlockRun& run : chunk.runs) ++run.first;
-    chunk.runs.front().first = first - layers.total(), ++chunk.runs.front().count;
+    for (BlockRun& run : chunk.runs) ++run.first_block;
+    chunk.runs.front().first_block = first - layers.total(), ++chunk.runs.front().count;
   }
   if (heads) ++chunk.runs.back().count;
   return chunk;
@@ -150,9 +150,9 @@ Plan plan_of(const Demand& demand, const Candidate& c, const std::vector<StageLa
   for (int chunk = 0; chunk < c.chunks; ++chunk)
     for (int s = 0; s < c.pp; ++s) {
       const StageLayers& all = layers[static_cast<std::size_t>(s)];
-      const int left = all.total() - used[static_cast<std::size_t>(s)];
+      const int remaining = all.total() - used[static_cast<std::size_t>(s)];
       const int part = chunk * c.pp + s;
-      const int count = c.chunks == 1   ? left
+      const int count = c.chunks == 1   ? remaining
                         : parts.empty() ? split_layers(demand.model.layers, c.pp * c.chunks, part)
                                         : parts[static_cast<std::size_t>(part)];
       const bool has_embedding = s == 0 && chunk == 0, heads = s + 1 == c.pp && chunk + 1 == c.chunks;
@@ -160,18 +160,19 @@ Plan plan_of(const Demand& demand, const Candidate& c, const std::vector<StageLa
       target = chunk_of(strategy_of(c), all.part(used[static_cast<std::size_t>(s)], count), first,
                         has_embedding, heads);
       used[static_cast<std::size_t>(s)] += count;
-      first = target.end();
+      first = target.end_block();
     }
   return plan;
 }
 
 MicrobatchCount count_microbatches(std::int64_t batch, int microbatch, int dp) {
-  const std::int64_t usual = static_cast<std::int64_t>(microbatch) * dp;
-  const std::int64_t rest = batch % usual;
-  MicrobatchCount count{static_cast<int>(batch / usual), 1};
+  const std::int64_t typical = static_cast<std::int64_t>(microbatch) * dp;
+  const std::int64_t remainder = batch % typical;
+  MicrobatchCount count{static_cast<int>(batch / typical), 1};
   // A replica with one sequence less waits for the others.
-  if (rest > 0) ++count.number, count.last_size = static_cast<double>((rest + dp - 1) / dp) / microbatch;
-  if (batch < usual) count.last_size = 1;  // the only micro-batch has the usual size
+  if (remainder > 0)
+    ++count.number, count.last_size = static_cast<double>((remainder + dp - 1) / dp) / microbatch;
+  if (batch < typical) count.last_size = 1;  // the only micro-batch has the usual size
   return count;
 }
 

@@ -18,8 +18,8 @@ ClusterView::ClusterView(const Cluster& cluster) : cluster_(cluster), map_(Devic
     const double speed = profile.speed_factors.empty() ? 1 : cluster.speed_of(device);
     // Neighbouring devices are mostly equal: compare with the last section before all kinds.
     if (!sections_.empty()) {
-      const DeviceKind& before = kinds_[static_cast<std::size_t>(sections_.back().kind)];
-      if (before.group == group && before.speed == speed) {
+      const DeviceKind& previous_kind = kinds_[static_cast<std::size_t>(sections_.back().kind)];
+      if (previous_kind.group == group && previous_kind.speed == speed) {
         ++sections_.back().end;
         continue;
       }
@@ -96,12 +96,12 @@ GroupShape ClusterView::spread(int kind, int count, int stride) const {
     const std::int64_t last = std::min<std::int64_t>(first.value + distance, cluster_.num_devices() - 1);
     return cluster_.link(first, Device{static_cast<int>(last)});
   };
-  if (stride < group.devices_per_domain) shape.inside = link_to(1);
+  if (stride < group.devices_per_domain) shape.intra_node = link_to(1);
   // Between domains of one node a group may use both kinds of links; if it leaves the node, the slower one
   // counts.
   if (shape.domains > 1)
-    shape.between = link_to(shape.nodes > 1 ? std::max(group.devices_per_node, group.devices_per_domain)
-                                            : group.devices_per_domain);
+    shape.inter_node = link_to(shape.nodes > 1 ? std::max(group.devices_per_node, group.devices_per_domain)
+                                               : group.devices_per_domain);
   return shape;
 }
 

@@ -32,15 +32,15 @@ struct StageContents {
 StageContents contents_of(const Plan& plan, const ModelSpec& model, const Stage& stage) {
   StageContents contents{stage.chunks,
                          stage.devices.size(),
-                         stage.chunks.front().first() == 0,
-                         stage.chunks.back().end() == plan.num_blocks,
+                         stage.chunks.front().first_block() == 0,
+                         stage.chunks.back().end_block() == plan.num_blocks,
                          {}};
   for (Chunk& chunk : contents.chunks) {
     if (has_two_kinds_of_layers(model))
       for (const BlockRun& run : chunk.runs)
-        contents.dense.push_back(num_dense(model, run.first - 1, run.first - 1 + run.count));
-    const int first = chunk.first();
-    for (BlockRun& run : chunk.runs) run.first -= first;
+        contents.dense.push_back(num_dense(model, run.first_block - 1, run.first_block - 1 + run.count));
+    const int first = chunk.first_block();
+    for (BlockRun& run : chunk.runs) run.first_block -= first;
   }
   return contents;
 }
@@ -63,7 +63,7 @@ double offloaded_bytes(const Plan& plan, const ModelSpec& model, int pipeline, i
     for (const BlockRun& run : chunk.runs) {
       if (!run.strategy.offload) continue;
       if (!sizes) sizes.emplace(plan, model, PlanLocation{pipeline, number, 0});
-      for (int block = run.first; block < run.first + run.count; ++block)
+      for (int block = run.first_block; block < run.first_block + run.count; ++block)
         bytes += static_cast<double>(sizes->state(block, StateKind::optimizer).value) *
                  (has_shard_copies(plan, run.strategy) ? 2 : 1);
     }
@@ -99,7 +99,7 @@ void add_host_memory(const Demand& demand, const ClusterView& cluster_view, cons
 }  // namespace
 
 PeakMemory peak_memory_of(const Demand& demand, const ClusterView& cluster_view, const Plan& plan) {
-  PeakMemory worst;
+  PeakMemory worst_peak;
   const Setup setup = setup_of(demand, cluster_view, plan);
   for (int p = 0; p < std::ssize(plan.pipelines); ++p) {
     const Pipeline& pipeline = plan.pipelines[static_cast<std::size_t>(p)];
@@ -121,12 +121,12 @@ PeakMemory peak_memory_of(const Demand& demand, const ClusterView& cluster_view,
           process_bytes(demand, type, static_cast<double>(memory.total.value),
                         static_cast<double>((memory.activations + memory.buffers).value), groups);
       const auto limit = static_cast<double>(memory_limit(demand, min_memory_of(cluster_view, stage)).value);
-      if (worst.limit == 0 || bytes - limit > worst.bytes - worst.limit)
-        worst.bytes = bytes, worst.limit = limit;
+      if (worst_peak.limit == 0 || bytes - limit > worst_peak.bytes - worst_peak.limit)
+        worst_peak.bytes = bytes, worst_peak.limit = limit;
     }
   }
-  add_host_memory(demand, cluster_view, plan, worst);
-  return worst;
+  add_host_memory(demand, cluster_view, plan, worst_peak);
+  return worst_peak;
 }
 
 double seconds_of(const Demand& demand, const ClusterView& cluster_view, const Plan& plan) {

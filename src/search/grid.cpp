@@ -39,9 +39,9 @@ void for_shapes(const Demand& demand, const ClusterView& cluster_view, const Can
   std::vector<std::pair<RecomputeMode, bool>> modes;
   for (const RecomputeMode mode : recompute_choices(demand)) modes.emplace_back(mode, false);
   if (demand.constraints.recompute.empty()) modes.emplace_back(RecomputeMode::none, true);
-  const int most = cluster_view.num_devices() / (split.tp * split.cp);
-  for (const int pp : pipeline_choices(demand, most))
-    for (const int dp : data_choices(demand, most / pp, split.microbatch, replica_multiple(split)))
+  const int max_dp = cluster_view.num_devices() / (split.tp * split.cp);
+  for (const int pp : pipeline_choices(demand, max_dp))
+    for (const int dp : data_choices(demand, max_dp / pp, split.microbatch, replica_multiple(split)))
       for (const auto& [mode, is_fitted] : modes) {
         Candidate c = split;
         c.pp = pp, c.dp = dp, c.recompute = mode, c.is_fitted = is_fitted;
@@ -103,23 +103,23 @@ class GridSearch {
       opened_.push_back(split);
     });
     while (!queue_.empty() && result_.num_simulated < limits_.max_simulations) {
-      const Node next = queue_.top();
+      const Node node = queue_.top();
       queue_.pop();
-      if (next.bound >= best_) continue;
-      const Candidate at = opened_[static_cast<std::size_t>(next.index)];
-      if (next.level == Level::split)
+      if (node.bound >= best_objective_) continue;
+      const Candidate at = opened_[static_cast<std::size_t>(node.index)];
+      if (node.level == Level::split)
         open_split(at);
-      else if (next.level == Level::shape)
-        open_shape(at, next.bound);
-      else if (next.level == Level::variant)
-        tighten(at, next.bound);
+      else if (node.level == Level::shape)
+        open_shape(at, node.bound);
+      else if (node.level == Level::variant)
+        tighten(at, node.bound);
       else
         evaluate(at);
     }
-    double min_remaining_bound = best_;
+    double min_remaining_bound = best_objective_;
     for (; !queue_.empty(); queue_.pop())
       min_remaining_bound = std::min(min_remaining_bound, queue_.top().bound);
-    if (best_ > min_remaining_bound) result_.gap = best_ / min_remaining_bound - 1;
+    if (best_objective_ > min_remaining_bound) result_.gap = best_objective_ / min_remaining_bound - 1;
     std::sort(
         result_.evaluated.begin(), result_.evaluated.end(),
         [](const EvaluatedCandidate& a, const EvaluatedCandidate& b) { return a.objective < b.objective; });
@@ -144,15 +144,16 @@ class GridSearch {
       const Candidate shown = level == Level::shape ? max_sharded(demand_, c) : c;
       return remember_unfit({shown, objective / rate(c), objective, {bound.bytes, bound.limit}});
     }
-    if (objective >= best_) return;
+    if (objective >= best_objective_) return;
     queue_.push({objective, static_cast<int>(opened_.size()), level});
     opened_.push_back(c);
   }
 
   void open_split(const Candidate& split) {
     for_shapes(demand_, cluster_view_, split, [&](const Candidate& c) {
-      const Bound bound = bound_model_.bound_any_schedule(c, best_ / rate(c));
-      if (bound.limit == 0 && bound.seconds * rate(c) >= best_) return void(++result_.num_candidates);
+      const Bound bound = bound_model_.bound_any_schedule(c, best_objective_ / rate(c));
+      if (bound.limit == 0 && bound.seconds * rate(c) >= best_objective_)
+        return void(++result_.num_candidates);
       push(c, bound, 0, Level::shape);
     });
   }
@@ -170,11 +171,11 @@ class GridSearch {
   void open_shape(const Candidate& shape, double at_least) {
     for_schedules(demand_, shape, [&](const Candidate& scheduled) {
       const double least = std::max(at_least, bound_model_.bound_any_zero(scheduled) * rate(scheduled));
-      if (least >= best_) return void(++result_.num_candidates);
+      if (least >= best_objective_) return void(++result_.num_candidates);
       bool fits_with_one = false;  // then ZeRO 2 only adds reductions
       for_zeros(demand_, cluster_view_, scheduled, [&](const Candidate& c) {
         if (c.zero == 2 && c.shard_group == 0 && c.copy_distance == 0 && fits_with_one) return;
-        const Bound bound = bound_model_.of(c, best_ / rate(c));
+        const Bound bound = bound_model_.of(c, best_objective_ / rate(c));
         if (bound.limit == 0) return void(++result_.num_candidates);  // too slow regardless of its memory
         if (c.zero == 1 && !c.offload && c.shard_group == 0 && c.copy_distance == 0)
           fits_with_one = bound.bytes < 0.99 * bound.limit && !needs_recompute(c);
@@ -231,7 +232,7 @@ class GridSearch {
     ++result_.num_simulated;
     entry.seconds = seconds_of(demand_, cluster_view_, plan);
     entry.objective = entry.seconds * rate(c);
-    best_ = std::min(best_, entry.objective);
+    best_objective_ = std::min(best_objective_, entry.objective);
     result_.evaluated.push_back(entry);
   }
 
@@ -243,7 +244,7 @@ class GridSearch {
   std::vector<Candidate> opened_;
   std::priority_queue<Node> queue_;
   std::map<int, double> rates_;
-  double best_ = 1e300;
+  double best_objective_ = 1e300;
   GridResult result_;
 };
 

@@ -19,9 +19,9 @@ class PlanImprover {
   PlanImprover(const Demand& demand, const ClusterView& cluster_view)
       : demand_(demand), cluster_view_(cluster_view) {}
 
-  const ImprovedPlan& best() const { return best_; }
-  bool has_plan() const { return !best_.plan.pipelines.empty(); }
-  void start_with(ImprovedPlan plan) { best_ = std::move(plan); }
+  const ImprovedPlan& best() const { return best_plan_; }
+  bool has_plan() const { return !best_plan_.plan.pipelines.empty(); }
+  void start_with(ImprovedPlan plan) { best_plan_ = std::move(plan); }
 
   // Whether the plan is valid and fits into memory.
   bool fits(const Plan& plan) const;
@@ -31,7 +31,7 @@ class PlanImprover {
  private:
   const Demand& demand_;
   const ClusterView& cluster_view_;
-  ImprovedPlan best_;
+  ImprovedPlan best_plan_;
 };
 
 }  // namespace optimus

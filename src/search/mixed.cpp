@@ -20,8 +20,8 @@ bool PlanImprover::consider(const Plan& plan) {
   if (!peak_memory.fits()) return false;
   const double seconds = seconds_of(demand_, cluster_view_, plan);
   const double objective = seconds * objective_weight(demand_, cluster_view_.map(), plan);
-  if (has_plan() && objective >= best_.objective * (1 - 1e-6)) return false;
-  best_ = {plan, seconds, objective, peak_memory};
+  if (has_plan() && objective >= best_plan_.objective * (1 - 1e-6)) return false;
+  best_plan_ = {plan, seconds, objective, peak_memory};
   return true;
 }
 
@@ -39,7 +39,7 @@ Plan with_changed_layers(Plan plan, const Choice& is_chosen, const Change& chang
       for (Chunk& chunk : stage.chunks) {
         std::vector<BlockRun> runs;
         for (const BlockRun& run : chunk.runs)
-          for (int block = run.first; block < run.first + run.count; ++block) {
+          for (int block = run.first_block; block < run.first_block + run.count; ++block) {
             const bool is_end = block == 0 || block + 1 == plan.num_blocks;
             LayerStrategy strategy = run.strategy;
             if (is_chosen(block, is_end ? -1 : layer)) change(strategy);
@@ -56,14 +56,14 @@ Plan with_changed_layers(Plan plan, const Choice& is_chosen, const Change& chang
 }
 
 int max_layers_of_stage(const Plan& plan) {
-  int most = 0;
+  int maximum = 0;
   for (const Pipeline& pipeline : plan.pipelines)
     for (const Stage& stage : pipeline.stages) {
       int blocks = 0;
-      for (const Chunk& chunk : stage.chunks) blocks += chunk.end() - chunk.first();
-      most = std::max(most, blocks);
+      for (const Chunk& chunk : stage.chunks) blocks += chunk.end_block() - chunk.first_block();
+      maximum = std::max(maximum, blocks);
     }
-  return most;
+  return maximum;
 }
 
 // The largest number in (low, high] for which works(number) holds, or low if there is none. If it holds for a
@@ -114,12 +114,13 @@ void reduce_sharding(PlanImprover& improver, const Constraints& constraints) {
 void resplit_ends(PlanImprover& improver, const ClusterView& cluster_view) {
   const Plan plan = improver.best().plan;
   if (plan.pipelines.size() != 1) return;
-  const LayerStrategy& usual = first_strategy(plan);
+  const LayerStrategy& first_layer_strategy = first_strategy(plan);
   const auto width = static_cast<int>(plan.pipelines.front().stages.front().devices.size());
   for (const int tp : {1, cluster_view.group_of(0).devices_per_domain}) {
-    if (tp == usual.tp || width % (tp * usual.cp) != 0) continue;
+    if (tp == first_layer_strategy.tp || width % (tp * first_layer_strategy.cp) != 0) continue;
     const auto change = [&](LayerStrategy& s) {
-      s.tp = tp, s.sequence_parallel = tp > 1 && (usual.sequence_parallel || usual.tp == 1);
+      s.tp = tp, s.sequence_parallel =
+                     tp > 1 && (first_layer_strategy.sequence_parallel || first_layer_strategy.tp == 1);
       s.shard_group = 0;
     };
     improver.consider(with_changed_layers(
@@ -135,18 +136,18 @@ void increase_sharding(PlanImprover& improver, const Plan& plan) {
     return with_changed_layers(
         plan, [&](int, int layer) { return layer < layers; }, [](LayerStrategy& s) { s.zero = 3; });
   };
-  const int most = max_layers_of_stage(plan);
-  if (!improver.fits(with(most))) return;
-  const int num_unsharded = largest(0, most, [&](int n) { return improver.fits(with(most - n)); });
-  improver.consider(with(most - num_unsharded));
+  const int maximum = max_layers_of_stage(plan);
+  if (!improver.fits(with(maximum))) return;
+  const int num_unsharded = largest(0, maximum, [&](int n) { return improver.fits(with(maximum - n)); });
+  improver.consider(with(maximum - num_unsharded));
 }
 
 // Uses the smallest groups that fit: larger groups save fewer inputs, but all activations of a group exist at
 // the same time.
 void recompute_in_groups(PlanImprover& improver, const Plan& plan) {
-  const int most = max_layers_of_stage(plan);
+  const int maximum = max_layers_of_stage(plan);
   for (const int layers : {2, 3, 4, 6, 8, 12, 16}) {
-    if (layers > most) return;
+    if (layers > maximum) return;
     const Plan grouped = with_changed_layers(
         plan, [](int, int) { return true; },
         [&](LayerStrategy& s) {

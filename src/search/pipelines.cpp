@@ -167,13 +167,14 @@ void add_plan_without_slow_devices(const Demand& demand, const ClusterView& clus
   if (included.empty()) return;
   PartOfCluster part = part_of(cluster_view, std::move(included));
   part.cluster_view.emplace(*part.cluster);
-  Demand own{demand.model, *part.cluster, demand.software, demand.constants};
-  own.batch = demand.batch, own.sequence_length = demand.sequence_length, own.precision = demand.precision;
-  own.constraints = demand.constraints;
-  BoundModel bound_model(own, *part.cluster_view);
-  const GridResult grid = search_grid(own, *part.cluster_view, bound_model, {.max_simulations = 40});
+  Demand own_demand{demand.model, *part.cluster, demand.software, demand.constants};
+  own_demand.batch = demand.batch, own_demand.sequence_length = demand.sequence_length,
+  own_demand.precision = demand.precision;
+  own_demand.constraints = demand.constraints;
+  BoundModel bound_model(own_demand, *part.cluster_view);
+  const GridResult grid = search_grid(own_demand, *part.cluster_view, bound_model, {.max_simulations = 40});
   if (grid.evaluated.empty()) return;
-  Plan plan = grid_plan(own, bound_model, grid.evaluated.front().candidate);
+  Plan plan = grid_plan(own_demand, bound_model, grid.evaluated.front().candidate);
   plan.pipelines.front() = with_devices_of(std::move(plan.pipelines.front()), part.devices);
   plans.push_back(std::move(plan));
 }
@@ -190,9 +191,9 @@ std::vector<Plan> multi_pipeline_plans(const Demand& demand, const ClusterView& 
   constexpr std::size_t kMaxParts = 8;
   const std::vector<PartOfCluster> parts = parts_of(cluster_view);
   if (parts.size() > 1 && parts.size() <= kMaxParts && !demand.constraints.dp) {
-    const std::string wanted = demand.constraints.schedule;
+    const std::string wanted_name = demand.constraints.schedule;
     for (const char* schedule : {"1f1b", "zero-bubble"})
-      if (wanted.empty() || wanted == schedule) add_part_pipelines(demand, parts, schedule, plans);
+      if (wanted_name.empty() || wanted_name == schedule) add_part_pipelines(demand, parts, schedule, plans);
   }
   add_plan_without_slow_devices(demand, cluster_view, plans);
   return plans;

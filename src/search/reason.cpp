@@ -47,14 +47,15 @@ std::string why_slower(const Demand& demand, const ClusterView& cluster_view, co
     std::string clause;
   };
   const int domain = cluster_view.group_of(0).devices_per_domain;
-  const int used = num_devices(best), others = num_devices(other);
-  if (demand.goal != Goal::throughput && others > used && other_step.seconds <= best_step.seconds)
-    return fmt::format("{} devices instead of {} would save only {}", others, used,
+  const int num_used_devices = num_devices(best), num_other_devices = num_devices(other);
+  if (demand.goal != Goal::throughput && num_other_devices > num_used_devices &&
+      other_step.seconds <= best_step.seconds)
+    return fmt::format("{} devices instead of {} would save only {}", num_other_devices, num_used_devices,
                        more(best_step.seconds - other_step.seconds));
   if (demand.failures.mtbf.value > 0 && survives_device_loss(best) && !survives_device_loss(other))
     return fmt::format("losing a device loses state: failures cost {} instead of {}",
-                       percent(failure_slowdown(demand.failures, others, false) - 1),
-                       percent(failure_slowdown(demand.failures, used, true) - 1));
+                       percent(failure_slowdown(demand.failures, num_other_devices, false) - 1),
+                       percent(failure_slowdown(demand.failures, num_used_devices, true) - 1));
   std::vector<Cause> causes = {
       {b.tensor - a.tensor,
        fmt::format("{}{} more tensor-parallel communication",
@@ -72,12 +73,13 @@ std::string why_slower(const Demand& demand, const ClusterView& cluster_view, co
        fmt::format("optimizer updates take {} longer", more(b.optimizer - a.optimizer))},
       {b.host - a.host, fmt::format("{} more host time because slots are smaller", more(b.host - a.host))}};
   const bool recomputes_more = num_recomputed_layers(other) > num_recomputed_layers(best);
-  causes.push_back({b.compute - a.compute,
-                    recomputes_more ? fmt::format("recomputes {} of work", more(b.compute - a.compute))
-                    : others < used
-                        ? fmt::format("leaves {} of {} devices idle", cluster_view.num_devices() - others,
-                                      cluster_view.num_devices())
-                        : fmt::format("less efficient GEMMs: {} more compute", more(b.compute - a.compute))});
+  causes.push_back(
+      {b.compute - a.compute,
+       recomputes_more ? fmt::format("recomputes {} of work", more(b.compute - a.compute))
+       : num_other_devices < num_used_devices
+           ? fmt::format("leaves {} of {} devices idle", cluster_view.num_devices() - num_other_devices,
+                         cluster_view.num_devices())
+           : fmt::format("less efficient GEMMs: {} more compute", more(b.compute - a.compute))});
   const auto worst = std::max_element(causes.begin(), causes.end(),
                                       [](const Cause& x, const Cause& y) { return x.seconds < y.seconds; });
   if (worst->seconds <= 0) return "equally fast, and not simpler";
@@ -144,18 +146,18 @@ std::string find_expert_contradiction(const Demand& demand, int have) {
 // Contradictions between the numbers of the demand that are independent of memory.
 std::string find_contradiction(const Demand& demand, const ClusterView& cluster_view) {
   const Constraints& c = demand.constraints;
-  const int have = cluster_view.num_devices();
+  const int num_available = cluster_view.num_devices();
   const auto least = [](const std::optional<Range>& range) { return range ? std::max(1, range->min) : 1; };
   const std::int64_t needed =
       static_cast<std::int64_t>(least(c.tp)) * least(c.pp) * least(c.cp) * least(c.dp);
-  if (const std::string text = find_expert_contradiction(demand, have); !text.empty()) return text;
-  if (needed > have) {
+  if (const std::string text = find_expert_contradiction(demand, num_available); !text.empty()) return text;
+  if (needed > num_available) {
     std::string product;
     for (const auto& [name, range] : {std::pair{"tp", c.tp}, {"pp", c.pp}, {"cp", c.cp}, {"dp", c.dp}})
       if (least(range) > 1)
         product += fmt::format("{}{} {}", product.empty() ? "" : " x ", name, least(range));
     return fmt::format("{} needs {} devices, {} has {}; add devices or lower the sizes", product, needed,
-                       demand.cluster.name(), have);
+                       demand.cluster.name(), num_available);
   }
   const std::int64_t heads = max_tensor_parts(demand.model);
   if (least(c.tp) > heads)

@@ -82,9 +82,9 @@ class Refiner {
       layer_mixes[at].resize(static_cast<std::size_t>(max_layers) + 1);
       for (int n = 1; n <= max_layers; ++n) {
         const StageLayers mix = c.is_fitted ? bound_model_.fitted(c, s, n) : uniform_layers(c.recompute, n);
-        const BoundModel::StageWork work = bound_model_.work_of(c, s, mix);
-        if (!work.fits) break;  // more layers need more memory
-        times[at][static_cast<std::size_t>(n)] = work.forward + work.backward;
+        const BoundModel::StageWork stage_work = bound_model_.work_of(c, s, mix);
+        if (!stage_work.fits) break;  // more layers need more memory
+        times[at][static_cast<std::size_t>(n)] = stage_work.forward + stage_work.backward;
         layer_mixes[at][static_cast<std::size_t>(n)] = mix;
       }
     }
@@ -135,8 +135,8 @@ class Refiner {
   double weight_of_ends(Candidate c, int stage) {
     c.chunks = 1, c.schedule = Schedule::one_f_one_b, c.is_fitted = false;
     const auto seconds = [&](int s, int n) {
-      const BoundModel::StageWork work = bound_model_.work_of(c, s, uniform_layers(c.recompute, n));
-      return work.forward + work.backward;
+      const BoundModel::StageWork stage_work = bound_model_.work_of(c, s, uniform_layers(c.recompute, n));
+      return stage_work.forward + stage_work.backward;
     };
     const double layer = seconds(stage, 2) - seconds(stage, 1);
     return std::max(0.0, seconds(stage, 1) / layer - 1);

@@ -218,7 +218,7 @@ std::unique_ptr<SampleCost> SampleCosts::make(int kind, const Candidate& c) cons
     cost->head -= std::max(0.0, gather - (cost == &sample_cost->forward ? hidden.forward : hidden.backward));
   // Token gradients are sent to the experts of the last layer while the head's weight gradient is computed.
   sample_cost->backward.head -= exchange;
-  sample_cost->before = times.before.seconds;
+  sample_cost->host_seconds_before = times.before_first_slot.seconds;
   const auto of_block = [&](SampleChunk chunk) {
     return seconds_of_block(priced.program(), seconds, chunk_starts_[chunk]);
   };

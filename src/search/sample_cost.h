@@ -54,7 +54,7 @@ struct SampleCost {
   // A slot may take this much longer than recorded here: gathers may or may not be hidden by the preceding
   // slot.
   double slack = 0;
-  double before = 0;                                               // host work of stages that read the batch
+  double host_seconds_before = 0;                                  // host work of stages that read the batch
   double boundary_bytes = 0;                                       // per message between stages
   double update_layer = 0, update_embedding = 0, update_head = 0;  // optimizer, without sharding
   double update_dense = 0;                                         // of a layer of the second kind

@@ -103,10 +103,10 @@ class Explainer {
       : demand_(demand), cluster_view_(cluster_view), bound_model_(bound_model), result_(result) {}
 
   void run(const GridResult& grid, int max_alternatives) {
-    const Candidate& best = grid.evaluated.front().candidate;
+    const Candidate& best_candidate = grid.evaluated.front().candidate;
     std::vector<EvaluatedCandidate> others(grid.evaluated.begin() + 1, grid.evaluated.end());
     others.insert(others.end(), grid.unfit.begin(), grid.unfit.end());
-    for (const Candidate& c : neighbours(demand_, cluster_view_, best)) evaluate(c, others);
+    for (const Candidate& c : neighbours(demand_, cluster_view_, best_candidate)) evaluate(c, others);
     std::stable_sort(others.begin(), others.end(),
                      [](const EvaluatedCandidate& a, const EvaluatedCandidate& b) {
                        return std::pair(!a.peak_memory.fits(), a.objective) <
@@ -119,7 +119,7 @@ class Explainer {
                             [&](const Candidate& t) { return has_equal_axes(c, t); });
       };
       const auto found = std::find_if(others.begin(), others.end(), [&](const EvaluatedCandidate& o) {
-        return differs(best, o.candidate, axis) && is_new(o.candidate);
+        return differs(best_candidate, o.candidate, axis) && is_new(o.candidate);
       });
       if (found == others.end() || std::ssize(explained) == max_alternatives) continue;
       explained.push_back(found->candidate);
@@ -167,12 +167,13 @@ class Explainer {
   }
 
   // Starting with the plan: every candidate that needs less memory than all faster ones.
-  void make_pareto_front(std::vector<EvaluatedCandidate> all, const std::vector<EvaluatedCandidate>& others) {
-    all.insert(all.end(), others.begin(), others.end());
-    std::sort(all.begin(), all.end(),
+  void make_pareto_front(std::vector<EvaluatedCandidate> candidates,
+                         const std::vector<EvaluatedCandidate>& others) {
+    candidates.insert(candidates.end(), others.begin(), others.end());
+    std::sort(candidates.begin(), candidates.end(),
               [](const EvaluatedCandidate& a, const EvaluatedCandidate& b) { return a.seconds < b.seconds; });
     result_.front.push_back({full_text(result_.plan), result_.step.seconds, result_.peak_memory.bytes});
-    for (const EvaluatedCandidate& entry : all) {
+    for (const EvaluatedCandidate& entry : candidates) {
       // Differences below 1 % of memory are not listed.
       if (!entry.is_simulated || !entry.peak_memory.fits() ||
           entry.peak_memory.bytes > 0.99 * result_.front.back().bytes || entry.seconds < result_.step.seconds)
@@ -213,20 +214,20 @@ Feasible<SearchResult> find_plan(const Demand& demand, const ClusterView& cluste
   GridResult grid;
   if (demand.sequence_length <= demand.model.max_positions)
     grid = search_grid(demand, cluster_view, bound_model, limits);
-  ImprovedPlan best;
+  ImprovedPlan best_plan;
   if (limits.refines) {
-    best = refine(demand, cluster_view, bound_model, grid, limits.is_uniform);
+    best_plan = refine(demand, cluster_view, bound_model, grid, limits.is_uniform);
   } else if (!grid.evaluated.empty()) {
     const EvaluatedCandidate& first = grid.evaluated.front();
-    best = {grid_plan(demand, bound_model, first.candidate), first.seconds, first.objective,
-            first.peak_memory};
+    best_plan = {grid_plan(demand, bound_model, first.candidate), first.seconds, first.objective,
+                 first.peak_memory};
   }
-  if (best.plan.pipelines.empty()) return infeasible("{}", why_impossible(demand, cluster_view));
+  if (best_plan.plan.pipelines.empty()) return infeasible("{}", why_impossible(demand, cluster_view));
   SearchResult result;
-  if (grid.evaluated.empty()) return result_beyond_grid(demand, cluster_view, std::move(best), grid);
+  if (grid.evaluated.empty()) return result_beyond_grid(demand, cluster_view, std::move(best_plan), grid);
   result.grid_seconds = grid.evaluated.front().seconds;
-  result.plan = std::move(best.plan), result.peak_memory = best.peak_memory,
-  result.objective = best.objective;
+  result.plan = std::move(best_plan.plan), result.peak_memory = best_plan.peak_memory,
+  result.objective = best_plan.objective;
   result.step = predict(demand, cluster_view, result.plan);
   result.num_candidates = grid.num_candidates, result.num_simulated = grid.num_simulated;
   // Unvisited candidates can be better only by this much; the refined plan is that much closer to them.

@@ -15,26 +15,27 @@ struct Distribution {
 // The smallest sum if no stage takes longer than `longest`.
 Distribution min_sum(const std::vector<std::vector<double>>& times, int layers, double longest) {
   const std::size_t stages = times.size(), width = static_cast<std::size_t>(layers) + 1;
-  std::vector<double> best(width, kInfeasible), next(width);
+  std::vector<double> best_sums(width, kInfeasible), next_sums(width);
   std::vector<std::vector<int>> choice(stages, std::vector<int>(width, 0));
-  best[0] = 0;
+  best_sums[0] = 0;
   for (std::size_t s = 0; s < stages; ++s) {
-    std::fill(next.begin(), next.end(), kInfeasible);
-    const std::size_t most = times[s].size();
-    for (std::size_t before = 0; before < width; ++before) {
-      if (best[before] >= kInfeasible) continue;
-      for (std::size_t n = 1; n < most && before + n < width; ++n) {
+    std::fill(next_sums.begin(), next_sums.end(), kInfeasible);
+    const std::size_t maximum = times[s].size();
+    for (std::size_t num_layers_before = 0; num_layers_before < width; ++num_layers_before) {
+      if (best_sums[num_layers_before] >= kInfeasible) continue;
+      for (std::size_t n = 1; n < maximum && num_layers_before + n < width; ++n) {
         const double time = times[s][n];
         if (time >= kInfeasible) continue;  // few layers may not fit either if the ends are large
         if (time > longest) break;
-        if (best[before] + time < next[before + n])
-          next[before + n] = best[before] + time, choice[s][before + n] = static_cast<int>(n);
+        if (best_sums[num_layers_before] + time < next_sums[num_layers_before + n])
+          next_sums[num_layers_before + n] = best_sums[num_layers_before] + time,
+                                        choice[s][num_layers_before + n] = static_cast<int>(n);
       }
     }
-    best.swap(next);
+    best_sums.swap(next_sums);
   }
   Distribution distribution;
-  distribution.sum = best[width - 1];
+  distribution.sum = best_sums[width - 1];
   if (distribution.sum >= kInfeasible) return distribution;
   distribution.layers.resize(stages);
   for (std::size_t s = stages, left = width - 1; s-- > 0;) {
@@ -75,16 +76,16 @@ std::vector<int> distribute_layers(const std::vector<std::vector<double>>& times
     else
       high = middle;
   }
-  std::vector<int> best;
+  std::vector<int> best_lengths;
   double least = kInfeasible;
   for (auto length = low; length != lengths.end(); ++length) {
     if (unconstrained.sum + (microbatches - 1) * *length >= least) break;
     const Distribution distribution = min_sum(times, layers, *length);
     if (distribution.layers.empty()) continue;
     if (const double seconds = pipeline_seconds(times, distribution.layers, microbatches); seconds < least)
-      least = seconds, best = distribution.layers;
+      least = seconds, best_lengths = distribution.layers;
   }
-  return best;
+  return best_lengths;
 }
 
 }  // namespace optimus

@@ -32,8 +32,8 @@ std::string escaped(const std::string& text) {
 
 class Drawing {
  public:
-  void draw_text(double x, double y, const std::string& label, const char* more = "") {
-    body_ += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" {}>{}</text>\n", x, y, more, escaped(label));
+  void draw_text(double x, double y, const std::string& label, const char* attributes = "") {
+    body_ += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" {}>{}</text>\n", x, y, attributes, escaped(label));
   }
   void box(double x, double y, double width, double height, const char* colour, const std::string& tip = "") {
     body_ += fmt::format("<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{:.1f}\" fill=\"{}\">", x,
@@ -120,7 +120,7 @@ std::string stage_text(const Stage& stage) {
     if (stage.chunks.size() > 3 && &chunk == &stage.chunks[1]) blocks += ", …";
     if (stage.chunks.size() > 3 && &chunk != &stage.chunks.front() && &chunk != &stage.chunks.back())
       continue;
-    blocks += fmt::format("{}{}–{}", blocks.empty() ? "" : ", ", chunk.first(), chunk.end() - 1);
+    blocks += fmt::format("{}{}–{}", blocks.empty() ? "" : ", ", chunk.first_block(), chunk.end_block() - 1);
   }
   return blocks;
 }

@@ -59,7 +59,7 @@ std::vector<Plan> plans_from_given(const TrainOptions& options, const TrainSetti
   Plan before = settings.plan;
   auto next = script.begin();
   for (std::size_t i = settings.first_phase + 1; i < plans.size(); ++i) {
-    for (; next != script.end() && next->step <= settings.phases[i].after; ++next) before = next->plan;
+    for (; next != script.end() && next->step <= settings.phases[i].begin_step; ++next) before = next->plan;
     before = plans[i] = plan_for_phase(before, settings.phases[i], settings.model);
   }
   return plans;
@@ -108,7 +108,7 @@ std::vector<ScriptedSwitch> script_of(const TrainOptions& options, const TrainSe
       read_switch_script(options.switch_at, settings.plan, settings.model, settings.phases);
   std::vector<ScriptedSwitch> phases;
   for (std::size_t i = settings.first_phase + 1; i < settings.phase_plans.size(); ++i) {
-    const std::int64_t step = settings.phases[i].after;
+    const std::int64_t step = settings.phases[i].begin_step;
     const auto same =
         std::find_if(script.begin(), script.end(), [&](const auto& one) { return one.step == step; });
     if (same == script.end() || step == kUndecidedStep)

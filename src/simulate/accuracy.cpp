@@ -94,12 +94,12 @@ std::vector<RunOutcome> predict_runs(std::span<const Run> runs, const Constants&
   for (const Run& run : runs)
     if (run.run) outcomes.push_back({&run, 0, 0, std::nullopt});
   for (RunOutcome& outcome : outcomes) {
-    const RunCase& one = *outcome.run->run;
+    const RunCase& run_case = *outcome.run->run;
     const MeasuredRun& measured = outcome.run->measured;
-    outcome.seconds = one.simulator->seconds(constants);
-    outcome.seconds_left_out = one.simulator->seconds(constants_fitted_without(measured.source));
+    outcome.seconds = run_case.simulator->seconds(constants);
+    outcome.seconds_left_out = run_case.simulator->seconds(constants_fitted_without(measured.source));
     if (measured.bytes)
-      outcome.bytes = static_cast<double>(one.memory(measured.memory_kind, constants).value);
+      outcome.bytes = static_cast<double>(run_case.memory(measured.memory_kind, constants).value);
   }
   return outcomes;
 }

@@ -25,10 +25,10 @@ Replay replay_one_plan(const AvailabilityTrace& trace, const ReplayOptions& opti
   std::vector<bool> is_present(static_cast<std::size_t>(trace.num_nodes)), is_used(is_present);
   int num_present = 0;
   bool is_running = false;
-  double began = 0, now = 0;  // begin of the current running interval, after its restart
+  double begin_time = 0, now = 0;  // begin of the current running interval, after its restart
   const auto stop = [&](double at) {
     // Only whole steps count; the current step is lost.
-    const double ran = std::max(0.0, at - began), done = std::floor(ran / options.step_seconds);
+    const double ran = std::max(0.0, at - begin_time), done = std::floor(ran / options.step_seconds);
     steps += done, useful_seconds += done * options.step_seconds;
     result.steps_lost += ran > done * options.step_seconds;
     is_running = false;
@@ -40,7 +40,7 @@ Replay replay_one_plan(const AvailabilityTrace& trace, const ReplayOptions& opti
       is_used[node] = is_present[node] && chosen < options.nodes_needed;
       chosen += is_used[node];
     }
-    is_running = true, began = at + options.restart_seconds;
+    is_running = true, begin_time = at + options.restart_seconds;
     ++result.restarts;
   };
   for (std::size_t i = 0; i < trace.events.size(); ++i) {

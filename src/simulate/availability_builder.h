@@ -14,10 +14,10 @@ namespace optimus {
 // If only the number of nodes is known, nodes are added and removed last in, first out.
 class TraceBuilder {
  public:
-  // These throw a UserError that begins with `where`. Times must not decrease.
-  void add(double seconds, const std::string& name, const std::string& where);
-  void remove(double seconds, const std::string& name, const std::string& where);
-  void count(double seconds, double nodes, const std::string& where);
+  // These throw a UserError that begins with `location`. Times must not decrease.
+  void add(double seconds, const std::string& name, const std::string& location);
+  void remove(double seconds, const std::string& name, const std::string& location);
+  void count(double seconds, double nodes, const std::string& location);
   void end(double seconds);  // extends the trace to this time
   bool is_present(const std::string& name) const;
 
@@ -25,7 +25,7 @@ class TraceBuilder {
   AvailabilityTrace take(const std::string& form, const std::string& source);
 
  private:
-  void put(double seconds, bool is_add, int node, const std::string& where);
+  void append_event(double seconds, bool is_add, int node, const std::string& location);
 
   std::vector<NodeEvent> events_;
   std::map<std::string, int> numbers_;
@@ -35,7 +35,7 @@ class TraceBuilder {
 };
 
 // Parses a non-negative number of at most 1e15.
-double trace_number(std::string_view cell, const std::string& where, const char* field);
+double trace_number(std::string_view cell, const std::string& location, const char* field);
 
 // The JSON formats: one document, or one list per line.
 AvailabilityTrace parse_json_trace(std::string_view text, const std::string& source);

@@ -19,7 +19,7 @@ double not_negative(const JsonView& value) {
 AvailabilityTrace read_samples(const std::vector<JsonView>& samples, const std::string& source) {
   TraceBuilder builder;
   for (const JsonView& sample : samples)
-    builder.count(not_negative(sample.at("Time")), not_negative(sample.at("GPUs")), sample.where());
+    builder.count(not_negative(sample.at("Time")), not_negative(sample.at("GPUs")), sample.location());
   return builder.take("seconds, number of devices (JSON)", source);
 }
 
@@ -29,7 +29,7 @@ AvailabilityTrace read_durations(const std::vector<JsonView>& parts, const std::
   double now = 0;
   for (const JsonView& part : parts) {
     const double minutes = not_negative(part.at("time"));
-    if (minutes > 0) builder.count(now, not_negative(part.at("size")), part.where());
+    if (minutes > 0) builder.count(now, not_negative(part.at("size")), part.location());
     builder.end(now += minutes * 60);
   }
   return builder.take("minutes, number of devices (JSON)", source);
@@ -39,7 +39,7 @@ struct Fault {
   double seconds = 0;
   bool is_start = true;
   std::string node;
-  std::string where;
+  std::string location;
 };
 
 std::vector<Fault> faults_of(const std::vector<JsonView>& events) {
@@ -50,7 +50,7 @@ std::vector<Fault> faults_of(const std::vector<JsonView>& events) {
     if (kind.text() != "fault_start" && kind.text() != "fault_end")
       kind.refuse("\"fault_start\" or \"fault_end\"");
     faults.push_back({not_negative(event.at("event_time")) * kDay, kind.text() == "fault_start",
-                      event.at("node_id").text(), event.where()});
+                      event.at("node_id").text(), event.location()});
   }
   std::stable_sort(faults.begin(), faults.end(),
                    [](const Fault& a, const Fault& b) { return a.seconds < b.seconds; });
@@ -65,14 +65,15 @@ AvailabilityTrace read_faults(const std::vector<JsonView>& events, const std::st
   TraceBuilder builder;
   for (const Fault& fault : faults) {
     const auto [at, is_new] = open.try_emplace(fault.node, fault.is_start ? 0 : 1);
-    if (is_new && fault.is_start) builder.add(0, fault.node, fault.where);
+    if (is_new && fault.is_start) builder.add(0, fault.node, fault.location);
   }
   for (const Fault& fault : faults) {
     int& number = open[fault.node];
     number = std::max(0, number + (fault.is_start ? 1 : -1));
     if (number == 1 && fault.is_start && builder.is_present(fault.node))
-      builder.remove(fault.seconds, fault.node, fault.where);
-    if (number == 0 && !builder.is_present(fault.node)) builder.add(fault.seconds, fault.node, fault.where);
+      builder.remove(fault.seconds, fault.node, fault.location);
+    if (number == 0 && !builder.is_present(fault.node))
+      builder.add(fault.seconds, fault.node, fault.location);
     builder.end(fault.seconds);
   }
   return builder.take("faults of nodes, in days; nodes without faults are not listed (JSON)", source);
@@ -95,20 +96,20 @@ AvailabilityTrace parse_json_lines_trace(std::string_view text, const std::strin
   TraceBuilder builder;
   int number = 0;
   for (const std::string& line : split(text, '\n')) {
-    const std::string where = fmt::format("{}:{}", source, ++number);
+    const std::string location = fmt::format("{}:{}", source, ++number);
     if (trim(line).empty()) continue;
-    const Json document = parse_json(line, where);
-    const std::vector<JsonView> cells = JsonView(document, where).elements();
+    const Json document = parse_json(line, location);
+    const std::vector<JsonView> cells = JsonView(document, location).elements();
     if (cells.size() != 3)
-      throw UserError("{}: expected time, event and nodes, got {} elements", where, cells.size());
+      throw UserError("{}: expected time, event and nodes, got {} elements", location, cells.size());
     const double seconds = not_negative(cells[0]) / 1000;
     const std::string& event = cells[1].text();
     // A migration is an action of the trace's authors, not an event of the machines.
     if (event != "add" && event != "remove" && event != "no-op" && event != "migration")
       cells[1].refuse("\"add\", \"remove\", \"no-op\" or \"migration\"");
     for (const JsonView& node : cells[2].at("nodes").elements()) {
-      if (event == "add") builder.add(seconds, node.text(), where);
-      if (event == "remove") builder.remove(seconds, node.text(), where);
+      if (event == "add") builder.add(seconds, node.text(), location);
+      if (event == "remove") builder.remove(seconds, node.text(), location);
     }
     const auto duration = cells[2].find("duration");
     builder.end(seconds + (duration ? not_negative(*duration) / 1000 : 0));

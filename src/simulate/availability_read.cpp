@@ -10,31 +10,31 @@
 
 namespace optimus {
 
-void TraceBuilder::add(double seconds, const std::string& name, const std::string& where) {
+void TraceBuilder::add(double seconds, const std::string& name, const std::string& location) {
   constexpr int kMaxNodes = 1'000'000;
   const auto [at, is_new] = numbers_.try_emplace(name, static_cast<int>(numbers_.size()));
   if (is_new) is_present_.push_back(false);
-  if (numbers_.size() > kMaxNodes) throw UserError("{}: more than {} nodes", where, kMaxNodes);
+  if (numbers_.size() > kMaxNodes) throw UserError("{}: more than {} nodes", location, kMaxNodes);
   if (is_present_[static_cast<std::size_t>(at->second)])
-    throw UserError("{}: node {} is added twice", where, in_quotes(name));
-  put(seconds, true, at->second, where);
+    throw UserError("{}: node {} is added twice", location, in_quotes(name));
+  append_event(seconds, true, at->second, location);
 }
 
-void TraceBuilder::remove(double seconds, const std::string& name, const std::string& where) {
+void TraceBuilder::remove(double seconds, const std::string& name, const std::string& location) {
   if (!is_present(name))
-    throw UserError("{}: node {} is removed but was not present", where, in_quotes(name));
-  put(seconds, false, numbers_.find(name)->second, where);
+    throw UserError("{}: node {} is removed but was not present", location, in_quotes(name));
+  append_event(seconds, false, numbers_.find(name)->second, location);
 }
 
-void TraceBuilder::count(double seconds, double nodes, const std::string& where) {
+void TraceBuilder::count(double seconds, double nodes, const std::string& location) {
   constexpr double kMaxValue = 1e6, kMaxEvents = 3e6;
   if (!(nodes >= 0 && nodes <= kMaxValue))
-    throw UserError("{}: expected 0 to {:.0f} nodes, got {}", where, kMaxValue, nodes);
+    throw UserError("{}: expected 0 to {:.0f} nodes, got {}", location, kMaxValue, nodes);
   if (static_cast<double>(events_.size()) + nodes > kMaxEvents)
-    throw UserError("{}: more than {:.0f} nodes are added and removed", where, kMaxEvents);
-  const int wanted = static_cast<int>(nodes);
-  while (counted_ < wanted) add(seconds, std::to_string(counted_), where), ++counted_;
-  while (counted_ > wanted) --counted_, remove(seconds, std::to_string(counted_), where);
+    throw UserError("{}: more than {:.0f} nodes are added and removed", location, kMaxEvents);
+  const int num_nodes = static_cast<int>(nodes);
+  while (counted_ < num_nodes) add(seconds, std::to_string(counted_), location), ++counted_;
+  while (counted_ > num_nodes) --counted_, remove(seconds, std::to_string(counted_), location);
   latest_ = std::max(latest_, seconds);
   end(seconds);
 }
@@ -51,32 +51,34 @@ AvailabilityTrace TraceBuilder::take(const std::string& form, const std::string&
   return {std::move(events_), static_cast<int>(numbers_.size()), length_, form};
 }
 
-void TraceBuilder::put(double seconds, bool is_add, int node, const std::string& where) {
-  if (seconds < latest_) throw UserError("{}: time decreases: {} s after {} s", where, seconds, latest_);
+void TraceBuilder::append_event(double seconds, bool is_add, int node, const std::string& location) {
+  if (seconds < latest_) throw UserError("{}: time decreases: {} s after {} s", location, seconds, latest_);
   events_.push_back({seconds, is_add, node});
   is_present_[static_cast<std::size_t>(node)] = is_add;
   latest_ = seconds;
   end(seconds);
 }
 
-double trace_number(std::string_view cell, const std::string& where, const char* field) {
+double trace_number(std::string_view cell, const std::string& location, const char* field) {
   double value = 0;
   const auto [end, error] = std::from_chars(cell.data(), cell.data() + cell.size(), value);
   if (error != std::errc() || end != cell.data() + cell.size() || !std::isfinite(value) || value < 0 ||
       value > 1e15)
-    throw UserError("{}: {}: expected a non-negative number, got {}", where, field, in_quotes(cell));
+    throw UserError("{}: {}: expected a non-negative number, got {}", location, field, in_quotes(cell));
   return value;
 }
 
 namespace {
 
 // "2021-12-10", "13:07:45" -> seconds since a fixed day, without leap seconds.
-double clock_seconds(std::string_view date, std::string_view time, const std::string& where) {
+double clock_seconds(std::string_view date, std::string_view time, const std::string& location) {
   const std::vector<std::string> day = split(date, '-'), hour = split(time, ':');
   if (day.size() != 3 || hour.size() != 3)
-    throw UserError("{}: {} is not a date and time", where,
+    throw UserError("{}: {} is not a date and time", location,
                     in_quotes(std::string(date) + " " + std::string(time)));
-  const auto part = [&](const std::string& cell) { return trace_number(cell, where, "a part of the date"); };
+  const auto part = [&](const std::string& cell) {
+    return trace_number(cell, location, "a part of the date");
+  };
   const double month = part(day[1]), year = part(day[0]) - (month <= 2 ? 1 : 0);
   // Days since 1 March of year 0: months from March on have 30.6 days on average.
   const double days = std::floor(365.25 * year) - std::floor(year / 100) + std::floor(year / 400) +
@@ -85,7 +87,7 @@ double clock_seconds(std::string_view date, std::string_view time, const std::st
 }
 
 struct Line {
-  std::string where;
+  std::string location;
   std::vector<std::string> cells;
 };
 
@@ -93,9 +95,9 @@ std::vector<Line> lines_of(std::string_view text, const std::string& source) {
   std::vector<Line> lines;
   int number = 0;
   for (const std::string& line : split(text, '\n')) {
-    const std::string where = fmt::format("{}:{}", source, ++number);
+    const std::string location = fmt::format("{}:{}", source, ++number);
     if (trim(line).empty()) continue;
-    Line& added = lines.emplace_back(Line{where, {}});
+    Line& added = lines.emplace_back(Line{location, {}});
     for (const std::string& cell : split(trim(line), ',')) added.cells.emplace_back(trim(cell));
   }
   return lines;
@@ -117,13 +119,13 @@ AvailabilityTrace read_events(const std::vector<Line>& lines, const std::string&
 // treated as simultaneous.
 AvailabilityTrace read_clock(const std::vector<Line>& lines, const std::string& source) {
   TraceBuilder builder;
-  std::optional<double> began;
+  std::optional<double> begin_time;
   double latest = 0;
   for (const auto& [where, cells] : lines) {
     if (cells.size() != 3) throw UserError("{}: expected date,time,count, as in the preceding lines", where);
     const double seconds = clock_seconds(cells[0], cells[1], where);
-    if (!began) began = seconds;
-    latest = std::max(latest, seconds - *began);
+    if (!begin_time) begin_time = seconds;
+    latest = std::max(latest, seconds - *begin_time);
     builder.count(latest, trace_number(cells[2], where, "the number of nodes"), where);
   }
   return builder.take("date, time, number of nodes", source);
@@ -161,7 +163,7 @@ AvailabilityTrace read_counts(const std::vector<Line>& lines, const std::string&
   const double unit = has_point ? 3600 : is_step_function(counts) ? 1 : 1e-3;
   TraceBuilder builder;
   for (std::size_t i = 0; i < counts.size(); ++i)
-    builder.count(counts[i].time * unit, counts[i].nodes, lines[i].where);
+    builder.count(counts[i].time * unit, counts[i].nodes, lines[i].location);
   return builder.take(fmt::format("{}, number of nodes", has_point   ? "hours"
                                                          : unit == 1 ? "seconds"
                                                                      : "milliseconds"),
@@ -186,7 +188,7 @@ AvailabilityTrace parse_trace(std::string_view text, const std::string& source) 
   const bool is_minibatch_table = std::find(first.begin(), first.end(), "batch_time_norm") != first.end();
   throw UserError(
       "{}: {}; supported formats: milliseconds,add|remove,node; time,count; date,time,count; JSON",
-      lines.front().where,
+      lines.front().location,
       is_minibatch_table ? "a table of mini-batch times does not contain the availability of nodes"
                          : in_quotes(join(first, ","), 60) + " is not a line of a trace");
 }

@@ -18,18 +18,18 @@ class CsvReader {
   // Reads the next row; empty at the end of the text. Blank lines are skipped.
   std::vector<std::string> row() {
     std::vector<std::string> cells;
-    while (at_ < text_.size() && (text_[at_] == '\n' || text_[at_] == '\r')) skip_line_break();
-    if (at_ == text_.size()) return cells;
+    while (offset_ < text_.size() && (text_[offset_] == '\n' || text_[offset_] == '\r')) skip_line_break();
+    if (offset_ == text_.size()) return cells;
     row_line_ = line_;
     for (;;) {
-      cells.push_back(at_ < text_.size() && text_[at_] == '"' ? quoted() : plain());
+      cells.push_back(offset_ < text_.size() && text_[offset_] == '"' ? quoted() : plain());
       if (cells.size() > kMaxColumns)
         throw UserError("{}:{}: more than {} columns", source_, row_line_, kMaxColumns);
-      if (at_ < text_.size() && text_[at_] == ',') {
-        ++at_;
+      if (offset_ < text_.size() && text_[offset_] == ',') {
+        ++offset_;
         continue;
       }
-      if (at_ < text_.size()) skip_line_break();
+      if (offset_ < text_.size()) skip_line_break();
       return cells;
     }
   }
@@ -37,29 +37,29 @@ class CsvReader {
 
  private:
   void skip_line_break() {
-    if (text_[at_] == '\r' && at_ + 1 < text_.size() && text_[at_ + 1] == '\n') ++at_;
-    ++at_, ++line_;
+    if (text_[offset_] == '\r' && offset_ + 1 < text_.size() && text_[offset_ + 1] == '\n') ++offset_;
+    ++offset_, ++line_;
   }
   std::string plain() {
-    const std::size_t end = std::min(text_.find_first_of(",\r\n", at_), text_.size());
-    const std::string_view cell = text_.substr(at_, end - at_);
-    at_ = end;
+    const std::size_t end = std::min(text_.find_first_of(",\r\n", offset_), text_.size());
+    const std::string_view cell = text_.substr(offset_, end - offset_);
+    offset_ = end;
     return std::string(trim(cell));
   }
   std::string quoted() {
     std::string cell;
     const int begin = line_;
-    for (++at_; at_ < text_.size(); ++at_) {
-      if (text_[at_] == '"' && at_ + 1 < text_.size() && text_[at_ + 1] == '"')
-        cell += text_[at_++];
-      else if (text_[at_] == '"')
+    for (++offset_; offset_ < text_.size(); ++offset_) {
+      if (text_[offset_] == '"' && offset_ + 1 < text_.size() && text_[offset_ + 1] == '"')
+        cell += text_[offset_++];
+      else if (text_[offset_] == '"')
         break;
       else
-        line_ += text_[at_] == '\n', cell += text_[at_];
+        line_ += text_[offset_] == '\n', cell += text_[offset_];
     }
-    if (at_ == text_.size()) throw UserError("{}:{}: unclosed quote", source_, begin);
-    ++at_;
-    if (at_ < text_.size() && text_.substr(at_, 1).find_first_of(",\r\n") == std::string_view::npos)
+    if (offset_ == text_.size()) throw UserError("{}:{}: unclosed quote", source_, begin);
+    ++offset_;
+    if (offset_ < text_.size() && text_.substr(offset_, 1).find_first_of(",\r\n") == std::string_view::npos)
       throw UserError("{}:{}: text after a closing quote; expected a comma or the end of the line", source_,
                       line_);
     return cell;
@@ -67,7 +67,7 @@ class CsvReader {
 
   std::string_view text_;
   const std::string& source_;
-  std::size_t at_ = 0;
+  std::size_t offset_ = 0;
   int line_ = 1, row_line_ = 1;
 };
 

@@ -28,18 +28,18 @@ class Fitter {
   }
 
   Constants run() {
-    double best = cost(x_), damping = 1e-3;
+    double best_cost = cost(x_), damping = 1e-3;
     for (int step = 0; step < options_.steps; ++step) {
       const auto [hessian, gradient] = normal_equations();
       bool is_better = false;
       for (int attempt = 0; attempt < 6 && !is_better; ++attempt) {
-        const std::vector<double> next = moved(hessian, gradient, damping);
-        const double now = cost(next);
-        is_better = now < best;
+        const std::vector<double> candidate = moved(hessian, gradient, damping);
+        const double now = cost(candidate);
+        is_better = now < best_cost;
         if (is_better) {
-          const double gain = best - now;
-          best = now, x_ = next, damping = std::max(1e-6, damping / 4);
-          if (gain < 1e-5 * best) return constants(x_);
+          const double gain = best_cost - now;
+          best_cost = now, x_ = candidate, damping = std::max(1e-6, damping / 4);
+          if (gain < 1e-5 * best_cost) return constants(x_);
         } else {
           damping *= 8;
         }
@@ -56,18 +56,18 @@ class Fitter {
     Constants result = start_;
     for (std::size_t j = 0; j < coordinates_.size(); ++j) {
       const ConstantRow& row = *coordinates_[j].row;
-      result.*row.member = std::clamp(coordinates_[j].prior * std::exp(x[j]), row.low, row.high);
+      result.*row.member = std::clamp(coordinates_[j].prior * std::exp(x[j]), row.min_value, row.max_value);
     }
     return result;
   }
 
   // Two threads compute one half each, because there are many similar rows.
   Vector residuals(const Vector& x) const {
-    const Constants now = constants(x);
+    const Constants fitted_constants = constants(x);
     Vector result(problem_.measured.size());
     const auto fill = [&](std::size_t begin) {
       for (std::size_t i = begin; i < result.size(); i += 2)
-        result[i] = std::log(problem_.predict(i, now) / problem_.measured[i]);
+        result[i] = std::log(problem_.predict(i, fitted_constants) / problem_.measured[i]);
     };
     std::thread other(fill, 1);
     fill(0);
@@ -123,17 +123,18 @@ class Fitter {
         for (std::size_t k = j; k < n; ++k) a[i][k] -= factor * a[j][k];
         b[i] -= factor * b[j];
       }
-    Vector next = x_;
+    Vector candidate = x_;
     for (std::size_t j = n; j-- > 0;) {
       for (std::size_t k = j + 1; k < n; ++k) b[j] -= a[j][k] * b[k];
       b[j] /= a[j][j];
     }
     for (std::size_t j = 0; j < n; ++j) {
       const ConstantRow& row = *coordinates_[j].row;
-      next[j] = std::clamp(x_[j] - std::clamp(b[j], -0.5, 0.5), std::log(row.low / coordinates_[j].prior),
-                           std::log(row.high / coordinates_[j].prior));
+      candidate[j] =
+          std::clamp(x_[j] - std::clamp(b[j], -0.5, 0.5), std::log(row.min_value / coordinates_[j].prior),
+                     std::log(row.max_value / coordinates_[j].prior));
     }
-    return next;
+    return candidate;
   }
 
   const FitProblem& problem_;

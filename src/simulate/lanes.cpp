@@ -61,7 +61,7 @@ class LaneRunner {
     }
     if (is_compute) add_wait(cause, start - free);
     end_seconds_[i] = free = start + seconds_[i];
-    last_ = std::max(last_, end_seconds_[i]);
+    last_end_ = std::max(last_end_, end_seconds_[i]);
     if (is_recorded_)
       taken_instructions_.push_back({static_cast<int>(i), start - begin_, end_seconds_[i] - begin_});
     if (is_compute)
@@ -83,23 +83,23 @@ class LaneRunner {
     free_[0] += slowed;
     const SlotTime slot{free_[0] - begin_, split_};
     begin_ = free_[0], split_ = {}, concurrent_communication_ = 0;
-    last_ = std::max(last_, free_[0]);
+    last_end_ = std::max(last_end_, free_[0]);
     return slot;
   }
 
   // The time until all lanes are idle and all deferred instructions are complete.
   SlotTime take_remainder(bool counts_as_data) {
-    last_ = std::max(last_, free_[0]);
+    last_end_ = std::max(last_end_, free_[0]);
     for (const int i : std::exchange(deferred_instructions_, {})) {
       const double seconds = seconds_[static_cast<std::size_t>(i)];
-      if (is_recorded_) taken_instructions_.push_back({i, last_ - begin_, last_ + seconds - begin_});
-      last_ += seconds;
+      if (is_recorded_) taken_instructions_.push_back({i, last_end_ - begin_, last_end_ + seconds - begin_});
+      last_end_ += seconds;
     }
-    for (double& free : free_) free = last_;
-    const double rest = last_ - begin_ - split_.total();
-    (counts_as_data ? split_.data : split_.host) += std::max(0.0, rest);
-    const SlotTime slot{last_ - begin_, split_};
-    begin_ = last_, split_ = {}, concurrent_communication_ = 0;
+    for (double& free : free_) free = last_end_;
+    const double remainder = last_end_ - begin_ - split_.total();
+    (counts_as_data ? split_.data : split_.host) += std::max(0.0, remainder);
+    const SlotTime slot{last_end_ - begin_, split_};
+    begin_ = last_end_, split_ = {}, concurrent_communication_ = 0;
     return slot;
   }
 
@@ -115,12 +115,12 @@ class LaneRunner {
     else
       split_.data += seconds;
   }
-  void add_work(const Instruction& at, double seconds) {
-    if (at.op == Op::optimizer)
+  void add_work(const Instruction& instruction, double seconds) {
+    if (instruction.op == Op::optimizer)
       split_.optimizer += seconds;
-    else if (at.lane == Lane::tensor)
+    else if (instruction.lane == Lane::tensor)
       split_.tensor += seconds;
-    else if (at.lane == Lane::compute)
+    else if (instruction.lane == Lane::compute)
       split_.compute += seconds;
     else
       split_.data += seconds;
@@ -133,7 +133,7 @@ class LaneRunner {
   std::vector<double> end_seconds_;
   std::array<bool, kLanes> is_overlapped_{};
   std::array<double, kLanes> free_{};
-  double begin_ = 0, last_ = 0, tensor_end_ = 0, concurrent_communication_ = 0;
+  double begin_ = 0, last_end_ = 0, tensor_end_ = 0, concurrent_communication_ = 0;
   std::vector<int> deferred_instructions_;  // without overlap: they run after the last slot
   std::vector<InstructionTime> taken_instructions_;
   TimeSplit split_;
@@ -146,22 +146,22 @@ void add_host(SlotTime& slot, double seconds) { slot.seconds += seconds, slot.sp
 void store_slot_time(StageTimes& times, const Slot& slot, int last_microbatch, const SlotTime& time) {
   const auto chunk = static_cast<std::size_t>(slot.chunk);
   const bool is_first = slot.microbatch == 0, is_last = slot.microbatch == last_microbatch;
-  const auto put = [&](std::vector<SlotTime>& list, bool matches) {
+  const auto append_time = [&](std::vector<SlotTime>& list, bool matches) {
     if (matches) list[chunk] = time;
   };
   switch (slot.work) {
     case Work::forward:
-      put(times.first_forward, is_first), put(times.forward, is_last);
+      append_time(times.first_forward, is_first), append_time(times.forward, is_last);
       break;
     case Work::backward:
     case Work::backward_input:
-      put(times.backward, is_first), put(times.last_backward, is_last);
+      append_time(times.backward, is_first), append_time(times.last_backward, is_last);
       break;
     case Work::backward_weight:
-      put(times.weight, is_first), put(times.last_weight, is_last);
+      append_time(times.weight, is_first), append_time(times.last_weight, is_last);
       break;
     case Work::update:
-      put(times.weight, is_first), put(times.last_weight, is_last);
+      append_time(times.weight, is_first), append_time(times.last_weight, is_last);
       break;
   }
 }
@@ -187,8 +187,8 @@ LaneRun run_all(const PricedProgram& priced, const Order& order, const Software&
   std::size_t i = 0;
   const std::size_t num = program.instructions.size();
   while (i < num && program.instructions[i].slot < 0) lanes.run(i++);
-  times.before = lanes.take_remainder(false);
-  result.trace.before = lanes.take_instructions();
+  times.before_first_slot = lanes.take_remainder(false);
+  result.trace.before_first_slot = lanes.take_instructions();
   const double host = priced.is_measured() ? 0 : constants.slot_seconds * constants.host_residual;
   for (int slot = 0; slot < std::ssize(order); ++slot) {
     while (i < num && program.instructions[i].slot == slot) lanes.run(i++);

@@ -31,9 +31,9 @@ struct SlotTime {
 struct StageTimes {
   // [chunk]. The last backward overlaps with the reduction of gradients.
   std::vector<SlotTime> first_forward, forward, backward, last_backward, weight, last_weight;
-  SlotTime before;       // host work before the first slot
-  SlotTime before_gate;  // reductions that the last backward does not hide
-  SlotTime after_gate;   // update, and the gather of updated weights unless the next step hides it
+  SlotTime before_first_slot;  // host work before the first slot
+  SlotTime before_gate;        // reductions that the last backward does not hide
+  SlotTime after_gate;         // update, and the gather of updated weights unless the next step hides it
 };
 
 // `order`: the slots of the program (schedule/order.h).
@@ -43,7 +43,7 @@ StageTimes run_lanes(const PricedProgram& program, const Order& order, const Sof
 // Every instruction of the same run, in seconds from the start of its slot (or of the part before the first
 // slot, before the gate, or after the gate).
 struct LaneTrace {
-  std::vector<InstructionTime> before, before_gate, after_gate;
+  std::vector<InstructionTime> before_first_slot, before_gate, after_gate;
   std::vector<std::vector<InstructionTime>> slots;
 };
 LaneTrace trace_lanes(const PricedProgram& program, const Order& order, const Software& software,

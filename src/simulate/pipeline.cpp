@@ -24,7 +24,7 @@ class PipelineRunner {
         sizes_(sizes),
         messages_(messages),
         stores_slots_(stores_slots),
-        next_(stages.size()),
+        next_slot_(stages.size()),
         free_(stages.size()) {
     num_chunks_ = stages.front().times->forward.size();
     const std::vector<double> empty(num_chunks_ * sizes.size(), kNotYet);
@@ -32,8 +32,8 @@ class PipelineRunner {
     counts_.assign(stages.size(), std::vector<double>(kKinds * num_chunks_));
     for (std::size_t s = 0; s < stages.size(); ++s) {
       if (stores_slots) result_.slots.emplace_back(stages[s].order->size());
-      result_.splits.push_back(stages[s].times->before.split);
-      free_[s] = stages[s].times->before.seconds;
+      result_.splits.push_back(stages[s].times->before_first_slot.split);
+      free_[s] = stages[s].times->before_first_slot.seconds;
     }
   }
 
@@ -47,7 +47,7 @@ class PipelineRunner {
       for (std::size_t s = stages_.size(); s-- > 0;) is_moving |= advance(s);
     }
     for (std::size_t s = 0; s < stages_.size(); ++s)
-      ensure(next_[s] == stages_[s].order->size(), "stage {} is blocked at slot {}", s, next_[s]);
+      ensure(next_slot_[s] == stages_[s].order->size(), "stage {} is blocked at slot {}", s, next_slot_[s]);
     for (std::size_t s = 0; s < stages_.size(); ++s) add_splits(s);
     result_.stage_ends = free_;
     return std::move(result_);
@@ -56,12 +56,12 @@ class PipelineRunner {
  private:
   bool advance(std::size_t s) {
     bool has_moved = false;
-    while (next_[s] < stages_[s].order->size()) {
-      const Slot& slot = (*stages_[s].order)[next_[s]];
+    while (next_slot_[s] < stages_[s].order->size()) {
+      const Slot& slot = (*stages_[s].order)[next_slot_[s]];
       const Arrival ready = arrival_of(s, slot);
-      if (ready.there == kNotYet) break;
+      if (ready.arrival == kNotYet) break;
       schedule_slot(s, slot, ready);
-      ++next_[s];
+      ++next_slot_[s];
       has_moved = true;
     }
     return has_moved;
@@ -74,7 +74,7 @@ class PipelineRunner {
   // The input of a slot from another stage: when it was ready there, duration of the message, and when it
   // arrives.
   struct Arrival {
-    double sent = 0, seconds = 0, there = 0;
+    double sent = 0, seconds = 0, arrival = 0;
   };
   Arrival arrival_of(std::size_t s, const Slot& slot) const {
     const std::size_t last = stages_.size() - 1;
@@ -126,23 +126,23 @@ class PipelineRunner {
           result_.splits[s] += list_of(*stages_[s].times, static_cast<Kind>(kind))[chunk].split * times;
   }
 
-  void schedule_slot(std::size_t s, const Slot& slot, const Arrival& ready) {
+  void schedule_slot(std::size_t s, const Slot& slot, const Arrival& arrival) {
     const Kind kind = kind_of(slot);
     const auto chunk = static_cast<std::size_t>(slot.chunk);
     const SlotTime& time = list_of(*stages_[s].times, kind)[chunk];
     const double size = sizes_[static_cast<std::size_t>(slot.microbatch)];
     counts_[s][static_cast<std::size_t>(kind) * num_chunks_ + chunk] += size;
     TimeSplit& split = result_.splits[s];
-    double start = std::max(free_[s], ready.there);
-    if (messages_ == StageMessaging::sequential && ready.seconds > 0) {
+    double start = std::max(free_[s], arrival.arrival);
+    if (messages_ == StageMessaging::sequential && arrival.seconds > 0) {
       // The message starts when both sides have reached it.
-      start = std::max(free_[s], ready.sent) + ready.seconds;
-      split.pipeline += std::min(ready.seconds, start - free_[s]);
-      split.bubble -= std::min(ready.seconds, start - free_[s]);
+      start = std::max(free_[s], arrival.sent) + arrival.seconds;
+      split.pipeline += std::min(arrival.seconds, start - free_[s]);
+      split.bubble -= std::min(arrival.seconds, start - free_[s]);
     }
     split.bubble += start - free_[s];
     const double end = start + time.seconds * size;
-    if (stores_slots_) result_.slots[s][next_[s]] = {start, end};
+    if (stores_slots_) result_.slots[s][next_slot_[s]] = {start, end};
     free_[s] = end;
     double sent = 0;
     if (slot.work == Work::forward) {
@@ -162,7 +162,7 @@ class PipelineRunner {
   const StageMessaging messages_;
   const bool stores_slots_;
   std::size_t num_chunks_ = 1;
-  std::vector<std::size_t> next_;
+  std::vector<std::size_t> next_slot_;
   std::vector<double> free_;
   ResultTimes result_times_;
   std::vector<std::vector<double>>

@@ -17,12 +17,12 @@ std::vector<double> step_seconds_of(std::string_view metrics, const std::string&
   while (!metrics.empty()) {
     const std::size_t end = metrics.find('\n');
     if (end == std::string_view::npos) break;  // an incomplete line: the writer is active or was killed
-    const std::string where = fmt::format("{} line {}", source, ++number);
+    const std::string location = fmt::format("{} line {}", source, ++number);
     const std::string_view line = metrics.substr(0, end);
     metrics.remove_prefix(end + 1);
     if (trim(line).empty()) continue;
-    const Json document = parse_json(line, where);
-    const JsonView step(document, where);
+    const Json document = parse_json(line, location);
+    const JsonView step(document, location);
     if (const std::int64_t now = step.integer_or("epoch", 0); now != epoch) seconds.clear(), epoch = now;
     const JsonView time = step.at("seconds");
     if (!(time.number() > 0 && time.number() < 1e9)) time.refuse("a number above 0");
@@ -66,8 +66,8 @@ std::string text(const Refit& refit) {
   };
   for (const Refit::Row& row : refit.rows)
     rows.row({row.name, std::to_string(row.num_steps), fmt::format("{:.4f}", row.measured),
-              fmt::format("{:.4f}", row.before), error(row.before, row.measured),
-              fmt::format("{:.4f}", row.after), error(row.after, row.measured)});
+              fmt::format("{:.4f}", row.predicted_before), error(row.predicted_before, row.measured),
+              fmt::format("{:.4f}", row.predicted_after), error(row.predicted_after, row.measured)});
   std::string result = rows.text() + "\n";
   for (const ConstantRow& row : constant_rows())
     if (std::find(refit.fitted.begin(), refit.fitted.end(), row.name) != refit.fitted.end())
@@ -86,8 +86,8 @@ OrderedJson to_json(const Refit& refit) {
     json["runs"].push_back({{"run", row.name},
                             {"steps", row.num_steps},
                             {"measured_seconds", row.measured},
-                            {"predicted_seconds_before", row.before},
-                            {"predicted_seconds", row.after}});
+                            {"predicted_seconds_before", row.predicted_before},
+                            {"predicted_seconds", row.predicted_after}});
   return json;
 }
 

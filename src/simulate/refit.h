@@ -32,7 +32,7 @@ struct Refit {
   struct Row {
     std::string name;
     // seconds: measured, predicted with `start`, predicted with the refit
-    double measured = 0, before = 0, after = 0;
+    double measured = 0, predicted_before = 0, predicted_after = 0;
     int num_steps = 0;
   };
   Constants constants;

@@ -140,12 +140,13 @@ std::string perfetto_text(const StepPrediction& step, const std::vector<TracedIn
     }
   }
   std::set<std::pair<std::size_t, std::size_t>> named;
-  for (const TracedInstruction& one : instructions) {
-    const auto p = static_cast<std::size_t>(one.pipeline), stage = static_cast<std::size_t>(one.stage);
-    const std::size_t track = stage * kTracks + 1 + static_cast<std::size_t>(one.lane);
+  for (const TracedInstruction& instruction : instructions) {
+    const auto p = static_cast<std::size_t>(instruction.pipeline),
+               stage = static_cast<std::size_t>(instruction.stage);
+    const std::size_t track = stage * kTracks + 1 + static_cast<std::size_t>(instruction.lane);
     if (named.insert({p, track}).second)
-      trace.name_track(p, track, fmt::format("stage {} {}", stage, text(one.lane)));
-    trace.span(one.name, p, track, one.start, one.end);
+      trace.name_track(p, track, fmt::format("stage {} {}", stage, text(instruction.lane)));
+    trace.span(instruction.name, p, track, instruction.start, instruction.end);
   }
   return trace.text();
 }

@@ -63,16 +63,17 @@ class RowReader {
 // A number of heads that divides the hidden size, with head width near 128: a multiple of 32 if possible,
 // otherwise of tp.
 std::int64_t guess_num_heads(std::int64_t hidden, std::int64_t tp) {
-  std::int64_t best = 0;
+  std::int64_t best_num_heads = 0;
   for (const std::int64_t multiple : {std::int64_t{32}, tp})
-    for (std::int64_t width = 64; width <= 256 && (multiple == 32 || best == 0); ++width) {
+    for (std::int64_t width = 64; width <= 256 && (multiple == 32 || best_num_heads == 0); ++width) {
       const std::int64_t heads = hidden / width;
       if (hidden % width != 0 || heads % multiple != 0) continue;
-      if (best == 0 || std::abs(width - 128) < std::abs(hidden / best - 128)) best = heads;
+      if (best_num_heads == 0 || std::abs(width - 128) < std::abs(hidden / best_num_heads - 128))
+        best_num_heads = heads;
     }
-  if (best == 0)
+  if (best_num_heads == 0)
     throw UserError("heads is missing, and no common number fits hidden {} and tp {}", hidden, tp);
-  return best;
+  return best_num_heads;
 }
 
 ModelSpec model_of(RowReader& row, std::int64_t tp, const Software& software, bool is_mixture) {
@@ -115,8 +116,8 @@ ModelSpec model_of(RowReader& row, std::int64_t tp, const Software& software, bo
     const double per_layer = static_cast<double>(model.hidden) *
                              (2.0 * static_cast<double>(model.query_width() + model.kv_width()) +
                               (model.is_gated ? 3.0 : 2.0) * static_cast<double>(model.ffn));
-    const double rest = *parameters * 1e9 - static_cast<double>(model.vocab * model.hidden);
-    model.layers = std::max<std::int64_t>(1, std::llround(rest / per_layer));
+    const double remainder = *parameters * 1e9 - static_cast<double>(model.vocab * model.hidden);
+    model.layers = std::max<std::int64_t>(1, std::llround(remainder / per_layer));
     row.filled("layers", std::to_string(model.layers));
   }
   if (model.layers > 10'000) throw UserError("layers: expected at most 10000, got {}", model.layers);
@@ -214,7 +215,7 @@ void distribute_all_blocks(Plan& plan) {
     for (int s = 0; s < num_stages; ++s) {
       BlockRun& run = stages[static_cast<std::size_t>(s)].chunks[static_cast<std::size_t>(c)].runs.front();
       const Span& span = spans[static_cast<std::size_t>(c * num_stages + s)];
-      run.first = static_cast<int>(span.begin), run.count = static_cast<int>(span.size());
+      run.first_block = static_cast<int>(span.begin), run.count = static_cast<int>(span.size());
     }
 }
 
@@ -224,9 +225,9 @@ Plan plan_of(RowReader& row, const ModelSpec& model, const Split& split, const S
   if (const auto given = row.count("seq_len")) {
     sequence_length = *given;
   } else {
-    const std::optional<ModelSpec> known = model_by_name(lower(row.text("model_name")));
-    if (!known) throw UserError("seq_len is missing");
-    sequence_length = known->max_positions;
+    const std::optional<ModelSpec> named_model = model_by_name(lower(row.text("model_name")));
+    if (!named_model) throw UserError("seq_len is missing");
+    sequence_length = named_model->max_positions;
     row.filled("seq_len", std::to_string(sequence_length));
   }
   if (sequence_length > 100'000'000)

@@ -26,7 +26,7 @@ struct ShapeRow {
 constexpr ShapeRow kShapes[] = {{26, "opt-350m", 24, 1024, 16, 4096, 50272},
                                 {34, "gpt-neo-2.7b", 32, 2560, 20, 10240, 50257}};
 
-ModelSpec model_with(int blocks, const JsonView& where) {
+ModelSpec model_with(int blocks, const JsonView& view) {
   for (const ShapeRow& row : kShapes) {
     if (row.blocks != blocks) continue;
     ModelSpec model = *find_preset("gpt3-350m");
@@ -35,7 +35,7 @@ ModelSpec model_with(int blocks, const JsonView& where) {
     model.ffn = row.ffn, model.vocab = row.vocab;
     return model;
   }
-  where.refuse("layers of OPT-350M (26) or GPT-Neo 2.7B (34)");
+  view.refuse("layers of OPT-350M (26) or GPT-Neo 2.7B (34)");
 }
 
 struct SailorCard {
@@ -126,9 +126,9 @@ class PlanFileReader {
     plan.batch = file.at("gbs").integer(1, 10'000'000);
     const Stage& stage = plan.pipelines.front().stages.front();
     const std::int64_t sequences = size * data_parallel(stage, stage.chunks[0].runs[0].strategy);
-    std::int64_t left = plan.batch;
-    for (; left > 0; left -= std::min(left, sequences))
-      plan.pipelines.front().microbatches.push_back(static_cast<int>(std::min(left, sequences)));
+    std::int64_t remaining = plan.batch;
+    for (; remaining > 0; remaining -= std::min(remaining, sequences))
+      plan.pipelines.front().microbatches.push_back(static_cast<int>(std::min(remaining, sequences)));
   }
 
   RunCase& run_;

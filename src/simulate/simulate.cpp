@@ -42,8 +42,8 @@ Stage pattern_of(const Stage& stage, bool is_custom) {
   pattern.chunks = stage.chunks;
   if (is_custom) return pattern;  // every block is its own pattern
   for (Chunk& chunk : pattern.chunks) {
-    const int first = chunk.first();
-    for (BlockRun& run : chunk.runs) run.first -= first;
+    const int first = chunk.first_block();
+    for (BlockRun& run : chunk.runs) run.first_block -= first;
   }
   return pattern;
 }
@@ -52,7 +52,8 @@ std::vector<int> block_patterns_of(const Stage& stage, const ModelSpec& model) {
   std::vector<int> patterns;
   if (!model.is_mixture()) return patterns;
   for (const Chunk& chunk : stage.chunks)
-    for (int block = chunk.first(); block < chunk.end(); ++block) patterns.push_back(pattern(model, block));
+    for (int block = chunk.first_block(); block < chunk.end_block(); ++block)
+      patterns.push_back(pattern(model, block));
   return patterns;
 }
 
@@ -113,103 +114,106 @@ StepSimulator::StepSimulator(const Setup& setup)
 void StepSimulator::add_pipeline(int number) {
   const Pipeline& pipeline = setup_.plan.pipelines[static_cast<std::size_t>(number)];
   const int num_stages = static_cast<int>(pipeline.stages.size());
-  SimulatedPipeline seen;
+  SimulatedPipeline simulated_pipeline;
   // A replica with one sequence less waits for the others.
   const Stage& first_stage = pipeline.stages.front();
   const int dp = data_parallel(first_stage, first_stage.chunks.front().runs.front().strategy);
   const auto share = [&](int size) { return static_cast<double>((size + dp - 1) / dp); };
   for (const int size : pipeline.microbatches)
-    seen.sizes.push_back(share(size) / share(pipeline.microbatches.front()));
+    simulated_pipeline.sizes.push_back(share(size) / share(pipeline.microbatches.front()));
   const auto first_of = [&](int stage) {
     return setup_.map[VirtualDevice{pipeline.stages[static_cast<std::size_t>(stage)].devices.front()}];
   };
   for (int s = 0; s < num_stages; ++s) {
-    seen.classes.push_back(class_of(number, s));
-    seen.orders.push_back(
+    simulated_pipeline.classes.push_back(class_of(number, s));
+    simulated_pipeline.orders.push_back(
         order_of(setup_.plan.schedule, {s, num_stages, static_cast<int>(pipeline.microbatches.size()),
                                         static_cast<int>(pipeline.stages.front().chunks.size())}));
-    seen.next.push_back(setup_.cluster.link(first_of(s), first_of((s + 1) % num_stages)));
-    seen.previous.push_back(setup_.cluster.link(first_of(s), first_of((s + num_stages - 1) % num_stages)));
+    simulated_pipeline.next_links.push_back(setup_.cluster.link(first_of(s), first_of((s + 1) % num_stages)));
+    simulated_pipeline.previous_links.push_back(
+        setup_.cluster.link(first_of(s), first_of((s + num_stages - 1) % num_stages)));
   }
-  pipelines_.push_back(std::move(seen));
+  pipelines_.push_back(std::move(simulated_pipeline));
 }
 
 int StepSimulator::class_of(int pipeline_number, int stage_number) {
   const Pipeline& pipeline = short_plan_.pipelines[static_cast<std::size_t>(pipeline_number)];
   const Stage& stage = pipeline.stages[static_cast<std::size_t>(stage_number)];
   const Device first = setup_.map[VirtualDevice{stage.devices.front()}];
-  StageClass wanted;
-  wanted.pattern = pattern_of(stage, setup_.model.is_custom());
-  wanted.block_patterns = block_patterns_of(stage, setup_.model);
-  wanted.has_first = stage.chunks.front().first() == 0;
-  wanted.has_last = stage.chunks.back().end() == setup_.plan.num_blocks;
-  wanted.device = slowest_of(stage, setup_.cluster, setup_.map, setup_.format.format);
-  wanted.place_in_domain = first.value % setup_.cluster.group_of(first).devices_per_domain;
-  wanted.width = static_cast<int>(stage.devices.size());
-  wanted.types = types_of(stage, setup_.cluster, setup_.map);
-  if (wanted.types.size() > 1) wanted.device = first;  // each type is simulated
-  wanted.pipeline = pipeline_number;
+  StageClass stage_class;
+  stage_class.pattern = pattern_of(stage, setup_.model.is_custom());
+  stage_class.block_patterns = block_patterns_of(stage, setup_.model);
+  stage_class.has_first = stage.chunks.front().first_block() == 0;
+  stage_class.has_last = stage.chunks.back().end_block() == setup_.plan.num_blocks;
+  stage_class.device = slowest_of(stage, setup_.cluster, setup_.map, setup_.format.format);
+  stage_class.place_in_domain = first.value % setup_.cluster.group_of(first).devices_per_domain;
+  stage_class.width = static_cast<int>(stage.devices.size());
+  stage_class.types = types_of(stage, setup_.cluster, setup_.map);
+  if (stage_class.types.size() > 1) stage_class.device = first;  // each type is simulated
+  stage_class.pipeline = pipeline_number;
   const auto is_alike = [&](const StageClass& existing) {
     const Cluster& cluster = setup_.cluster;
-    return existing.has_first == wanted.has_first && existing.has_last == wanted.has_last &&
-           existing.width == wanted.width && existing.place_in_domain == wanted.place_in_domain &&
-           existing.pipeline == wanted.pipeline &&
-           &cluster.group_of(existing.device) == &cluster.group_of(wanted.device) &&
-           cluster.speed_of(existing.device) == cluster.speed_of(wanted.device) &&
-           existing.types == wanted.types && existing.block_patterns == wanted.block_patterns &&
-           existing.pattern == wanted.pattern;
+    return existing.has_first == stage_class.has_first && existing.has_last == stage_class.has_last &&
+           existing.width == stage_class.width && existing.place_in_domain == stage_class.place_in_domain &&
+           existing.pipeline == stage_class.pipeline &&
+           &cluster.group_of(existing.device) == &cluster.group_of(stage_class.device) &&
+           cluster.speed_of(existing.device) == cluster.speed_of(stage_class.device) &&
+           existing.types == stage_class.types && existing.block_patterns == stage_class.block_patterns &&
+           existing.pattern == stage_class.pattern;
   };
   const auto found = std::find_if(classes_.begin(), classes_.end(), is_alike);
   if (found != classes_.end()) return static_cast<int>(found - classes_.begin());
-  for (const Chunk& chunk : stage.chunks) wanted.first_blocks.push_back(chunk.first());
-  wanted.order = order_of(setup_.plan.schedule, {stage_number, static_cast<int>(pipeline.stages.size()),
-                                                 static_cast<int>(pipeline.microbatches.size()),
-                                                 static_cast<int>(stage.chunks.size())});
+  for (const Chunk& chunk : stage.chunks) stage_class.first_blocks.push_back(chunk.first_block());
+  stage_class.order = order_of(setup_.plan.schedule, {stage_number, static_cast<int>(pipeline.stages.size()),
+                                                      static_cast<int>(pipeline.microbatches.size()),
+                                                      static_cast<int>(stage.chunks.size())});
   const Setup setup{short_plan_, setup_.model, setup_.cluster, setup_.map, setup_.software, setup_.format};
-  wanted.program = std::make_unique<PricedProgram>(
+  stage_class.program = std::make_unique<PricedProgram>(
       setup, *model_work_, compile_without_buffers(short_plan_, setup_.model, stage.devices.front()),
-      wanted.device);
+      stage_class.device);
   // With replicas on other types of nodes, the slowest one determines the speed.
   std::set<int> types;
   for (const int device : stage.devices) {
-    if (wanted.types.size() == 1) break;
+    if (stage_class.types.size() == 1) break;
     const Device physical = setup_.map[VirtualDevice{device}];
     if (types.insert(setup_.cluster.group_of(physical).type).second && types.size() > 1)
-      wanted.others.push_back(std::make_unique<PricedProgram>(
+      stage_class.other_programs.push_back(std::make_unique<PricedProgram>(
           setup, *model_work_, compile_without_buffers(short_plan_, setup_.model, device), physical));
   }
   const LayerStrategy& ends = stage.chunks.front().runs.front().strategy;
   const double copies = setup_.software.scatters_messages || ends.sequence_parallel ? 1 : ends.tp;
-  wanted.forward_bytes = sent_bytes(wanted.program->program(), false) * copies;
-  wanted.backward_bytes = sent_bytes(wanted.program->program(), true) * copies;
-  classes_.push_back(std::move(wanted));
+  stage_class.forward_bytes = sent_bytes(stage_class.program->program(), false) * copies;
+  stage_class.backward_bytes = sent_bytes(stage_class.program->program(), true) * copies;
+  classes_.push_back(std::move(stage_class));
   return static_cast<int>(classes_.size()) - 1;
 }
 
 StepTimes StepSimulator::time(const Constants& constants, bool stores_slots) const {
   StepTimes step;
-  for (const StageClass& one : classes_) {
-    StageTimes times = run_lanes(*one.program, one.order, setup_.software, constants);
-    for (const auto& other : one.others)
-      if (StageTimes its = run_lanes(*other, one.order, setup_.software, constants);
+  for (const StageClass& stage_class : classes_) {
+    StageTimes times = run_lanes(*stage_class.program, stage_class.order, setup_.software, constants);
+    for (const auto& other : stage_class.other_programs)
+      if (StageTimes its = run_lanes(*other, stage_class.order, setup_.software, constants);
           work_in(its) > work_in(times))
         times = std::move(its);
     step.stages.push_back(std::move(times));
   }
   const LinkCost links(constants);
-  for (const SimulatedPipeline& seen : pipelines_) {
+  for (const SimulatedPipeline& simulated_pipeline : pipelines_) {
     std::vector<PipelineStage> stages;
-    for (std::size_t s = 0; s < seen.classes.size(); ++s) {
-      const auto c = static_cast<std::size_t>(seen.classes[s]);
-      stages.push_back({&step.stages[c], &seen.orders[s],
-                        links.message(seen.next[s], classes_[c].forward_bytes),
-                        links.message(seen.previous[s], classes_[c].backward_bytes)});
+    for (std::size_t s = 0; s < simulated_pipeline.classes.size(); ++s) {
+      const auto c = static_cast<std::size_t>(simulated_pipeline.classes[s]);
+      stages.push_back({&step.stages[c], &simulated_pipeline.orders[s],
+                        links.message(simulated_pipeline.next_links[s], classes_[c].forward_bytes),
+                        links.message(simulated_pipeline.previous_links[s], classes_[c].backward_bytes)});
     }
-    step.pipelines.push_back(run_pipeline(stages, seen.sizes, setup_.software.messages, stores_slots));
-    for (std::size_t s = 0; s < seen.classes.size(); ++s)
-      step.gate =
-          std::max(step.gate, step.pipelines.back().stage_ends[s] +
-                                  step.stages[static_cast<std::size_t>(seen.classes[s])].before_gate.seconds);
+    step.pipelines.push_back(
+        run_pipeline(stages, simulated_pipeline.sizes, setup_.software.messages, stores_slots));
+    for (std::size_t s = 0; s < simulated_pipeline.classes.size(); ++s)
+      step.gate = std::max(
+          step.gate,
+          step.pipelines.back().stage_ends[s] +
+              step.stages[static_cast<std::size_t>(simulated_pipeline.classes[s])].before_gate.seconds);
   }
   double after = 0;
   for (const StageTimes& stage : step.stages) after = std::max(after, stage.after_gate.seconds);
@@ -245,14 +249,15 @@ StepPrediction StepSimulator::run(const Constants& constants, bool stores_slots)
   double peak = 0;
   for (std::size_t p = 0; p < pipelines_.size(); ++p)
     for (std::size_t s = 0; s < pipelines_[p].classes.size(); ++s) {
-      const StageClass& one = classes_[static_cast<std::size_t>(pipelines_[p].classes[s])];
-      const DeviceType& type = setup_.cluster.type_of(one.device);
+      const StageClass& stage_class = classes_[static_cast<std::size_t>(pipelines_[p].classes[s])];
+      const DeviceType& type = setup_.cluster.type_of(stage_class.device);
       const double own = peak_flops(type, setup_.format.format);
-      peak += (own > 0 ? own : std::max({type.peak.bf16, type.peak.fp16, type.peak.fp32})) * one.width;
+      peak +=
+          (own > 0 ? own : std::max({type.peak.bf16, type.peak.fp16, type.peak.fp32})) * stage_class.width;
     }
   step.mfu = model_flops_per_token(setup_.model, setup_.plan.sequence_length) * step.tokens_per_second / peak;
-  for (const SimulatedPipeline& seen : pipelines_)
-    if (stores_slots) step.orders.push_back(seen.orders);
+  for (const SimulatedPipeline& simulated_pipeline : pipelines_)
+    if (stores_slots) step.orders.push_back(simulated_pipeline.orders);
   step.pipelines = std::move(step_times.pipelines);
   return step;
 }

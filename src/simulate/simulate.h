@@ -70,14 +70,14 @@ class StepSimulator {
     std::vector<int> first_blocks;  // [chunk], in the program
     Order order;
     std::unique_ptr<PricedProgram> program;
-    std::vector<std::unique_ptr<PricedProgram>> others;  // programs of replicas on other device types
-    double forward_bytes = 0, backward_bytes = 0;        // per micro-batch, to the neighbours
+    std::vector<std::unique_ptr<PricedProgram>> other_programs;  // programs of replicas on other device types
+    double forward_bytes = 0, backward_bytes = 0;                // per micro-batch, to the neighbours
   };
   struct SimulatedPipeline {   // one pipeline
     std::vector<int> classes;  // [stage]
     std::vector<Order> orders;
-    std::vector<double> sizes;         // [micro-batch], relative to the usual one
-    std::vector<Link> next, previous;  // [stage]
+    std::vector<double> sizes;                     // [micro-batch], relative to the usual one
+    std::vector<Link> next_links, previous_links;  // [stage]
   };
 
   void add_pipeline(int number);

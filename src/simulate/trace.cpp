@@ -15,13 +15,15 @@ namespace {
 // The slot of the short order whose time represents a slot of the whole order (simulate/lanes.cpp: keep).
 int example_of(const Slot& slot, int last_microbatch, const Order& order) {
   int last = 0;
-  for (const Slot& known : order) last = std::max(last, known.microbatch);
+  for (const Slot& known_slot : order) last = std::max(last, known_slot.microbatch);
   const bool is_forward = slot.work == Work::forward;
   const bool is_own_kind = is_forward ? slot.microbatch == 0 : slot.microbatch == last_microbatch;
-  const int wanted = is_own_kind == is_forward ? 0 : last;
+  const int required_microbatch = is_own_kind == is_forward ? 0 : last;
   for (int i = 0; i < std::ssize(order); ++i) {
-    const Slot& known = order[static_cast<std::size_t>(i)];
-    if (known.work == slot.work && known.chunk == slot.chunk && known.microbatch == wanted) return i;
+    const Slot& known_slot = order[static_cast<std::size_t>(i)];
+    if (known_slot.work == slot.work && known_slot.chunk == slot.chunk &&
+        known_slot.microbatch == required_microbatch)
+      return i;
   }
   return -1;
 }
@@ -30,20 +32,21 @@ int example_of(const Slot& slot, int last_microbatch, const Order& order) {
 
 void StepSimulator::trace_stage(const StepTimes& step, int p, int s, const LaneTrace& lanes,
                                 const Constants& constants, std::vector<TracedInstruction>& result) const {
-  const SimulatedPipeline& seen = pipelines_[static_cast<std::size_t>(p)];
-  const StageClass& one = classes_[static_cast<std::size_t>(seen.classes[static_cast<std::size_t>(s)])];
+  const SimulatedPipeline& simulated_pipeline = pipelines_[static_cast<std::size_t>(p)];
+  const StageClass& stage_class =
+      classes_[static_cast<std::size_t>(simulated_pipeline.classes[static_cast<std::size_t>(s)])];
   const PipelineTimes& times = step.pipelines[static_cast<std::size_t>(p)];
-  const Program& program = one.program->program();
+  const Program& program = stage_class.program->program();
   // Stages of one class have the same pattern but different block numbers.
   const Stage& stage = setup_.plan.pipelines[static_cast<std::size_t>(p)].stages[static_cast<std::size_t>(s)];
   const auto moved = [&](Instruction at) {
     if (at.block < 0 || at.chunk < 0) return at;
     const auto chunk = static_cast<std::size_t>(at.chunk);
-    at.block += stage.chunks[chunk].first() - one.first_blocks[chunk];
+    at.block += stage.chunks[chunk].first_block() - stage_class.first_blocks[chunk];
     return at;
   };
   std::array<double, 6> free{};  // [lane]: communication that exceeds its slot delays that of the next slot
-  const auto put = [&](const InstructionTime& time, double begin, double scale, int microbatch) {
+  const auto append_span = [&](const InstructionTime& time, double begin, double scale, int microbatch) {
     const Instruction at = moved(program.instructions[static_cast<std::size_t>(time.instruction)]);
     double& lane = free[static_cast<std::size_t>(at.lane)];
     const double start = std::max(lane, begin + time.start * scale), length = (time.end - time.start) * scale;
@@ -52,22 +55,24 @@ void StepSimulator::trace_stage(const StepTimes& step, int p, int s, const LaneT
       result.push_back({p, s, at.lane, instruction_name(at, setup_.model, microbatch),
                         instruction_kind(at, setup_.model), start, lane});
   };
-  for (const InstructionTime& time : lanes.before) put(time, 0, 1, -1);
-  const Order& order = seen.orders[static_cast<std::size_t>(s)];
+  for (const InstructionTime& time : lanes.before_first_slot) append_span(time, 0, 1, -1);
+  const Order& order = simulated_pipeline.orders[static_cast<std::size_t>(s)];
   const LinkCost links(constants);
   for (std::size_t i = 0; i < order.size(); ++i) {
-    const int example = example_of(order[i], static_cast<int>(seen.sizes.size()) - 1, one.order);
+    const int example =
+        example_of(order[i], static_cast<int>(simulated_pipeline.sizes.size()) - 1, stage_class.order);
     if (example < 0) continue;
     const SlotSpan span = times.slots[static_cast<std::size_t>(s)][i];
-    const double scale = seen.sizes[static_cast<std::size_t>(order[i].microbatch)];
+    const double scale = simulated_pipeline.sizes[static_cast<std::size_t>(order[i].microbatch)];
     for (const InstructionTime& time : lanes.slots[static_cast<std::size_t>(example)])
-      put(time, span.start, scale, order[i].microbatch);
+      append_span(time, span.start, scale, order[i].microbatch);
     const bool is_forward = order[i].work == Work::forward;
     const bool sends = is_forward || order[i].work == Work::backward || order[i].work == Work::backward_input;
-    const Link& link = (is_forward ? seen.next : seen.previous)[static_cast<std::size_t>(s)];
+    const Link& link = (is_forward ? simulated_pipeline.next_links
+                                   : simulated_pipeline.previous_links)[static_cast<std::size_t>(s)];
     const double message =
-        sends ? links.message(link, is_forward ? one.forward_bytes : one.backward_bytes) : 0;
-    if (message <= 0 || seen.classes.size() == 1) continue;
+        sends ? links.message(link, is_forward ? stage_class.forward_bytes : stage_class.backward_bytes) : 0;
+    if (message <= 0 || simulated_pipeline.classes.size() == 1) continue;
     double& lane = free[static_cast<std::size_t>(Lane::transfer)];
     const double start = std::max(lane, span.end);
     lane = start + message;
@@ -77,8 +82,8 @@ void StepSimulator::trace_stage(const StepTimes& step, int p, int s, const LaneT
          is_forward ? "send" : "send gradient", start, lane});
   }
   for (const InstructionTime& time : lanes.before_gate)
-    put(time, times.stage_ends[static_cast<std::size_t>(s)], 1, -1);
-  for (const InstructionTime& time : lanes.after_gate) put(time, step.gate, 1, -1);
+    append_span(time, times.stage_ends[static_cast<std::size_t>(s)], 1, -1);
+  for (const InstructionTime& time : lanes.after_gate) append_span(time, step.gate, 1, -1);
 }
 
 std::vector<TracedInstruction> StepSimulator::instructions(const Constants& constants,
@@ -87,15 +92,16 @@ std::vector<TracedInstruction> StepSimulator::instructions(const Constants& cons
   std::map<int, LaneTrace> lanes;  // [class]
   std::vector<TracedInstruction> result;
   for (int p = 0; p < std::ssize(pipelines_); ++p) {
-    const SimulatedPipeline& seen = pipelines_[static_cast<std::size_t>(p)];
-    for (int s = 0; s < std::ssize(seen.classes); ++s) {
-      const int c = seen.classes[static_cast<std::size_t>(s)];
-      const StageClass& one = classes_[static_cast<std::size_t>(c)];
-      if (!lanes.contains(c)) lanes[c] = trace_lanes(*one.program, one.order, setup_.software, constants);
-      const std::size_t before = result.size();
+    const SimulatedPipeline& simulated_pipeline = pipelines_[static_cast<std::size_t>(p)];
+    for (int s = 0; s < std::ssize(simulated_pipeline.classes); ++s) {
+      const int c = simulated_pipeline.classes[static_cast<std::size_t>(s)];
+      const StageClass& stage_class = classes_[static_cast<std::size_t>(c)];
+      if (!lanes.contains(c))
+        lanes[c] = trace_lanes(*stage_class.program, stage_class.order, setup_.software, constants);
+      const std::size_t size_before = result.size();
       trace_stage(step, p, s, lanes[c], constants, result);
       if (result.size() <= max_count) continue;
-      result.resize(before);
+      result.resize(size_before);
       return result;
     }
   }

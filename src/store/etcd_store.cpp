@@ -16,7 +16,7 @@ namespace {
 constexpr Seconds kEtcdTimeout{5};
 
 std::string run_prefix(const std::string& token) {
-  return fmt::format("optimus/{:016x}/", RandomKey(0).with(token).value);
+  return fmt::format("optimus/{:016x}/", RandomKey(0).derive(token).value);
 }
 
 // The first key after all keys with the prefix.
@@ -53,9 +53,9 @@ class EtcdStore final : public KeyStore {
     const auto answer = post("put", {{"key", name(key)}, {"value", ""}, {"prev_kv", true}});
     if (!answer) return tl::unexpected(answer.error());
     return catch_user_errors([&]() -> Outcome<std::int64_t> {
-      const auto before = JsonView(*answer, "etcd's answer").find("prev_kv");
-      if (!before) return 1;
-      const std::string version = before->at("version").text();
+      const auto previous_pair = JsonView(*answer, "etcd's answer").find("prev_kv");
+      if (!previous_pair) return 1;
+      const std::string version = previous_pair->at("version").text();
       return static_cast<std::int64_t>(std::strtoll(version.c_str(), nullptr, 10)) + 1;
     });
   }

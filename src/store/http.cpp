@@ -41,10 +41,10 @@ class HttpReader {
 
  private:
   Outcome<void> read_more() {
-    const auto some = socket_.receive_some(1 << 16, deadline_);
-    if (!some) return tl::unexpected(some.error());
-    if (some->empty()) return failure("the peer has closed the connection");
-    buffer_ += *some;
+    const auto received = socket_.receive_some(1 << 16, deadline_);
+    if (!received) return tl::unexpected(received.error());
+    if (received->empty()) return failure("the peer has closed the connection");
+    buffer_ += *received;
     return {};
   }
   Socket& socket_;

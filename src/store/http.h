@@ -1,5 +1,5 @@
 // The subset of HTTP/1.1 that an etcd server needs (POST of JSON over a persistent connection), and GET for
-// polling preemption notices of cloud machines. No TLS.
+// polling the preemption notices of cloud machines. No TLS.
 #pragma once
 
 #include <string>

@@ -29,10 +29,10 @@ StoreAddress parse_store(const std::string& text, const std::string& token) {
   const std::string scheme = "etcd://";
   if (!starts_with(text, scheme))
     throw UserError("--store {}: only etcd is supported, for example etcd://host:2379", in_quotes(text));
-  StoreAddress place;
-  std::tie(place.host, place.port) = parse_host_port(text.substr(scheme.size()), "--store");
-  place.token = token, place.is_etcd = true;
-  return place;
+  StoreAddress store_address;
+  std::tie(store_address.host, store_address.port) = parse_host_port(text.substr(scheme.size()), "--store");
+  store_address.token = token, store_address.is_etcd = true;
+  return store_address;
 }
 
 Outcome<std::unique_ptr<KeyStore>> open_store(const StoreAddress& address, const Deadline& deadline) {

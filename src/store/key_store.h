@@ -1,6 +1,6 @@
-// KeyStore: the key-value store through which the ranks of a run find each other. A process that all ranks
-// can reach hosts it: a StoreServer (store_server.h), or etcd if the user specifies one. It contains only
-// small values: addresses, settings, how a rank ended; never tensors.
+// KeyStore: the key-value store through which the ranks of a run find each other. It is hosted by a process
+// that all ranks can reach: a StoreServer (store_server.h), or etcd if the user specifies one. It contains
+// only small values (addresses, settings, how a rank ended), never tensors.
 #pragma once
 
 #include <cstdint>
@@ -31,13 +31,14 @@ class KeyStore {
   virtual Outcome<std::vector<std::optional<std::string>>> query(const Query& query);
   // Increments the counter under this key and returns its new value.
   virtual Outcome<std::int64_t> count(const std::string& key) = 0;
-  // Registers a last will: when this process ends for any reason, the store sets the key to the value, unless
-  // the key exists. A new will replaces the previous one; an empty key removes it. Only a StoreServer
-  // supports this; etcd ignores it, because it does not notice the end of a process.
+  // Registers a last will: when this process ends for any reason, the store sets the key to the value,
+  // unless the key exists. A new will replaces the previous one; an empty key removes it. Only a
+  // StoreServer supports this; etcd ignores it, because it does not notice when a process ends.
   virtual Outcome<void> set_last_will(const std::string& key, const std::string& value) = 0;
   // Removes all keys of the run. A StoreServer ends with the run, so only etcd needs this.
   virtual Outcome<void> clear() = 0;
-  // Numeric addresses of the connection: of this machine, as used to reach the store, and of the store.
+  // Numeric addresses of both ends of the connection: own_address() is this machine's, store_address() the
+  // store's.
   virtual std::string own_address() const = 0;
   virtual std::string store_address() const = 0;
 };
@@ -51,17 +52,18 @@ struct StoreAddress {
 // Parses "etcd://host:port". Throws UserError.
 StoreAddress parse_store(const std::string& text, const std::string& token);
 
-// Retries until the deadline.
+// Connects to the store. Retries until the deadline.
 Outcome<std::unique_ptr<KeyStore>> open_store(const StoreAddress& address, const Deadline& deadline);
-// A single attempt.
+// Connects to a StoreServer in a single attempt.
 Outcome<std::unique_ptr<KeyStore>> open_tcp_store(const StoreAddress& address, const Deadline& deadline);
-// A single attempt with separate deadlines: connecting fails fast if the host is lost, while a busy store may
+// The same with separate deadlines: connecting fails fast if the host is lost, while a busy store may
 // answer late.
 Outcome<std::unique_ptr<KeyStore>> open_tcp_store(const StoreAddress& address,
-                                                  const Deadline& connect_deadline, const Deadline& answers);
+                                                  const Deadline& connect_deadline,
+                                                  const Deadline& answer_deadline);
 Outcome<std::unique_ptr<KeyStore>> open_etcd_store(const StoreAddress& address, const Deadline& deadline);
 
-// Waits for a key that another process is about to set. Polls often at first, then every 50 ms. Calls
+// Waits for a key that another process is about to set. Polls often at first, then every 50 ms, and calls
 // `on_poll` between polls; it may throw to stop waiting.
 template <typename OnPoll>
 Outcome<std::string> wait_for_key(KeyStore& store, const std::string& key, const Deadline& deadline,

@@ -29,10 +29,10 @@ struct FreeAddresses {
 using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
 
 Outcome<Addresses> resolve(const std::string& host, int port) {
-  addrinfo wanted{};
-  wanted.ai_family = AF_UNSPEC, wanted.ai_socktype = SOCK_STREAM;
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC, hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
-  const int error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &wanted, &found);
+  const int error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
   if (error != 0) return failure("unknown host {}: {}", in_quotes(host), ::gai_strerror(error));
   return Addresses(found);
 }
@@ -76,7 +76,7 @@ std::string numeric_address(const sockaddr_storage& address, socklen_t size) {
 }
 
 // Returns a closed socket if the system does not support this address family or the port is not available.
-Socket open_listener(int family, Listening where, int port) {
+Socket open_listener(int family, Listening interface, int port) {
   Socket socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket.is_open()) return socket;
   const int yes = 1, no = 0;
@@ -92,7 +92,7 @@ Socket open_listener(int family, Listening where, int port) {
   } else {
     auto& four = reinterpret_cast<sockaddr_in&>(address);
     four.sin_family = AF_INET, four.sin_port = htons(static_cast<std::uint16_t>(port));
-    four.sin_addr.s_addr = htonl(where == Listening::on_loopback ? INADDR_LOOPBACK : INADDR_ANY);
+    four.sin_addr.s_addr = htonl(interface == Listening::on_loopback ? INADDR_LOOPBACK : INADDR_ANY);
     size = sizeof four;
   }
   if (::bind(socket.handle(), reinterpret_cast<sockaddr*>(&address), size) != 0 ||
@@ -155,10 +155,10 @@ Outcome<std::string> Socket::receive_some(std::size_t max_bytes, const Deadline&
 Outcome<std::string> Socket::receive(std::size_t size, const Deadline& deadline) {
   std::string bytes;
   while (bytes.size() < size) {
-    const Outcome<std::string> some = receive_some(size - bytes.size(), deadline);
-    if (!some) return some;
-    if (some->empty()) return failure("the peer has closed the connection");
-    bytes += *some;
+    const Outcome<std::string> received = receive_some(size - bytes.size(), deadline);
+    if (!received) return received;
+    if (received->empty()) return failure("the peer has closed the connection");
+    bytes += *received;
   }
   return bytes;
 }
@@ -179,13 +179,13 @@ std::string Socket::peer_address() const {
              : "";
 }
 
-Socket listen_at(Listening where, int port) {
+Socket listen_at(Listening interface, int port) {
   Socket socket;
-  if (where == Listening::everywhere) socket = open_listener(AF_INET6, where, port);
-  if (!socket.is_open()) socket = open_listener(AF_INET, where, port);
+  if (interface == Listening::everywhere) socket = open_listener(AF_INET6, interface, port);
+  if (!socket.is_open()) socket = open_listener(AF_INET, interface, port);
   if (!socket.is_open())
     throw RuntimeFailure("port {} of {} is not available: {}; set MASTER_PORT to another port", port,
-                         where == Listening::on_loopback ? "the loopback interface" : "this machine",
+                         interface == Listening::on_loopback ? "the loopback interface" : "this machine",
                          std::strerror(errno));
   return socket;
 }

@@ -23,8 +23,8 @@ class Socket {
   }
   ~Socket();
 
-  // A single attempt. Name resolution may take as long as the system's resolver needs, regardless of the
-  // deadline.
+  // Connects in a single attempt. Name resolution may take as long as the system's resolver needs,
+  // regardless of the deadline.
   static Outcome<Socket> connect(const std::string& host, int port, const Deadline& deadline);
 
   bool is_open() const { return handle_ >= 0; }
@@ -36,7 +36,7 @@ class Socket {
   // connection.
   Outcome<std::string> receive_some(std::size_t max_bytes, const Deadline& deadline);
 
-  // Numeric addresses of this end and of the peer.
+  // Numeric addresses of this end of the connection and of the peer.
   std::string own_address() const;
   std::string peer_address() const;
 
@@ -49,12 +49,13 @@ class Socket {
 };
 
 enum class Listening { on_loopback, everywhere };
-// A non-blocking socket that accepts connections; port 0: any free port. Throws a RuntimeFailure if the
+// Opens a non-blocking socket that accepts connections. Port 0 means any free port. Throws a RuntimeFailure if
+// the
 // port is not available.
-Socket listen_at(Listening where, int port);
+Socket listen_at(Listening interface, int port);
 int port_of(const Socket& listener);
 
-// 127.0.0.0/8 or ::1 in numeric form, or "localhost".
+// Whether `host` is in 127.0.0.0/8, ::1 (both in numeric form) or "localhost".
 bool is_loopback(std::string_view host);
 
 // Splits "host:port" or "[::1]:port". `setting_name` names the value in errors. Throws UserError.

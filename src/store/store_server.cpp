@@ -62,13 +62,13 @@ struct StoreServer::Impl {
 
   explicit Impl(const StoreServerOptions& options)
       : token(options.token),
-        listener(listen_at(options.where, options.port)),
+        listener(listen_at(options.interface, options.port)),
         epoll(::epoll_create1(EPOLL_CLOEXEC)),
-        wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-    if (!epoll.is_open() || !wake.is_open())
+        wake_event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    if (!epoll.is_open() || !wake_event.is_open())
       throw RuntimeFailure("the store could not be started: too many open files");
     watch(listener.handle(), EPOLLIN);
-    watch(wake.handle(), EPOLLIN);
+    watch(wake_event.handle(), EPOLLIN);
   }
 
   void watch(int handle, std::uint32_t events, int epoll_operation = EPOLL_CTL_ADD) {
@@ -87,16 +87,17 @@ struct StoreServer::Impl {
   // These return false if the connection must be closed.
   bool read(Connection& connection);
   bool write(Connection& connection);
-  bool greet(Connection& connection);
+  bool handshake(Connection& connection);
   bool answer_all(Connection& connection);
-  void answer(Connection& connection, char request_kind, std::string_view key, std::string_view value);
+  void handle_request(Connection& connection, char request_kind, std::string_view key,
+                      std::string_view value);
   void answer_count(Connection& connection, const std::string& key);
   // Returns false if the store is full.
   bool store_value(const std::string& key, std::string_view value);
   static void put_answer(Connection& connection, char kind, std::string_view bytes);
 
   const std::string token;
-  Socket listener, epoll, wake;
+  Socket listener, epoll, wake_event;
   std::map<int, Connection> connections;
   std::multimap<Clock::time_point, int> unauthenticated;  // by the time of acceptance
   std::unordered_map<std::string, std::string> values;
@@ -110,7 +111,7 @@ void StoreServer::Impl::run() {
     const int ready = ::epoll_wait(epoll.handle(), events, 64, unauthenticated.empty() ? -1 : 100);
     for (int i = 0; i < ready; ++i) {
       const int handle = events[i].data.fd;
-      if (handle == wake.handle()) return;
+      if (handle == wake_event.handle()) return;
       if (handle == listener.handle()) {
         accept_some();
         continue;
@@ -164,17 +165,17 @@ void StoreServer::Impl::drop_expired_unauthenticated() {
 
 bool StoreServer::Impl::read(Connection& connection) {
   char block[1 << 16];
-  const std::size_t most = connection.is_authenticated ? sizeof block : kMaxGreetingBytes;
-  const ssize_t size = ::recv(connection.socket.handle(), block, most, 0);
+  const std::size_t read_limit = connection.is_authenticated ? sizeof block : kMaxGreetingBytes;
+  const ssize_t size = ::recv(connection.socket.handle(), block, read_limit, 0);
   if (size == 0) return false;
   if (size < 0) return errno == EAGAIN || errno == EINTR;
   connection.in.append(block, static_cast<std::size_t>(size));
-  if (!connection.is_authenticated && !greet(connection)) return false;
+  if (!connection.is_authenticated && !handshake(connection)) return false;
   return !connection.is_authenticated || (answer_all(connection) && write(connection));
 }
 
 // A client that does not know the token gets no answer, whatever it sends.
-bool StoreServer::Impl::greet(Connection& connection) {
+bool StoreServer::Impl::handshake(Connection& connection) {
   const std::size_t end = connection.in.find('\n');
   const std::string_view line = std::string_view(connection.in).substr(0, end);
   if (line.size() > kMaxGreetingBytes ||
@@ -198,8 +199,8 @@ bool StoreServer::Impl::answer_all(Connection& connection) {
     const std::size_t key_size = size_at(unparsed, 1), value_size = size_at(unparsed, 5);
     if (key_size > kMaxKeyBytes || value_size > kMaxValueBytes) return false;
     if (unparsed.size() < kRequestHeader + key_size + value_size) break;
-    answer(connection, unparsed[0], unparsed.substr(kRequestHeader, key_size),
-           unparsed.substr(kRequestHeader + key_size, value_size));
+    handle_request(connection, unparsed[0], unparsed.substr(kRequestHeader, key_size),
+                   unparsed.substr(kRequestHeader + key_size, value_size));
     unparsed.remove_prefix(kRequestHeader + key_size + value_size);
   }
   connection.in.erase(0, connection.in.size() - unparsed.size());
@@ -212,8 +213,8 @@ void StoreServer::Impl::put_answer(Connection& connection, char kind, std::strin
   connection.out += bytes;
 }
 
-void StoreServer::Impl::answer(Connection& connection, char request_kind, std::string_view key,
-                               std::string_view value) {
+void StoreServer::Impl::handle_request(Connection& connection, char request_kind, std::string_view key,
+                                       std::string_view value) {
   const std::string whole_key = connection.token + '\0' + std::string(key);
   const auto found = values.find(whole_key);
   if (request_kind == kFind) {
@@ -233,9 +234,9 @@ void StoreServer::Impl::answer(Connection& connection, char request_kind, std::s
 
 bool StoreServer::Impl::store_value(const std::string& key, std::string_view value) {
   const auto found = values.find(key);
-  const std::size_t before = found == values.end() ? 0 : key.size() + found->second.size();
-  if (stored_bytes - before + key.size() + value.size() > kMaxStoredBytes) return false;
-  stored_bytes += key.size() + value.size() - before;
+  const std::size_t size_before = found == values.end() ? 0 : key.size() + found->second.size();
+  if (stored_bytes - size_before + key.size() + value.size() > kMaxStoredBytes) return false;
+  stored_bytes += key.size() + value.size() - size_before;
   values[key] = std::string(value);
   return true;
 }
@@ -281,7 +282,7 @@ bool StoreServer::Impl::write(Connection& connection) {
 }
 
 StoreServer::StoreServer(StoreServerOptions options) {
-  ensure(!options.token.empty() || options.where == Listening::on_loopback,
+  ensure(!options.token.empty() || options.interface == Listening::on_loopback,
          "a store that is open to the network needs a token");
   raise_file_limit();
   impl_ = std::make_unique<Impl>(options);
@@ -290,7 +291,7 @@ StoreServer::StoreServer(StoreServerOptions options) {
 
 StoreServer::~StoreServer() {
   const std::uint64_t one = 1;
-  (void)!::write(impl_->wake.handle(), &one, sizeof one);
+  (void)!::write(impl_->wake_event.handle(), &one, sizeof one);
   impl_->thread.join();
 }
 

@@ -15,11 +15,11 @@
 namespace optimus {
 
 struct StoreServerOptions {
-  // Empty: any client may connect, and clients with different tokens have separate keys. Allowed only on the
-  // loopback interface.
+  // If empty, any client may connect, and clients with different tokens have separate keys. Allowed only on
+  // the loopback interface.
   std::string token{};
-  Listening where = Listening::on_loopback;
-  int port = 0;  // 0: any free port
+  Listening interface = Listening::on_loopback;
+  int port = 0;  // 0 for any free port
 };
 
 class StoreServer {
@@ -35,7 +35,7 @@ class StoreServer {
   std::unique_ptr<Impl> impl_;
 };
 
-// Compares in constant time for strings of equal length.
+// Takes the same time for all strings of equal length, wherever they differ.
 bool is_same_secret(std::string_view one, std::string_view other);
 
 }  // namespace optimus

@@ -21,8 +21,8 @@ constexpr Seconds kRetryTimeout{
 
 // Two deadlines: the kernel accepts connections even if the store's process is busy, but only the process
 // answers.
-Outcome<Socket> greet(const StoreAddress& address, const Deadline& connect_deadline,
-                      const Deadline& deadline) {
+Outcome<Socket> handshake(const StoreAddress& address, const Deadline& connect_deadline,
+                          const Deadline& deadline) {
   Outcome<Socket> socket = Socket::connect(address.host, address.port, connect_deadline);
   if (!socket) return socket;
   const std::string greeting = std::string(kGreeting) + address.token + "\n";
@@ -48,10 +48,10 @@ struct Incoming {
   Outcome<std::string> take(std::size_t size) {
     constexpr std::size_t kAtOnce = std::size_t{1} << 16;
     while (bytes.size() - num_parsed < size) {
-      const Outcome<std::string> some = socket.receive_some(kAtOnce, deadline);
-      if (!some) return some;
-      if (some->empty()) return failure("the peer has closed the connection");
-      bytes += *some;
+      const Outcome<std::string> received = socket.receive_some(kAtOnce, deadline);
+      if (!received) return received;
+      if (received->empty()) return failure("the peer has closed the connection");
+      bytes += *received;
     }
     num_parsed += size;
     return bytes.substr(num_parsed - size, size);
@@ -67,21 +67,23 @@ class TcpStore final : public KeyStore {
         socket_(std::move(socket)) {}
 
   Outcome<void> set(const std::string& key, const std::string& value) override {
-    const auto answer = ask(kSet, key, value);
+    const auto answer = request(kSet, key, value);
     if (!answer) return tl::unexpected(answer.error());
     return {};
   }
-  Outcome<std::optional<std::string>> find(const std::string& key) override { return ask(kFind, key, ""); }
+  Outcome<std::optional<std::string>> find(const std::string& key) override {
+    return request(kFind, key, "");
+  }
   Outcome<std::vector<std::optional<std::string>>> query(const Query& query) override {
     std::vector<Request> requests;
     for (const auto& [key, value] : query.sets) requests.push_back({kSet, key, value});
     for (const std::string& key : query.gets) requests.push_back({kFind, key, ""});
-    auto answers = ask(requests);
+    auto answers = request(requests);
     if (answers) answers->erase(answers->begin(), answers->begin() + std::ssize(query.sets));
     return answers;
   }
   Outcome<std::int64_t> count(const std::string& key) override {
-    const auto answer = ask(kCount, key, "");
+    const auto answer = request(kCount, key, "");
     if (!answer) return tl::unexpected(answer.error());
     const std::string text = answer->value_or("");
     std::int64_t number = 0;
@@ -96,7 +98,7 @@ class TcpStore final : public KeyStore {
     const Deadline deadline = Deadline::after(timeout(), "the store");
     if (!will_socket_.is_open()) {
       if (key.empty()) return {};
-      Outcome<Socket> connected = greet(address_, deadline, deadline);
+      Outcome<Socket> connected = handshake(address_, deadline, deadline);
       if (!connected) return failure("the store: {}", connected.error().why);
       will_socket_ = std::move(*connected);
     }
@@ -120,16 +122,16 @@ class TcpStore final : public KeyStore {
 
   Seconds timeout() const { return timed_out_before_ ? kRetryTimeout : kAnswerTimeout; }
 
-  Outcome<std::optional<std::string>> ask(char request_kind, const std::string& key,
-                                          const std::string& value) {
-    auto answers = ask({{request_kind, key, value}});
+  Outcome<std::optional<std::string>> request(char request_kind, const std::string& key,
+                                              const std::string& value) {
+    auto answers = request({{request_kind, key, value}});
     if (!answers) return tl::unexpected(answers.error());
     return std::move(answers->front());
   }
 
   // A connection that has failed is not reused, because a late answer would be taken for the answer to
   // another request.
-  Outcome<Answers> ask(const std::vector<Request>& requests) {
+  Outcome<Answers> request(const std::vector<Request>& requests) {
     for (const auto& [what, key, value] : requests)
       if (key.size() > kMaxKeyBytes || value.size() > kMaxValueBytes)
         return failure("the store: a value of {} bytes for key {} is too large", value.size(),
@@ -138,21 +140,21 @@ class TcpStore final : public KeyStore {
     const Deadline deadline = Deadline::after(timeout(), "the store");
     timed_out_before_ = true;
     if (!socket_.is_open()) {
-      Outcome<Socket> reconnected = greet(address_, deadline, deadline);
+      Outcome<Socket> reconnected = handshake(address_, deadline, deadline);
       if (!reconnected) return failure("the store: {}", reconnected.error().why);
       socket_ = std::move(*reconnected);
     }
     Answers all;
     for (std::size_t first = 0; first < requests.size(); first += kMaxRequestsPerRoundTrip) {
-      auto some = exchange(socket_,
-                           std::span(requests).subspan(first).first(
-                               std::min(kMaxRequestsPerRoundTrip, requests.size() - first)),
-                           deadline);
-      if (!some) {
+      auto received = exchange(socket_,
+                               std::span(requests).subspan(first).first(
+                                   std::min(kMaxRequestsPerRoundTrip, requests.size() - first)),
+                               deadline);
+      if (!received) {
         socket_ = Socket();
-        return failure("the store: {}", some.error().why);
+        return failure("the store: {}", received.error().why);
       }
-      std::move(some->begin(), some->end(), std::back_inserter(all));
+      std::move(received->begin(), received->end(), std::back_inserter(all));
     }
     timed_out_before_ = false;
     return all;
@@ -204,8 +206,9 @@ Outcome<std::unique_ptr<KeyStore>> open_tcp_store(const StoreAddress& address, c
 }
 
 Outcome<std::unique_ptr<KeyStore>> open_tcp_store(const StoreAddress& address,
-                                                  const Deadline& connect_deadline, const Deadline& answers) {
-  Outcome<Socket> socket = greet(address, connect_deadline, answers);
+                                                  const Deadline& connect_deadline,
+                                                  const Deadline& answer_deadline) {
+  Outcome<Socket> socket = handshake(address, connect_deadline, answer_deadline);
   if (!socket)
     return failure("the store at {}:{} cannot be reached: {}", address.host, address.port,
                    socket.error().why);

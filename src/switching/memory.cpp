@@ -58,7 +58,7 @@ Bytes fp8_copies(const Plan& plan, const ModelSpec& model, int rank, at::Device 
   Bytes total(0);
   for (const int block : fp8_blocks(plan))
     for (const Chunk& chunk : stage.chunks)
-      if (block >= chunk.first() && block < chunk.end())
+      if (block >= chunk.first_block() && block < chunk.end_block())
         total += Bytes(2 * matrices / strategy_of(stage, block).tp);
   return total;
 }

@@ -125,7 +125,7 @@ void StateMover::plan_turns() {
     turns_.push_back({.tensors = wave.tensors, .wave = &wave});
     moving.insert(wave.tensors.begin(), wave.tensors.end());
   }
-  for (int tensor = 0; tensor < static_cast<int>(change_.before.tensors.size()); ++tensor) {
+  for (int tensor = 0; tensor < static_cast<int>(change_.old_layout.tensors.size()); ++tensor) {
     if (moving.contains(tensor)) continue;
     const auto [turn, is_new] = turn_of.try_emplace(block_of(tensor), turns_.size());
     if (is_new) turns_.emplace_back();
@@ -260,7 +260,7 @@ void StateMover::copy_local(const Turn& turn) {
     if (ends_.old->find(name) == nullptr || ends_.next->find(name) == nullptr) continue;
     at::Tensor BlockState::*const field = views_.fields(tensor).front();
     at::Tensor BlockState::*const counted =
-        change_.copies == MasterCopies::owned ? &BlockState::first : field;
+        change_.copies == MasterCopies::owned ? &BlockState::first_moment : field;
     for (const Box& wanted : boxes_of(*ends_.next, name, field))
       for (const Box& allocated : boxes_of(*ends_.old, name, counted)) {
         const auto common = intersect(wanted, allocated);

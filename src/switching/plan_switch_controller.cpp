@@ -69,7 +69,7 @@ void PlanSwitchController::refuse_untried(const std::string& why) {
                                                    .proposal = proposal_,
                                                    .from = requested_plan_,
                                                    .to = request_->plan.value_or(requested_plan_)});
-  if (!proposal_) sources_->requests.answer(request_->name, {false, line});
+  if (!proposal_) sources_->requests.write_answer(request_->name, {false, line});
   request_.reset(), proposal_.reset();
 }
 
@@ -114,12 +114,13 @@ bool PlanSwitchController::take_next_request() {
   const DrainRequest& drain = std::get<DrainRequest>(*next);
   const int size = facts_.comm.size();
   if (!sources_->can_drain)
-    sources_->requests.answer(drain.name,
-                              {false, "ranks cannot leave this run (--static, or a single process)"});
+    sources_->requests.write_answer(drain.name,
+                                    {false, "ranks cannot leave this run (--static, or a single process)"});
   else if (drain.rank >= size || size == 1)
-    sources_->requests.answer(drain.name, {false, size == 1 ? "it is the last device"
-                                                            : fmt::format("no device {}: devices are 0 to {}",
-                                                                          drain.rank, size - 1)});
+    sources_->requests.write_answer(
+        drain.name,
+        {false, size == 1 ? "it is the last device"
+                          : fmt::format("no device {}: devices are 0 to {}", drain.rank, size - 1)});
   else
     drain_ = sources_->requests.take(drain.name) ? std::optional(drain) : std::nullopt;
   return false;
@@ -345,7 +346,7 @@ void PlanSwitchController::end() {
   }
   if (attempt.is_scripted) ++next_scripted_, has_retried_ = false;
   if (!attempt.is_scripted && request_) {
-    if (!proposal_) sources_->requests.answer(request_->name, {outcome.is_made(), line});
+    if (!proposal_) sources_->requests.write_answer(request_->name, {outcome.is_made(), line});
     request_.reset(), proposal_.reset();
   }
 }

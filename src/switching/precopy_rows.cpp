@@ -11,7 +11,7 @@ namespace {
 std::map<int, std::vector<Box>> moments_at(const PlanChange& change, const StateViews& views,
                                            const RankIndex& index, int rank) {
   std::map<int, std::vector<Box>> result;
-  for (const TensorBox& held : boxes_of(change.after, index, Rank{rank}))
+  for (const TensorBox& held : boxes_of(change.new_layout, index, Rank{rank}))
     if (views.has_moments(held.tensor)) result[held.tensor].push_back(held.box);
   return result;
 }
@@ -35,7 +35,7 @@ bool can_precopy(const PlanChange& change, at::Device device) {
 std::vector<PrecopyRows> precopy_rows(const PlanChange& change, const RankShare& share,
                                       std::size_t num_waves) {
   const StateViews views(change);
-  const RankIndex index(change.after);
+  const RankIndex index(change.new_layout);
   std::map<int, std::map<int, std::vector<Box>>> moments;  // by receiver and tensor
   std::vector<PrecopyRows> result;
   for (std::size_t w = 0; w < std::min(num_waves, share.waves.size()); ++w)

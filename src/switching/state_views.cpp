@@ -8,12 +8,13 @@ namespace optimus {
 StateViews::StateViews(const PlanChange& change)
     : change_(change),
       have_shared_index_(bytes_of(change.to.precision) < 4),
-      num_tensors_(static_cast<int>(change.before.tensors.size()) / (have_shared_index_ ? 1 : 2)) {}
+      num_tensors_(static_cast<int>(change.old_layout.tensors.size()) / (have_shared_index_ ? 1 : 2)) {}
 
 std::vector<at::Tensor BlockState::*> StateViews::fields(int tensor) const {
   std::vector<at::Tensor BlockState::*> result;
   if (has_masters(tensor)) result.push_back(&BlockState::masters);
-  if (has_moments(tensor)) result.insert(result.end(), {&BlockState::first, &BlockState::second});
+  if (has_moments(tensor))
+    result.insert(result.end(), {&BlockState::first_moment, &BlockState::second_moment});
   return result;
 }
 
@@ -36,10 +37,10 @@ std::vector<at::Tensor> StateViews::values(const Parameters& of, int tensor, con
 at::Tensor StateViews::gradient(const Parameters& of, int tensor, const Box& box) const {
   const std::string& name = name_of(tensor);
   const BlockState& block = of.block(of.block_of(name));
-  const at::Tensor moments = of.view(name, &BlockState::first);
-  const std::int64_t offset = moments.storage_offset() - block.first.storage_offset();
+  const at::Tensor moments = of.view(name, &BlockState::first_moment);
+  const std::int64_t offset = moments.storage_offset() - block.first_moment.storage_offset();
   const at::Tensor held = block.gradients.narrow(0, offset, moments.numel()).view(moments.sizes());
-  return sub_view(held, of.box(name, &BlockState::first), box);
+  return sub_view(held, of.box(name, &BlockState::first_moment), box);
 }
 
 }  // namespace optimus

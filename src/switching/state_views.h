@@ -23,9 +23,11 @@ class StateViews {
   explicit StateViews(const PlanChange& change);
 
   const std::string& name_of(int tensor) const {
-    return change_.before.tensors[static_cast<std::size_t>(tensor)].name;
+    return change_.old_layout.tensors[static_cast<std::size_t>(tensor)].name;
   }
-  int block_of(int tensor) const { return change_.before.tensors[static_cast<std::size_t>(tensor)].block; }
+  int block_of(int tensor) const {
+    return change_.old_layout.tensors[static_cast<std::size_t>(tensor)].block;
+  }
   bool has_masters(int tensor) const { return have_shared_index_ || tensor < num_tensors_; }
   bool has_moments(int tensor) const { return have_shared_index_ || tensor >= num_tensors_; }
   // The index under which a tensor's moments move.

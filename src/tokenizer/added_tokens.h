@@ -19,7 +19,7 @@ namespace optimus {
 struct AddedToken {
   TokenId id = 0;
   std::string content;
-  std::string pattern;       // the text to match: the content, normalized if `normalized` is set
+  std::string pattern;       // the text to match: `content`, in normalized form if `normalized` is set
   bool single_word = false;  // matches only whole words
   bool lstrip = false;       // the match includes the spaces on its left
   bool rstrip = false;       // the match includes the spaces on its right
@@ -42,7 +42,8 @@ class AddedTokenMatcher {
     std::string_view text;
     std::optional<TokenId> id;  // set if the part is an added token
   };
-  // Splits `text` into added tokens and the text between them, from left to right. Parts are not empty.
+  // Splits `text` into added tokens and the text between them, and calls on_part(Part) from left to right.
+  // No part is empty, except that the `text` of an added token is not set.
   template <typename OnPart>
   void for_each_part(std::string_view text, const CharClasses& classes, OnPart&& on_part) const;
 
@@ -66,7 +67,7 @@ std::size_t leading_spaces_size(std::string_view text, const CharClasses& classe
 template <typename OnPart>
 void AddedTokenMatcher::for_each_part(std::string_view text, const CharClasses& classes,
                                       OnPart&& on_part) const {
-  // spaces_end: end of the spaces that the previous rstrip token took
+  // `spaces_end` is the end of the spaces that the previous rstrip token matched.
   std::size_t covered = 0, spaces_end = 0;
   std::optional<Found> found = find(text, 0);
   for (; found; found = find(text, found->end)) {

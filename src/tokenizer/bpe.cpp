@@ -35,7 +35,7 @@ std::size_t index_of_smallest(const std::vector<std::uint32_t>& numbers) {
 
 }  // namespace
 
-void MergeTable::put(std::uint64_t key, std::uint32_t rank) {
+void MergeTable::insert(std::uint64_t key, std::uint32_t rank) {
   std::size_t slot = (key * kHash) >> shift_;
   while (slots_[slot] != kEmpty && (slots_[slot] >> 20) != key) slot = (slot + 1) & (slots_.size() - 1);
   slots_[slot] = (key << 20) | rank;
@@ -50,13 +50,13 @@ void MergeTable::reserve(std::size_t num_merges) {
   shift_ = 64 - std::countr_zero(num_slots);
   present_.assign(num_slots / 8, 0);
   for (const std::uint64_t slot : old)
-    if (slot != kEmpty) put(slot >> 20, static_cast<std::uint32_t>(slot) & kNone);
+    if (slot != kEmpty) insert(slot >> 20, static_cast<std::uint32_t>(slot) & kNone);
 }
 
 void MergeTable::add(TokenId left, TokenId right, TokenId merged) {
   ensure(merged_.size() < kMaxMerges, "more than {} merges", kMaxMerges);
   if ((merged_.size() + 1) * 4 > slots_.size() * 3) reserve(slots_.size());
-  put(key_of(left, right), static_cast<std::uint32_t>(merged_.size()));
+  insert(key_of(left, right), static_cast<std::uint32_t>(merged_.size()));
   merged_.push_back(merged);
 }
 

@@ -24,11 +24,11 @@ class MergeTable {
   static constexpr std::size_t kMaxMerges = kNone;
 
   void reserve(std::size_t num_merges);
-  // The rank is the number of merges added before. If a pair is added again, the later rank replaces the
-  // earlier one.
+  // The rank of the new merge is the number of merges added before. If a pair is added again, the later
+  // rank replaces the earlier one.
   void add(TokenId left, TokenId right, TokenId merged);
 
-  // Returns the rank, or kNone.
+  // Returns the rank of the pair, or kNone.
   std::uint32_t find(TokenId left, TokenId right) const {
     const std::uint64_t key = key_of(left, right), hash = key * kHash;
     if (!may_contain(hash)) return kNone;
@@ -58,7 +58,7 @@ class MergeTable {
     const std::uint64_t bit = hash >> (shift_ - 3);
     return ((present_[bit / 64] >> (bit % 64)) & 1) != 0;
   }
-  void put(std::uint64_t key, std::uint32_t rank);
+  void insert(std::uint64_t key, std::uint32_t rank);
 
   // 22 bits of left id, 22 bits of right id, 20 bits of rank: one word per merge, because cache misses in
   // this table dominate the time of encoding. Open addressing; the size is a power of two.
@@ -76,7 +76,7 @@ struct BpeOptions {
   std::optional<TokenId> unknown = std::nullopt;
 };
 
-// Working memory of one thread.
+// The working memory of one thread.
 struct BpeScratch {
   std::vector<TokenId> ids;
   std::vector<std::uint32_t> ranks;
@@ -88,7 +88,7 @@ class Bpe {
  public:
   Bpe(const Vocabulary& vocabulary, MergeTable merges, const BpeOptions& options);
 
-  // Appends the ids of one word in O(n log n) time, where n is the length of the word.
+  // Appends the ids of one word to `out`. Takes O(n log n) time, where n is the length of the word.
   void encode(std::string_view word, BpeScratch& scratch, std::vector<TokenId>& out) const;
 
   // For character symbols only: the length of a prefix of `word` that can be encoded independently, because
@@ -110,7 +110,7 @@ class Bpe {
   MergeTable merges_;
   BpeOptions options_;
   Vocabulary word_ids_;                  // whole words and characters for look-up; raw bytes if byte-level
-  std::array<TokenId, 256> byte_ids_{};  // -1: not in the vocabulary
+  std::array<TokenId, 256> byte_ids_{};  // indexed by byte; -1 if the vocabulary has no token for it
   bool has_all_bytes_ = false;
   // Pairs of characters that a merge may join, as a set of hashes. False positives are harmless.
   std::vector<bool> mergeable_pairs_;

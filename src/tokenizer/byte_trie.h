@@ -1,5 +1,5 @@
-// A trie that maps strings to integers and finds the longest key that is a prefix of a text, in time linear
-// in its length.
+// A trie that maps strings to integers and finds the longest key that is a prefix of a text. The time is
+// linear in the length of that prefix.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,17 @@ class ByteTrie {
   static constexpr Node kRoot = 0, kNoNode = UINT32_MAX;
 
   struct Match {
-    std::size_t size;  // bytes
+    std::size_t size;  // in bytes
     std::int32_t value;
   };
 
-  // value >= 0. Returns false and has no effect if the key is already present.
+  // Inserts `key` with a value of at least 0. Returns false and has no effect if the key is already
+  // present.
   bool insert(std::string_view key, std::int32_t value);
-  // The node reached from `from` by the bytes of `key`; kNoNode if no key has this prefix.
+  // The node that the bytes of `key` lead to, starting at `from`; kNoNode if there is none.
   Node walk(std::string_view key, Node from = kRoot) const;
-  // The longest non-empty key that starts `text`, without the bytes that led to `from`.
+  // The longest match at the start of `text` of a key that continues at node `from`. At least one byte of
+  // `text` must match; Match::size counts only bytes of `text`.
   std::optional<Match> longest(std::string_view text, Node from = kRoot) const;
 
  private:
@@ -35,7 +37,7 @@ class ByteTrie {
   Node step(Node from, unsigned char byte) const { return edges_[slot_of(from, byte)].to; }
   void grow();
 
-  std::vector<std::int32_t> values_ = {-1};            // by node; -1: no key ends here
+  std::vector<std::int32_t> values_ = {-1};            // indexed by node; -1 if no key ends there
   std::vector<Edge> edges_ = std::vector<Edge>(1024);  // open addressing; the size is a power of two
 };
 

@@ -19,34 +19,34 @@ constexpr std::uint16_t kNotOther = kLetter | kNumber | kSpace;
 class Reader {
  public:
   Reader(const char* begin, const char* end, const CharClasses& classes)
-      : at_(begin), end_(end), classes_(&classes) {}
+      : offset_(begin), end_(end), classes_(&classes) {}
 
-  const char* at() const { return at_; }
-  bool is_done() const { return at_ == end_; }
+  const char* at() const { return offset_; }
+  bool is_done() const { return offset_ == end_; }
   // The classes of the next character; 0 at the end.
-  std::uint16_t peek() const { return is_done() ? 0 : classes_->of(decode_char(at_).code_point); }
-  bool next_is(char ascii) const { return !is_done() && *at_ == ascii; }
+  std::uint16_t peek() const { return is_done() ? 0 : classes_->of(decode_char(offset_).code_point); }
+  bool next_is(char ascii) const { return !is_done() && *offset_ == ascii; }
   bool next_is_newline() const { return next_is('\n') || next_is('\r'); }
   bool next_is_other() const { return !is_done() && (peek() & kNotOther) == 0; }
-  void skip() { at_ += decode_char(at_).size; }
+  void skip() { offset_ += decode_char(offset_).size; }
 
   void skip_all(std::uint16_t any_of) {
     while (!is_done()) {
-      const DecodedChar next = decode_char(at_);
+      const DecodedChar next = decode_char(offset_);
       if (!classes_->is(next.code_point, any_of)) return;
-      at_ += next.size;
+      offset_ += next.size;
     }
   }
   void skip_others() {
     while (!is_done()) {
-      const DecodedChar next = decode_char(at_);
+      const DecodedChar next = decode_char(offset_);
       if (classes_->is(next.code_point, kNotOther)) return;
-      at_ += next.size;
+      offset_ += next.size;
     }
   }
 
  private:
-  const char* at_;
+  const char* offset_;
   const char* end_;
   const CharClasses* classes_;
 };

@@ -11,7 +11,7 @@ namespace optimus {
 
 enum class FastPattern { kGpt2, kLlama3, kQwen2 };
 
-// The pattern in the form that tokenizer files contain.
+// The pattern as a regular expression, in the form that tokenizer files contain.
 std::string_view regex_of(FastPattern pattern);
 std::optional<FastPattern> find_fast_pattern(std::string_view regex);
 

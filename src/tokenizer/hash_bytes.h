@@ -21,9 +21,9 @@ inline std::uint64_t hash_bytes(std::string_view text) {
     hash = mix_bits(hash ^ block);
     text.remove_prefix(8);
   }
-  std::uint64_t rest = 0;
-  for (const char c : text) rest = (rest << 8) | static_cast<unsigned char>(c);
-  return mix_bits(mix_bits(hash ^ rest));
+  std::uint64_t remainder = 0;
+  for (const char c : text) remainder = (remainder << 8) | static_cast<unsigned char>(c);
+  return mix_bits(mix_bits(hash ^ remainder));
 }
 
 }  // namespace optimus

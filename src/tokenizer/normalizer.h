@@ -30,7 +30,7 @@ struct Replace {
 };
 using NormalizerStep = std::variant<UnicodeForm, BertNormalizer, Lowercase, Prepend, Replace>;
 
-// Working memory of one thread.
+// The working memory of one thread.
 struct NormalizerScratch {
   std::string text, other_text;
   std::vector<CodePoint> run;
@@ -52,11 +52,12 @@ class Normalizer {
   std::vector<NormalizerStep> steps_;
 };
 
-// Appends the normal form of `text`. `run` is working memory.
+// Appends the normal form of `text` to `out`. `run` is working memory.
 void append_normal_form(UnicodeForm form, std::string_view text, const CharClasses& classes,
                         std::vector<CodePoint>& run, std::string& out);
 
-// Replaces every occurrence of the pattern. Used by the Replace steps of normalizers and decoders.
+// Replaces every occurrence of the pattern and appends the result to `out`. Used by the Replace steps of
+// normalizers and decoders.
 void append_replaced(const Replace& replace, std::string_view text, RegexScratch& scratch, std::string& out);
 
 }  // namespace optimus

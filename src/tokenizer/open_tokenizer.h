@@ -15,16 +15,16 @@
 
 namespace optimus {
 
-// `path`: a tokenizer.json, or a folder that contains one. Throws a UserError that names the file and the
+// `path` is a tokenizer.json or a folder that contains one. Throws a UserError that names the file and the
 // field.
 std::unique_ptr<Tokenizer> load_tokenizer(const Path& path);
 // Parses a tokenizer.json in memory; messages refer to it as `source`.
 std::unique_ptr<Tokenizer> parse_tokenizer(std::string_view json, const std::string& source);
 
-// `bytes_or_path`: "bytes", a tokenizer.json, or a folder.
+// `bytes_or_path` is "bytes" (the byte tokenizer), a tokenizer.json, or a folder that contains one.
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& bytes_or_path);
 
-// The default of --tokenizer: the tokenizer.json in the model's folder if it exists, otherwise "bytes".
+// The default of --tokenizer: the tokenizer.json in the folder `model` if it exists, otherwise "bytes".
 std::string default_tokenizer(const std::string& model);
 
 }  // namespace optimus

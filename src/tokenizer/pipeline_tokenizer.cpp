@@ -134,9 +134,9 @@ class PipelineTokenizer final : public Tokenizer {
   }
 
   void encode_with_specials(std::string_view text, std::vector<TokenId>& out) const override {
-    out.insert(out.end(), parts_.before.begin(), parts_.before.end());
+    out.insert(out.end(), parts_.prefix_tokens.begin(), parts_.prefix_tokens.end());
     encode(text, out);
-    out.insert(out.end(), parts_.after.begin(), parts_.after.end());
+    out.insert(out.end(), parts_.suffix_tokens.begin(), parts_.suffix_tokens.end());
   }
 
   std::string decode(const std::vector<TokenId>& ids, bool skip_special) const override {

@@ -118,7 +118,7 @@ struct StepContext {
 };
 
 // One overload per step: splits `piece` and passes the resulting pieces to `sink`.
-void cut(const FastSplit& step, std::string_view piece, StepContext& context, PieceSink sink) {
+void split_piece(const FastSplit& step, std::string_view piece, StepContext& context, PieceSink sink) {
   const char* const end = piece.data() + piece.size();
   for (const char* at = piece.data(); at != end;) {
     const char* const next = piece_end(step.pattern, at, end, context.classes);
@@ -127,7 +127,7 @@ void cut(const FastSplit& step, std::string_view piece, StepContext& context, Pi
   }
 }
 
-void cut(const PatternSplit& step, std::string_view piece, StepContext& context, PieceSink sink) {
+void split_piece(const PatternSplit& step, std::string_view piece, StepContext& context, PieceSink sink) {
   PieceBuilder builder(piece, step.behavior, sink);
   if (const auto* literal = std::get_if<std::string>(&step.pattern)) {
     split_by_literal(piece, *literal, step.invert, builder);
@@ -140,23 +140,23 @@ void cut(const PatternSplit& step, std::string_view piece, StepContext& context,
   builder.finish();
 }
 
-void cut(const ClassSplit& step, std::string_view piece, StepContext& context, PieceSink sink) {
+void split_piece(const ClassSplit& step, std::string_view piece, StepContext& context, PieceSink sink) {
   PieceBuilder builder(piece, step.behavior, sink);
   split_by_class(piece, step.any_of, context.classes, builder);
   builder.finish();
 }
 
-void cut(const WordSplit&, std::string_view piece, StepContext& context, PieceSink sink) {
+void split_piece(const WordSplit&, std::string_view piece, StepContext& context, PieceSink sink) {
   split_words(piece, context.classes, sink);
 }
 
-void cut(const PrefixSpace&, std::string_view piece, StepContext& context, PieceSink sink) {
+void split_piece(const PrefixSpace&, std::string_view piece, StepContext& context, PieceSink sink) {
   if (piece.starts_with(' ')) return sink(piece, piece.data() + piece.size());
   context.text.assign(1, ' ').append(piece);
   sink(context.text, context.text.data() + context.text.size());
 }
 
-void cut(const Metaspace& step, std::string_view piece, StepContext& context, PieceSink sink) {
+void split_piece(const Metaspace& step, std::string_view piece, StepContext& context, PieceSink sink) {
   const std::string_view text = with_metaspaces(step, piece, context.is_text_start, context.text);
   if (!step.split) return sink(text, text.data() + text.size());
   PieceBuilder builder(text, SplitBehavior::kMergedWithNext, sink);
@@ -180,7 +180,7 @@ struct StepRunner {
     };
     // The last step passes its pieces directly to the sink.
     const PieceSink out = index + 1 == steps.size() ? sink : PieceSink(next);
-    std::visit([&](const auto& step) { cut(step, piece, context, out); }, steps[index]);
+    std::visit([&](const auto& step) { split_piece(step, piece, context, out); }, steps[index]);
   }
 };
 

@@ -15,7 +15,7 @@
 
 namespace optimus {
 
-// Treatment of the matches of a splitting pattern.
+// What happens to the matches of a splitting pattern.
 enum class SplitBehavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
 // A pattern with a hand-written implementation. It covers the whole text, so all behaviors that keep the
@@ -26,9 +26,10 @@ struct FastSplit {
 struct PatternSplit {
   std::variant<std::string, SplitRegex> pattern;
   SplitBehavior behavior = SplitBehavior::kIsolated;
-  bool invert = false;  // the text between matches counts as the match
+  // true if the pattern describes the text to keep: the text between its matches is treated as the match
+  bool invert = false;
 };
-// Each character of the classes is a match of its own.
+// Splits at every character of one of the classes `any_of` (see CharClass); each such character is a match.
 struct ClassSplit {
   std::uint16_t any_of;
   SplitBehavior behavior;
@@ -46,8 +47,9 @@ struct Metaspace {
 };
 using PreTokenizerStep = std::variant<FastSplit, PatternSplit, ClassSplit, WordSplit, PrefixSpace, Metaspace>;
 
-// Receives the pieces: refers to a callable (piece, readable_end), which must outlive the call that the sink
-// is passed to. readable_end: the end of the readable memory around the piece, which allows faster look-ups.
+// A reference to the callable that receives the pieces, as callable(piece, readable_end). The callable must
+// outlive the call that the sink is passed to. `readable_end` is the end of the readable memory around the
+// piece; WordCache::find() uses it to load short words without a byte loop.
 class PieceSink {
  public:
   template <typename Callable>
@@ -65,7 +67,7 @@ class PieceSink {
   void (*call_)(void*, std::string_view, const char*);
 };
 
-// Working memory of one thread.
+// The working memory of one thread.
 struct PreTokenizerScratch {
   std::vector<std::string> texts;  // indexed by step, for steps that change the text
 };
@@ -75,8 +77,8 @@ class PreTokenizer {
   void add(PreTokenizerStep step) { steps_.push_back(std::move(step)); }
   const std::vector<PreTokenizerStep>& steps() const { return steps_; }
 
-  // Passes the non-empty pieces of `text` (valid UTF-8) to `sink` from left to right. `is_text_start`: `text`
-  // starts at the beginning of the input of the caller.
+  // Passes the non-empty pieces of `text` (valid UTF-8) to `sink` from left to right. `is_text_start` is
+  // true if `text` is the beginning of the caller's input.
   void run(std::string_view text, bool is_text_start, const CharClasses& classes,
            PreTokenizerScratch& scratch, RegexScratch& regex_scratch, PieceSink sink) const;
 

@@ -29,14 +29,15 @@ bool is_general_category(std::string_view name) {
 // Translates a pattern into PCRE2 syntax in one pass.
 class Translator {
  public:
-  Translator(std::string_view pattern, const std::string& where) : pattern_(pattern), where_(where) {}
+  Translator(std::string_view pattern, const std::string& location)
+      : pattern_(pattern), location_(location) {}
 
   std::string run() {
     if (pattern_.size() > kMaxPatternBytes)
-      throw UserError("{} is {} bytes long, at most {} are supported", where_, pattern_.size(),
+      throw UserError("{} is {} bytes long, at most {} are supported", location_, pattern_.size(),
                       kMaxPatternBytes);
-    while (at_ < pattern_.size()) {
-      if (pattern_[at_] == '\\')
+    while (offset_ < pattern_.size()) {
+      if (pattern_[offset_] == '\\')
         escape();
       else if (in_class_)
         inside_class();
@@ -47,21 +48,22 @@ class Translator {
   }
 
  private:
-  bool next_is(std::string_view text) const { return pattern_.substr(at_, text.size()) == text; }
+  bool next_is(std::string_view text) const { return pattern_.substr(offset_, text.size()) == text; }
   void copy(std::size_t count) {
-    out_ += pattern_.substr(at_, count);
-    at_ += count;
+    out_ += pattern_.substr(offset_, count);
+    offset_ += count;
   }
   [[noreturn]] void refuse(std::string_view construct) const {
-    throw UserError("{}: {} in the pattern {} is not supported", where_, construct, in_quotes(pattern_, 200));
+    throw UserError("{}: {} in the pattern {} is not supported", location_, construct,
+                    in_quotes(pattern_, 200));
   }
 
   void escape() {
-    if (at_ + 1 >= pattern_.size()) refuse("a \\ at the end");
-    const char c = pattern_[at_ + 1];
+    if (offset_ + 1 >= pattern_.size()) refuse("a \\ at the end");
+    const char c = pattern_[offset_ + 1];
     if (c == 's' || c == 'S') {  // PCRE2 treats U+180E as a space, Unicode does not
       out_ += c == 's' ? "\\p{White_Space}" : "\\P{White_Space}";
-      at_ += 2;
+      offset_ += 2;
     } else if (c == 'p' || c == 'P') {
       property();
     } else if (std::string_view("dDrntfeax").find(c) != std::string_view::npos ||
@@ -70,39 +72,39 @@ class Translator {
     } else if (static_cast<unsigned char>(c) < 0x80 && !std::isalnum(static_cast<unsigned char>(c))) {
       copy(2);  // escaped punctuation is a literal
     } else {
-      refuse(fmt::format("the escape \\{}", pattern_.substr(at_ + 1, 1)));
+      refuse(fmt::format("the escape \\{}", pattern_.substr(offset_ + 1, 1)));
     }
   }
 
   void property() {
-    const std::size_t close = pattern_.find('}', at_);
-    if (at_ + 2 >= pattern_.size() || pattern_[at_ + 2] != '{' || close == std::string_view::npos)
+    const std::size_t close = pattern_.find('}', offset_);
+    if (offset_ + 2 >= pattern_.size() || pattern_[offset_ + 2] != '{' || close == std::string_view::npos)
       refuse("\\p without {…}");
-    std::string_view name = pattern_.substr(at_ + 3, close - at_ - 3);
+    std::string_view name = pattern_.substr(offset_ + 3, close - offset_ - 3);
     const bool is_negated = !name.empty() && name[0] == '^';
     if (is_negated) name.remove_prefix(1);
     const bool is_plain =
         std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalpha(c) || c == '_'; });
     if (name.empty() || !is_plain) refuse(fmt::format("the property {}", in_quotes(name)));
     // PCRE2 interprets a bare script name as "script extensions".
-    out_ += fmt::format("\\{}{{{}{}{}}}", pattern_[at_ + 1], is_negated ? "^" : "",
+    out_ += fmt::format("\\{}{{{}{}{}}}", pattern_[offset_ + 1], is_negated ? "^" : "",
                         is_general_category(name) ? "" : "sc:", name);
-    at_ = close + 1;
+    offset_ = close + 1;
   }
 
   void inside_class() {
-    if (pattern_[at_] == ']') in_class_ = false;
-    if (pattern_[at_] == '[') refuse("[ inside […]");
+    if (pattern_[offset_] == ']') in_class_ = false;
+    if (pattern_[offset_] == '[') refuse("[ inside […]");
     if (next_is("&&")) refuse("&& inside […]");
     copy(1);
   }
 
   void outside_class() {
-    if (pattern_[at_] == '[') {
+    if (pattern_[offset_] == '[') {
       in_class_ = true;
       copy(next_is("[^") ? 2 : 1);
-      if (at_ < pattern_.size() && pattern_[at_] == ']') refuse("[]");
-    } else if (pattern_[at_] == '(') {
+      if (offset_ < pattern_.size() && pattern_[offset_] == ']') refuse("[]");
+    } else if (pattern_[offset_] == '(') {
       group();
     } else if (next_is("{,")) {
       refuse("{,n}");
@@ -118,13 +120,13 @@ class Translator {
     if (!next_is("(?")) return copy(1);
     for (const std::string_view known : {"(?:", "(?i:", "(?=", "(?!", "(?<=", "(?<!", "(?>"})
       if (next_is(known)) return copy(known.size());
-    if (at_ == 0 && next_is("(?i)")) return copy(4);
-    refuse(fmt::format("the group {}", pattern_.substr(at_, 4)));
+    if (offset_ == 0 && next_is("(?i)")) return copy(4);
+    refuse(fmt::format("the group {}", pattern_.substr(offset_, 4)));
   }
 
   std::string_view pattern_;
-  const std::string& where_;
-  std::size_t at_ = 0;
+  const std::string& location_;
+  std::size_t offset_ = 0;
   bool in_class_ = false;
   std::string out_;
 };
@@ -137,8 +139,8 @@ std::string message_of(int error) {
 
 }  // namespace
 
-std::string translate_pattern(std::string_view oniguruma, const std::string& where) {
-  return Translator(oniguruma, where).run();
+std::string translate_pattern(std::string_view oniguruma, const std::string& location) {
+  return Translator(oniguruma, location).run();
 }
 
 struct RegexScratch::Memory {
@@ -168,9 +170,9 @@ struct SplitRegex::Compiled {
   ~Compiled() { pcre2_code_free(code); }
 };
 
-SplitRegex::SplitRegex(std::string_view pattern, std::string where)
-    : compiled_(std::make_unique<Compiled>()), where_(std::move(where)) {
-  const std::string translated = translate_pattern(pattern, where_);
+SplitRegex::SplitRegex(std::string_view pattern, std::string location)
+    : compiled_(std::make_unique<Compiled>()), location_(std::move(location)) {
+  const std::string translated = translate_pattern(pattern, location_);
   const std::unique_ptr<pcre2_compile_context, void (*)(pcre2_compile_context*)> context(
       pcre2_compile_context_create(nullptr), pcre2_compile_context_free);
   if (!context) throw std::bad_alloc();
@@ -182,7 +184,8 @@ SplitRegex::SplitRegex(std::string_view pattern, std::string where)
   compiled_->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(), options,
                                   &error, &offset, context.get());
   if (compiled_->code == nullptr)
-    throw UserError("{}: the pattern {} is invalid: {}", where_, in_quotes(pattern, 200), message_of(error));
+    throw UserError("{}: the pattern {} is invalid: {}", location_, in_quotes(pattern, 200),
+                    message_of(error));
   pcre2_jit_compile(compiled_->code, PCRE2_JIT_COMPLETE);  // if this fails, PCRE2 interprets the pattern
 }
 
@@ -204,11 +207,11 @@ std::optional<SplitRegex::Match> SplitRegex::find(std::string_view text, std::si
   if (result == PCRE2_ERROR_JIT_STACKLIMIT) result = match(PCRE2_NO_JIT);
   if (result == PCRE2_ERROR_NOMATCH) return std::nullopt;
   if (result < 0)
-    throw UserError("{}: the pattern cannot be applied to a text of {} bytes: {}", where_, text.size(),
+    throw UserError("{}: the pattern cannot be applied to a text of {} bytes: {}", location_, text.size(),
                     message_of(result));
   const PCRE2_SIZE* const range = pcre2_get_ovector_pointer(memory.match);
   if (range[0] < from || range[1] < range[0])
-    throw UserError("{}: the pattern returned a match before the search position", where_);
+    throw UserError("{}: the pattern returned a match before the search position", location_);
   return Match{range[0], range[1]};
 }
 

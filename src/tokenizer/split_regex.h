@@ -1,9 +1,9 @@
 // Regular expressions of tokenizer files, executed by PCRE2 with its just-in-time compiler.
 //
-// The files are written for the Oniguruma library (Ruby syntax). Constructs that PCRE2 interprets differently
-// or does not support are rejected with a message that names them; the rest is translated. Characters that
-// are newer than PCRE2's Unicode tables have the classes that PCRE2 assigns. The patterns of GPT-2, Llama 3
-// and Qwen 2 are implemented in fast_split.h instead.
+// The files are written for the Oniguruma library (Ruby syntax). Constructs that PCRE2 interprets
+// differently or does not support are rejected with a message that names them; all others are translated.
+// Characters newer than PCRE2's Unicode tables belong to whatever classes PCRE2 assigns. The patterns of
+// GPT-2, Llama 3 and Qwen 2 are implemented in fast_split.h instead.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@
 
 namespace optimus {
 
-// The pattern in PCRE2 syntax. `where` is the place in the file that a UserError names.
-std::string translate_pattern(std::string_view oniguruma, const std::string& where);
+// Translates a pattern to PCRE2 syntax. `location` is the place in the file that a UserError names.
+std::string translate_pattern(std::string_view oniguruma, const std::string& location);
 
 // Working memory for matching with any SplitRegex; one per thread.
 class RegexScratch {
@@ -33,8 +33,8 @@ class RegexScratch {
 // A compiled pattern. May be used by several threads at the same time.
 class SplitRegex {
  public:
-  // Throws a UserError that starts with `where` if the pattern is invalid or not supported.
-  SplitRegex(std::string_view pattern, std::string where);
+  // Throws a UserError that starts with `location` if the pattern is invalid or not supported.
+  SplitRegex(std::string_view pattern, std::string location);
   ~SplitRegex();
   SplitRegex(SplitRegex&&) noexcept;
 
@@ -54,7 +54,7 @@ class SplitRegex {
  private:
   struct Compiled;
   std::unique_ptr<Compiled> compiled_;
-  std::string where_;
+  std::string location_;
 };
 
 template <typename OnPart>

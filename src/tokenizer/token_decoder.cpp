@@ -92,12 +92,12 @@ void apply(const StripDecoder& step, Tokens& tokens) {
   std::string content;
   append_utf8(step.content, content);
   for (std::string& token : tokens) {
-    std::string_view rest = token;
-    for (std::size_t i = 0; i < step.at_start && rest.starts_with(content); ++i)
-      rest.remove_prefix(content.size());
-    for (std::size_t i = 0; i < step.at_end && rest.ends_with(content); ++i)
-      rest.remove_suffix(content.size());
-    token = std::string(rest);
+    std::string_view remainder = token;
+    for (std::size_t i = 0; i < step.at_start && remainder.starts_with(content); ++i)
+      remainder.remove_prefix(content.size());
+    for (std::size_t i = 0; i < step.at_end && remainder.ends_with(content); ++i)
+      remainder.remove_suffix(content.size());
+    token = std::string(remainder);
   }
 }
 

@@ -1,5 +1,5 @@
-// Decoding: converts tokens back to text by a list of steps on the texts of the tokens, which are joined at
-// the end.
+// Decoding: converts tokens back to text. A list of steps transforms the texts of the tokens, which are
+// then joined.
 #pragma once
 
 #include <string>
@@ -35,7 +35,7 @@ using DecoderStep = std::variant<ByteLevelDecoder, WordPieceDecoder, MetaspaceDe
 class TokenDecoder {
  public:
   void add(DecoderStep step) { steps_.push_back(std::move(step)); }
-  // Without steps, the tokens are joined by spaces.
+  // If no step was added, the tokens are joined by spaces.
   std::string decode(std::vector<std::string> tokens) const;
 
  private:

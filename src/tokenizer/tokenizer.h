@@ -17,18 +17,19 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // Appends the ids of `text` to `out`. The text may contain any bytes; invalid UTF-8 is replaced by U+FFFD,
-  // as callers of the tokenizers library do. Added tokens in the text ("<|endoftext|>") are converted to
-  // their ids; no tokens are added before or after the text (see encode_with_specials). Throws a UserError if
-  // the text is larger than 2 GiB, or if a pattern from the file takes too many steps on the text. Recently
-  // encoded words are cached across calls, so using one tokenizer for all documents is fastest.
+  // Appends the ids of `text` to `out`. The text may contain any bytes; invalid UTF-8 is replaced by
+  // U+FFFD, as users of the tokenizers library do. Added tokens in the text ("<|endoftext|>") are converted
+  // to their ids; no tokens are added before or after the text (see encode_with_specials). Throws a
+  // UserError if the text is larger than 2 GiB, or if a pattern from the file needs too many steps on the
+  // text. Recently encoded words are cached across calls, so using one tokenizer for all documents is
+  // fastest.
   virtual void encode(std::string_view text, std::vector<TokenId>& out) const = 0;
   // Like encode, plus the tokens that the file's post-processor adds ([CLS] … [SEP]; a begin-of-text token).
   virtual void encode_with_specials(std::string_view text, std::vector<TokenId>& out) const = 0;
-  // Ids outside the vocabulary are skipped. skip_special omits special added tokens.
+  // Ids outside the vocabulary are skipped, and special added tokens too if `skip_special` is true.
   virtual std::string decode(const std::vector<TokenId>& ids, bool skip_special) const = 0;
 
-  // One more than the largest id, including added tokens.
+  // One more than the largest id. Includes added tokens.
   virtual std::int64_t vocab_size() const = 0;
   virtual std::optional<TokenId> id_of(std::string_view token) const = 0;
   // The token that ends a document: 256 for the byte tokenizer; for files the first token that exists from a
@@ -37,8 +38,8 @@ class Tokenizer {
   // The mask token for masked-LM training.
   virtual std::optional<TokenId> mask_token() const = 0;
   virtual bool is_special(TokenId id) const = 0;
-  // The content of the tokenizer.json that it was created from, which is copied into exported models; "" for
-  // the byte tokenizer.
+  // The content of the tokenizer.json from which this tokenizer was created; it is copied into exported
+  // models. Empty for the byte tokenizer.
   virtual const std::string& source_json() const = 0;
 };
 

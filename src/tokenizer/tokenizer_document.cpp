@@ -92,7 +92,7 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
   }
   bool open(Json value) {
     if (open_.size() >= kMaxDepth) throw UserError("{}: nested deeper than {} levels", source_, kMaxDepth);
-    Json* const place = put(std::move(value));
+    Json* const place = append_value(std::move(value));
     keys_.push_back(open_.empty() ? "" : key_);
     open_.push_back(place);
     return true;
@@ -108,7 +108,7 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
   }
   // Adds the value to the innermost open list or object. The returned address stays valid while that one is
   // innermost.
-  Json* put(Json value) {
+  Json* append_value(Json value) {
     if (open_.empty()) return &(document_.remainder = std::move(value));
     Json& inside = *open_.back();
     if (inside.is_array()) {
@@ -122,7 +122,7 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
   bool scalar(Json value) {
     if (table_ == Table::kVocab) reject_id(value.dump(-1, ' ', false, Json::error_handler_t::replace));
     if (table_ == Table::kMerges) reject_merge();
-    put(std::move(value));
+    append_value(std::move(value));
     return true;
   }
 

@@ -1,6 +1,7 @@
-// Parser for the text of a tokenizer.json. The two large tables of the model are parsed directly into their
-// own data structures; as general JSON values they would take ten times the memory and the time. The
-// remaining document is a JSON value. Read next: tokenizer_json.h, which interprets it.
+// Parser for the text of a tokenizer.json. The two large tables of the model (vocabulary and merges) are
+// parsed directly into their own data structures, because as general JSON values they would need ten times
+// the memory and the time. The rest of the document is a JSON value. Read next: tokenizer_json.h, which
+// interprets it.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +41,7 @@ struct TokenizerDocument {
   MergeList merges;         // from either notation
 };
 
-// Throws a UserError that names `source` and the place in it.
+// Throws a UserError that names `source` and the location of the error in it.
 TokenizerDocument read_tokenizer_document(std::string_view text, const std::string& source);
 
 }  // namespace optimus

@@ -64,7 +64,7 @@ Bpe read_bpe(const JsonView& view, const TokenizerDocument& document, const std:
 WordPiece read_wordpiece(const JsonView& view, const Vocabulary& vocabulary, bool is_byte_level) {
   allow_only(view, {"type", "unk_token", "continuing_subword_prefix", "max_input_chars_per_word"});
   if (is_byte_level)
-    throw UserError("{}: WordPiece after a ByteLevel pre-tokenizer is not supported", view.where());
+    throw UserError("{}: WordPiece after a ByteLevel pre-tokenizer is not supported", view.location());
   const std::optional<TokenId> unknown = vocabulary.id_of(view.at("unk_token").text());
   if (!unknown) view.at("unk_token").refuse("a token of model.vocab");
   return WordPiece(vocabulary, {.unknown = *unknown,
@@ -122,14 +122,14 @@ void read_added_tokens(const JsonView& root, TokenizerParts& parts) {
   Vocabulary seen;
   for (const JsonView& view : list->elements()) {
     AddedToken token = read_added_token(view);
-    const std::optional<TokenId> known = parts.vocabulary.id_of(token.content);
-    const TokenId expected = known ? *known : next_id++;
+    const std::optional<TokenId> known_id = parts.vocabulary.id_of(token.content);
+    const TokenId expected = known_id ? *known_id : next_id++;
     if (token.id != expected)
       view.at("id").refuse(
-          fmt::format("{} ({})", expected, known ? "as in model.vocab" : "the next free id"));
+          fmt::format("{} ({})", expected, known_id ? "as in model.vocab" : "the next free id"));
     if (seen.add(token.content, token.id) != Vocabulary::Added::kAdded)
-      throw UserError("{}: the token {} or its id {} appears twice", view.where(), in_quotes(token.content),
-                      token.id);
+      throw UserError("{}: the token {} or its id {} appears twice", view.location(),
+                      in_quotes(token.content), token.id);
     token.pattern = token.content;
     if (token.normalized)
       token.pattern = parts.normalizer.apply(token.content, parts.classes, scratch, regex_scratch);
@@ -137,7 +137,7 @@ void read_added_tokens(const JsonView& root, TokenizerParts& parts) {
       view.at("content").refuse("a text that is shorter after normalization");
     AddedTokenMatcher& matcher = token.normalized ? parts.normalized_tokens : parts.raw_tokens;
     if (!matcher.add(token))
-      throw UserError("{}: {} and another added token are both {} after normalization", view.where(),
+      throw UserError("{}: {} and another added token are both {} after normalization", view.location(),
                       in_quotes(token.content), in_quotes(token.pattern));
     parts.added_tokens.push_back(std::move(token));
   }
@@ -163,7 +163,8 @@ void read_template(const JsonView& view, TokenizerParts& parts) {
     }
     const JsonView token = view.at("special_tokens").at(piece.at("SpecialToken").at("id").text());
     for (const JsonView& id : token.at("ids").elements())
-      (has_text ? parts.after : parts.before).push_back(static_cast<TokenId>(id.integer(0, kMaxTokenId)));
+      (has_text ? parts.suffix_tokens : parts.prefix_tokens)
+          .push_back(static_cast<TokenId>(id.integer(0, kMaxTokenId)));
   }
   if (!has_text) view.at("single").refuse("a template that contains the text (Sequence A)");
 }
@@ -172,14 +173,14 @@ void read_post_processor_step(const JsonView& view, TokenizerParts& parts) {
   const std::string& type = view.at("type").text();
   if (type == "ByteLevel")  // concerns offsets into the text, which this tokenizer does not return
     return allow_only(view, {"type", "add_prefix_space", "trim_offsets", "use_regex"});
-  if (!parts.before.empty() || !parts.after.empty())
-    throw UserError("{}: a second post-processor that adds tokens is not supported", view.where());
+  if (!parts.prefix_tokens.empty() || !parts.suffix_tokens.empty())
+    throw UserError("{}: a second post-processor that adds tokens is not supported", view.location());
   if (type == "TemplateProcessing") {
     read_template(view, parts);
   } else if (type == "BertProcessing" || type == "RobertaProcessing") {
     allow_only(view, {"type", "sep", "cls", "trim_offsets", "add_prefix_space"});
-    parts.before = {read_token_pair(view.at("cls"))};
-    parts.after = {read_token_pair(view.at("sep"))};
+    parts.prefix_tokens = {read_token_pair(view.at("cls"))};
+    parts.suffix_tokens = {read_token_pair(view.at("sep"))};
   } else {
     refuse_type(view, "Sequence, ByteLevel, TemplateProcessing, BertProcessing, RobertaProcessing");
   }
@@ -194,9 +195,9 @@ void read_post_processor(const JsonView& root, TokenizerParts& parts) {
            std::any_of(parts.added_tokens.begin(), parts.added_tokens.end(),
                        [&](const AddedToken& token) { return token.id == id; });
   };
-  for (const std::vector<TokenId>* const ids : {&parts.before, &parts.after})
+  for (const std::vector<TokenId>* const ids : {&parts.prefix_tokens, &parts.suffix_tokens})
     for (const TokenId id : *ids)
-      if (!is_known(id)) throw UserError("{}: no token has the id {}", view->where(), id);
+      if (!is_known(id)) throw UserError("{}: no token has the id {}", view->location(), id);
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 
 namespace optimus {
 
-// Throws UserError.
+// `source` is the file name for messages. Throws a UserError if the document is invalid or not supported.
 TokenizerParts read_tokenizer_parts(std::string_view json, const std::string& source);
 
 }  // namespace optimus

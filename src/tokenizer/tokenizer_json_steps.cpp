@@ -29,7 +29,7 @@ std::string short_text(const JsonView& view) {
 // Reads a pattern: {"String": "…"} or {"Regex": "…"}.
 std::variant<std::string, SplitRegex> read_pattern(const JsonView& view) {
   allow_only(view, {"String", "Regex"});
-  if (const auto regex = view.find("Regex")) return SplitRegex(regex->text(), regex->where());
+  if (const auto regex = view.find("Regex")) return SplitRegex(regex->text(), regex->location());
   const JsonView literal = view.at("String");
   if (literal.text().empty()) literal.refuse("a non-empty string");
   return literal.text();
@@ -142,18 +142,18 @@ void read_class_split(const JsonView& view, PreTokenizer& pre_tokenizer) {
 void read_metaspace_step(const JsonView& view, const Normalizer& normalizer, PreTokenizer& pre_tokenizer) {
   for (const PreTokenizerStep& step : pre_tokenizer.steps())
     if (std::holds_alternative<Metaspace>(step))
-      throw UserError("{}: a second Metaspace is not supported", view.where());
+      throw UserError("{}: a second Metaspace is not supported", view.location());
   const Metaspace metaspace = read_metaspace(view);
   if (metaspace.prepend == Metaspace::Prepend::kFirst && normalizer.may_remove_text())
     throw UserError("{}: prepend_scheme \"first\" after a normalizer that removes text is not supported",
-                    view.where());
+                    view.location());
   pre_tokenizer.add(metaspace);
 }
 
 void read_pre_tokenizer_step(const JsonView& view, const Normalizer& normalizer, PreTokenizerParts& parts) {
   const std::string& type = view.at("type").text();
   if (parts.is_byte_level)
-    throw UserError("{}: {} after ByteLevel is not supported", view.where(), in_quotes(type));
+    throw UserError("{}: {} after ByteLevel is not supported", view.location(), in_quotes(type));
   if (type == "ByteLevel") {
     parts.is_byte_level = true;
     read_byte_level(view, parts.pre_tokenizer);
@@ -205,15 +205,15 @@ void collect_steps(const JsonView& view, std::string_view list_key, std::vector<
     return;
   }
   if (steps.size() == kMaxSteps)
-    throw UserError("{}: more than {} steps are not supported", view.where(), kMaxSteps);
+    throw UserError("{}: more than {} steps are not supported", view.location(), kMaxSteps);
   steps.push_back(view);
 }
 
 }  // namespace
 
 void allow_only(const JsonView& view, std::initializer_list<std::string> keys) {
-  const std::vector<std::string> known(keys);
-  view.allow_only(known);
+  const std::vector<std::string> known_names(keys);
+  view.allow_only(known_names);
 }
 
 void refuse_type(const JsonView& view, std::string_view known_types) {

@@ -17,10 +17,10 @@ namespace optimus {
 
 // Throws if the object has any other key.
 void allow_only(const JsonView& view, std::initializer_list<std::string> keys);
-// Throws a UserError about the value of the view's "type" that lists the known types.
+// Throws a UserError about the value of the view's "type" key; the message lists the known types.
 [[noreturn]] void refuse_type(const JsonView& view, std::string_view known_types);
-// The elements of a Sequence under `list_key`, in order, at any depth; or the part itself if it is not a
-// Sequence.
+// Flattens a Sequence: returns the elements of its list `list_key` in order, with nested Sequences
+// expanded. Returns the view itself if it is not a Sequence.
 std::vector<JsonView> steps_of(const JsonView& view, std::string_view list_key);
 
 Normalizer read_normalizer(const JsonView& view);
@@ -29,7 +29,7 @@ struct PreTokenizerParts {
   PreTokenizer pre_tokenizer;
   bool is_byte_level = false;  // the model receives words as bytes
 };
-// `normalizer`: the normalizer that precedes the pre-tokenizer.
+// `normalizer` is the normalizer that runs before the pre-tokenizer.
 PreTokenizerParts read_pre_tokenizer(const JsonView& view, const Normalizer& normalizer);
 
 TokenDecoder read_decoder(const JsonView& view);

@@ -81,22 +81,22 @@ std::string repair_utf8(std::string_view text) {
 }
 
 void append_utf8(CodePoint code_point, std::string& out) {
-  const auto put = [&](CodePoint byte) { out.push_back(static_cast<char>(byte)); };
+  const auto append_byte = [&](CodePoint byte) { out.push_back(static_cast<char>(byte)); };
   if (code_point < 0x80) {
-    put(code_point);
+    append_byte(code_point);
     return;
   }
   if (code_point < 0x800) {
-    put(0xC0 | (code_point >> 6));
+    append_byte(0xC0 | (code_point >> 6));
   } else if (code_point < 0x10000) {
-    put(0xE0 | (code_point >> 12));
-    put(0x80 | ((code_point >> 6) & 0x3F));
+    append_byte(0xE0 | (code_point >> 12));
+    append_byte(0x80 | ((code_point >> 6) & 0x3F));
   } else {
-    put(0xF0 | (code_point >> 18));
-    put(0x80 | ((code_point >> 12) & 0x3F));
-    put(0x80 | ((code_point >> 6) & 0x3F));
+    append_byte(0xF0 | (code_point >> 18));
+    append_byte(0x80 | ((code_point >> 12) & 0x3F));
+    append_byte(0x80 | ((code_point >> 6) & 0x3F));
   }
-  put(0x80 | (code_point & 0x3F));
+  append_byte(0x80 | (code_point & 0x3F));
 }
 
 DecodedChar decode_last_char(std::string_view text) {

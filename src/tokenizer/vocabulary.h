@@ -20,7 +20,7 @@ class Vocabulary {
  public:
   enum class Added { kAdded, kDuplicateToken, kDuplicateId };
 
-  // id: 0 … kMaxTokenId. Has no effect unless the result is kAdded.
+  // Adds a token. `id` must be in the range 0 to kMaxTokenId. Has no effect unless the result is kAdded.
   Added add(std::string_view token, TokenId id);
   void reserve(std::size_t num_tokens);
 

@@ -17,8 +17,8 @@ class WordCache {
  public:
   WordCache();
 
-  // Appends the ids of the word to `out` and returns true if the word is cached. `readable_end`: the end of
-  // the readable memory around the word; if there are 16 readable bytes, a short word is loaded with two
+  // If the word is cached, appends its ids to `out` and returns true. `readable_end` is the end of the
+  // readable memory around the word; if at least 16 bytes are readable, a short word is loaded with two
   // 8-byte reads.
   bool find(std::string_view word, const char* readable_end, std::vector<TokenId>& out) const;
   void insert(std::string_view word, std::span<const TokenId> ids);

@@ -20,8 +20,8 @@ struct WordPieceOptions {
 class WordPiece {
  public:
   WordPiece(const Vocabulary& vocabulary, const WordPieceOptions& options);
-  // Appends the ids of one word of valid UTF-8. The time is at most the length of the word times the length
-  // of the longest token.
+  // Appends the ids of one word of valid UTF-8 to `out`. The time is at most proportional to the length of
+  // the word times the length of the longest token.
   void encode(std::string_view word, std::vector<TokenId>& out) const;
 
  private:

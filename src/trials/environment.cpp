@@ -46,35 +46,35 @@ RecoveryCosts random_costs(RandomStream& draw) {
   return costs;
 }
 
-void set_errors(TrialCase& one, RandomStream& draw, const EnvironmentOptions& options) {
+void set_errors(TrialCase& trial_case, RandomStream& draw, const EnvironmentOptions& options) {
   if (options.miss_spread >= 0) {
-    one.prediction_error = options.miss_spread * draw.between(0.3, 1);
-    one.permanent_error = options.miss_spread * draw.between(0.3, 1);
-    one.prediction_bias = std::exp(-options.mean_miss);
+    trial_case.prediction_error = options.miss_spread * draw.between(0.3, 1);
+    trial_case.permanent_error = options.miss_spread * draw.between(0.3, 1);
+    trial_case.prediction_bias = std::exp(-options.mean_miss);
     return;
   }
   // Half of the trials use the simulator's errors (5 %, drawn independently), the others a random mixture.
   // Predictions of published runs were off by 6 to 12 % (docs/results/accuracy.md).
   if (draw.chance(0.5)) return;
-  one.prediction_error = draw.between(0, 0.1), one.permanent_error = draw.between(0, 0.1);
-  if (draw.chance(0.2)) one.prediction_bias = draw.log_uniform(0.6, 1.5);
-  if (draw.chance(0.2)) one.pause_prediction_bias = draw.log_uniform(0.3, 3);
+  trial_case.prediction_error = draw.between(0, 0.1), trial_case.permanent_error = draw.between(0, 0.1);
+  if (draw.chance(0.2)) trial_case.prediction_bias = draw.log_uniform(0.6, 1.5);
+  if (draw.chance(0.2)) trial_case.pause_prediction_bias = draw.log_uniform(0.3, 3);
 }
 
 // Adds every plan again without redundant copies of its state: faster by the cost of the copies, but a loss
 // undoes all steps since the last checkpoint. The ranges are guesses around known values: checkpoints are
 // minutes to hours apart; copies take 1 to 3 % of a step by the cost model, and 8 % with three workers on two
 // cores (tests/cli/switch_test.py).
-void add_without_copies(TrialCase& one, RandomStream& draw) {
+void add_without_copies(TrialCase& trial_case, RandomStream& draw) {
   const double price = draw.log_uniform(0.005, 0.1), undone = draw.log_uniform(3, 3000);
-  const std::size_t num = one.modes.size();
+  const std::size_t num = trial_case.modes.size();
   for (std::size_t m = 0; m < num; ++m) {
-    TrialMode without_copies = one.modes[m];
+    TrialMode without_copies = trial_case.modes[m];
     without_copies.usual_seconds *= 1 - price, without_copies.undone_steps = undone,
                                                without_copies.response = Response::replan;
-    one.modes.push_back(without_copies);
+    trial_case.modes.push_back(without_copies);
   }
-  for (TrialSegment& segment : one.segments)
+  for (TrialSegment& segment : trial_case.segments)
     for (std::size_t m = 0; m < num; ++m)
       segment.step_seconds.push_back(segment.step_seconds[m] * (1 - price));
 }
@@ -88,18 +88,18 @@ TrialCase random_node_trial(TrialFamily family, std::uint64_t number, RandomStre
   Throughput throughput = random_throughput(nodes - spare, draw.log_uniform(0.3, 60), draw);
   double batch = 1;
   if (!options.traces.empty() && draw.chance(0.33)) {
-    const AvailabilityTrace& whole = options.traces[draw.below(options.traces.size())];
-    const double begin = draw.between(0, 0.5) * whole.length;
-    trace = piece_of(whole, begin, begin + draw.between(0.3, 0.5) * whole.length);
+    const AvailabilityTrace& full_trace = options.traces[draw.below(options.traces.size())];
+    const double begin = draw.between(0, 0.5) * full_trace.length;
+    trace = piece_of(full_trace, begin, begin + draw.between(0.3, 0.5) * full_trace.length);
   }
   if (!options.throughputs.empty())
     throughput = options.throughputs[draw.below(options.throughputs.size())], batch = options.batch;
   ReplayCase replay{.trace = trace, .throughput = throughput, .batch = batch};
   replay.ready_seconds = draw.chance(0.5) ? 0 : 45, replay.costs = random_costs(draw);
   constexpr std::array<int, 4> kDevices = {1, 8, 64, 512};
-  TrialCase one = trial_of(replay, kDevices[draw.below(kDevices.size())]);
-  if (draw.chance(kFractionWithoutCopies)) add_without_copies(one, draw);
-  return one;
+  TrialCase trial_case = trial_of(replay, kDevices[draw.below(kDevices.size())]);
+  if (draw.chance(kFractionWithoutCopies)) add_without_copies(trial_case, draw);
+  return trial_case;
 }
 
 // Which components become slow, and for how long; severities as in random_time_line (adapt/time_line.h).
@@ -123,14 +123,14 @@ TimeLine random_conditions(double length, RandomStream& draw) {
 // The sensitivity of a plan to conditions: the parts of its step that a slow device and a slow network
 // lengthen.
 struct PlanTraits {
-  double usual = 1, compute = 1, network = 0.1;
+  double usual_seconds = 1, compute = 1, network = 0.1;
   int responds_to = -1;         // the condition that the plan responds to
   double remaining_effect = 0;  // the remaining part of that condition's effect
 };
 
 class SlowTrial {
  public:
-  SlowTrial(RandomStream& draw, TrialCase& one) : draw_(draw), trial_case_(one) {}
+  SlowTrial(RandomStream& draw, TrialCase& trial_case) : draw_(draw), trial_case_(trial_case) {}
 
   void make() {
     line_ = random_conditions(draw_.between(6, 24) * 3600, draw_);
@@ -145,20 +145,20 @@ class SlowTrial {
       const double worse = std::abs(0.06 * draw_.normal()),
                    usual = 1 + (draw_.chance(0.2) ? -worse / 2 : worse);
       add({usual, draw_.between(0.5, 1), draw_.log_uniform(0.02, 0.5)}, Response::replan, devices_, 1);
-      if (draw_.chance(0.5)) trial_case_.modes.back().doubt = draw_.log_uniform(0.05, 0.5);
+      if (draw_.chance(0.5)) trial_case_.modes.back().uncertainty = draw_.log_uniform(0.05, 0.5);
     }
     for (int c = 0; c < std::ssize(line_.conditions); ++c) add_responses(start_plan, c);
     // prediction error of the responses
     const double doubt = draw_.chance(0.5) ? 0 : draw_.log_uniform(0.02, 0.2);
     for (TrialMode& mode : trial_case_.modes)
-      if (mode.doubt == 0 && mode.response != Response::resume) mode.doubt = doubt;
-    cut();
+      if (mode.uncertainty == 0 && mode.response != Response::resume) mode.uncertainty = doubt;
+    end_segment();
   }
 
  private:
   void add(const PlanTraits& traits, Response response, int devices, double pause) {
     plans_.push_back(traits);
-    TrialMode mode{response, std::max(1, devices), step_ * traits.usual, pause_ * pause};
+    TrialMode mode{response, std::max(1, devices), step_ * traits.usual_seconds, pause_ * pause};
     trial_case_.modes.push_back(mode);
   }
 
@@ -182,32 +182,34 @@ class SlowTrial {
   double seconds_of(const PlanTraits& plan, const std::vector<std::size_t>& active) const {
     double compute = 0, network = 0;
     for (const std::size_t c : active) {
-      const Condition& one = line_.conditions[c].condition;
+      const Condition& condition = line_.conditions[c].condition;
       const double effect =
-          (one.factor - 1) * (plan.responds_to == static_cast<int>(c) ? plan.remaining_effect : 1);
-      double& worst = one.cause == Cause::link ? network : compute;
+          (condition.factor - 1) * (plan.responds_to == static_cast<int>(c) ? plan.remaining_effect : 1);
+      double& worst = condition.cause == Cause::link ? network : compute;
       worst = std::max(worst, effect);
     }
-    return step_ * plan.usual * (1 + plan.compute * compute + plan.network * network);
+    return step_ * plan.usual_seconds * (1 + plan.compute * compute + plan.network * network);
   }
 
-  void cut() {
+  void end_segment() {
     std::set<double> instants = {0, line_.length};
-    for (const TimedCondition& one : line_.conditions) instants.insert({one.at, one.at + one.length});
+    for (const TimedCondition& condition : line_.conditions)
+      instants.insert({condition.begin, condition.begin + condition.length});
     for (auto it = instants.begin(); std::next(it) != instants.end(); ++it) {
       TrialSegment segment{*it, *std::next(it), {}, false, {}};
       std::vector<std::size_t> active;
       for (std::size_t c = 0; c < line_.conditions.size(); ++c) {
-        const TimedCondition& one = line_.conditions[c];
-        if (one.at > segment.begin || segment.begin >= one.at + one.length) continue;
+        const TimedCondition& condition = line_.conditions[c];
+        if (condition.begin > segment.begin || segment.begin >= condition.begin + condition.length) continue;
         active.push_back(c);
-        segment.conditions.push_back({one.condition.cause, one.condition.factor, segment.begin - one.at});
+        segment.conditions.push_back(
+            {condition.condition.cause, condition.condition.factor, segment.begin - condition.begin});
       }
       for (const PlanTraits& plan : plans_) {
         // A response is available only after its condition has begun.
         const bool is_known =
             plan.responds_to < 0 ||
-            line_.conditions[static_cast<std::size_t>(plan.responds_to)].at <= segment.begin;
+            line_.conditions[static_cast<std::size_t>(plan.responds_to)].begin <= segment.begin;
         segment.step_seconds.push_back(is_known ? seconds_of(plan, active) : 0);
       }
       trial_case_.segments.push_back(std::move(segment));
@@ -226,11 +228,12 @@ class SlowTrial {
 }  // namespace
 
 TrialCase with_slow_machines(TrialCase nodes, std::uint64_t number) {
-  RandomStream draw(RandomKey(number).with("slow machines"));
+  RandomStream draw(RandomKey(number).derive("slow machines"));
   const TimeLine line = random_conditions(nodes.segments.back().end, draw);
   const double compute = draw.between(0.6, 1), network = draw.log_uniform(0.02, 0.5);
   std::set<double> instants;
-  for (const TimedCondition& one : line.conditions) instants.insert({one.at, one.at + one.length});
+  for (const TimedCondition& condition : line.conditions)
+    instants.insert({condition.begin, condition.begin + condition.length});
   const std::vector<TrialSegment> whole = std::exchange(nodes.segments, {});
   for (TrialSegment segment : whole) {
     int present = 0;
@@ -241,11 +244,12 @@ TrialCase with_slow_machines(TrialCase nodes, std::uint64_t number) {
       if (const auto next = instants.upper_bound(segment.begin); next != instants.end())
         piece.end = std::min(segment.end, *next);
       double more = 0;
-      for (const TimedCondition& one : line.conditions) {
-        if (one.at > piece.begin || piece.begin >= one.at + one.length) continue;
-        piece.conditions.push_back({one.condition.cause, one.condition.factor, piece.begin - one.at});
-        more = std::max(
-            more, (one.condition.factor - 1) * (one.condition.cause == Cause::link ? network : compute));
+      for (const TimedCondition& condition : line.conditions) {
+        if (condition.begin > piece.begin || piece.begin >= condition.begin + condition.length) continue;
+        piece.conditions.push_back(
+            {condition.condition.cause, condition.condition.factor, piece.begin - condition.begin});
+        more = std::max(more, (condition.condition.factor - 1) *
+                                  (condition.condition.cause == Cause::link ? network : compute));
       }
       for (std::size_t m = 0; m < nodes.modes.size(); ++m)
         if (nodes.modes[m].devices == present) piece.step_seconds[m] *= 1 + more;
@@ -258,17 +262,18 @@ TrialCase with_slow_machines(TrialCase nodes, std::uint64_t number) {
 }
 
 TrialCase random_trial(TrialFamily family, std::uint64_t number, const EnvironmentOptions& options) {
-  RandomStream draw(RandomKey(number).with("trial").with(static_cast<std::uint64_t>(family)));
-  TrialCase one;
+  RandomStream draw(RandomKey(number).derive("trial").derive(static_cast<std::uint64_t>(family)));
+  TrialCase trial_case;
   if (family == TrialFamily::slow)
-    SlowTrial(draw, one).make(), one.costs = random_costs(draw);
+    SlowTrial(draw, trial_case).make(), trial_case.costs = random_costs(draw);
   else if (family == TrialFamily::mixed)
-    one = with_slow_machines(random_node_trial(kTrialFamilies[draw.below(3)], number, draw, options), number);
+    trial_case =
+        with_slow_machines(random_node_trial(kTrialFamilies[draw.below(3)], number, draw, options), number);
   else
-    one = random_node_trial(family, number, draw, options);
-  one.seed = RandomKey(number).with("errors").value;
-  set_errors(one, draw, options);
-  return one;
+    trial_case = random_node_trial(family, number, draw, options);
+  trial_case.seed = RandomKey(number).derive("errors").value;
+  set_errors(trial_case, draw, options);
+  return trial_case;
 }
 
 }  // namespace optimus

@@ -32,7 +32,7 @@ class TraceMaker {
   double length() const { return trace_.length; }
   void add_nodes(double at, int count) { change(at, count, true); }
   void remove_nodes(double at, int count) { change(at, count, false); }
-  void one(double at, int node, bool is_add) {
+  void add_event(double at, int node, bool is_add) {
     const auto place = static_cast<std::size_t>(node);
     if (is_present_[place] == is_add) return;
     is_present_[place] = is_add, num_present_ += is_add ? 1 : -1;
@@ -44,7 +44,7 @@ class TraceMaker {
   void change(double at, int count, bool is_add) {
     for (int node = 0; node < nodes_ && count > 0; ++node) {
       if (is_present_[static_cast<std::size_t>(node)] == is_add) continue;
-      one(at, node, is_add), --count;
+      add_event(at, node, is_add), --count;
     }
   }
   int nodes_, num_present_ = 0;
@@ -84,10 +84,10 @@ void make_faults(TraceMaker& maker, int nodes, RandomStream& draw) {
     at += -gap * std::log(1 - draw.uniform());
     for (; !return_times.empty() && return_times.begin()->first < std::min(at, maker.length());
          return_times.erase(return_times.begin()))
-      maker.one(return_times.begin()->first, return_times.begin()->second, true);
+      maker.add_event(return_times.begin()->first, return_times.begin()->second, true);
     if (at >= maker.length() || maker.num_present() < 2) continue;
     const int node = static_cast<int>(draw.uniform() * nodes);
-    maker.one(at, node, false);
+    maker.add_event(at, node, false);
     return_times.emplace(at + repair * std::exp(kRepairSpread * draw.normal()), node);
   }
 }
@@ -97,11 +97,11 @@ void make_resize(TraceMaker& maker, int nodes, RandomStream& draw) {
   maker.add_nodes(0, nodes);
   const double length = kResizeLength * draw.log_uniform(0.3, 3);
   for (double at = length; at < maker.length(); at += length * draw.between(0.5, 1.5)) {
-    const int asked = std::max(1, static_cast<int>(nodes * kParts[draw.below(kParts.size())]));
-    if (asked > maker.num_present())
-      maker.add_nodes(at, asked - maker.num_present());
+    const int num_requested = std::max(1, static_cast<int>(nodes * kParts[draw.below(kParts.size())]));
+    if (num_requested > maker.num_present())
+      maker.add_nodes(at, num_requested - maker.num_present());
     else
-      maker.remove_nodes(at, maker.num_present() - asked);
+      maker.remove_nodes(at, maker.num_present() - num_requested);
   }
 }
 
@@ -113,7 +113,7 @@ std::string text(TrialFamily family) {
 }
 
 AvailabilityTrace random_trace(TrialFamily family, int nodes, std::uint64_t number) {
-  RandomStream draw(RandomKey(number).with("trace").with(static_cast<std::uint64_t>(family)));
+  RandomStream draw(RandomKey(number).derive("trace").derive(static_cast<std::uint64_t>(family)));
   switch (family) {
     case TrialFamily::spot: {
       TraceMaker maker(nodes, draw.between(4, 12) * 3600);

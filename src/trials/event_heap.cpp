@@ -45,13 +45,13 @@ void EventHeap::sift_down(std::size_t index) {
   sift_up(index, top);
 }
 
-void EventHeap::put(ReplayEvent event) {
+void EventHeap::push(ReplayEvent event) {
   event.order = next_order_++;
   array_.push_back(event);
   sift_up(array_.size() - 1, 0);
 }
 
-ReplayEvent EventHeap::take() {
+ReplayEvent EventHeap::pop() {
   ensure(!array_.empty(), "take() from an empty event heap");
   const ReplayEvent soonest = array_.front(), last = array_.back();
   array_.pop_back();
@@ -65,7 +65,7 @@ bool EventHeap::has_removal_before(const ReplayEvent& event) const {
       return other.kind == EventKind::remove && other.time < event.time;
     });
   EventHeap with = *this;
-  with.put(event);
+  with.push(event);
   const std::int64_t own = next_order_;
   for (const ReplayEvent& other : with.array_) {
     if (other.order == own) return false;

@@ -16,10 +16,10 @@ enum class EventKind { add = 1, remove = 2, ready = 4, rendezvous_end = 5, step_
 struct ReplayEvent {
   std::int64_t time = 0;  // in ticks
   EventKind kind = EventKind::add;
-  int node = 0;             // add, remove, ready
-  std::int64_t number = 0;  // the rendezvous or the run of steps that it ends
-  std::int64_t began = 0;   // step_end: start of the step
-  std::int64_t order = 0;   // insertion order
+  int node = 0;                 // add, remove, ready
+  std::int64_t number = 0;      // the rendezvous or the run of steps that it ends
+  std::int64_t begin_time = 0;  // step_end: start of the step
+  std::int64_t order = 0;       // insertion order
 };
 
 enum class TieOrder { insertion_order, heapq_order };
@@ -29,8 +29,8 @@ class EventHeap {
   EventHeap(std::vector<ReplayEvent> events, TieOrder ties);
 
   bool is_empty() const { return array_.empty(); }
-  void put(ReplayEvent event);
-  ReplayEvent take();  // the earliest event; the heap must not be empty
+  void push(ReplayEvent event);
+  ReplayEvent pop();  // the earliest event; the heap must not be empty
 
   // Whether a removal precedes `event`. With heapq ties: whether one would precede it in the array.
   bool has_removal_before(const ReplayEvent& event) const;

@@ -8,8 +8,8 @@ namespace optimus {
 namespace {
 
 struct Best {
-  double steps = -1;  // -1: not reached
-  double last = 0;    // the part of these in the last segment
+  double steps = -1;           // -1: not reached
+  double in_last_segment = 0;  // the part of these in the last segment
   int switches = 0;
 };
 
@@ -51,7 +51,7 @@ void apply_loss(std::vector<Best>& best, const std::vector<TrialMode>& modes,
     if (before.step_seconds[order[i]] > 0) best[order[i]] = better(best[order[i]], most);
   }
   for (std::size_t m = 0; m < modes.size(); ++m)
-    best[m].steps -= std::min(modes[m].undone_steps, best[m].last);
+    best[m].steps -= std::min(modes[m].undone_steps, best[m].in_last_segment);
 }
 
 }  // namespace
@@ -71,41 +71,42 @@ TrialOutcome hindsight(const TrialCase& trial_case) {
   std::stable_sort(by_undone.begin(), by_undone.end(), [&](std::size_t a, std::size_t b) {
     return trial_case.modes[a].undone_steps > trial_case.modes[b].undone_steps;
   });
-  std::vector<Best> best(num + 1);
-  best[trial_case.first_mode < 0 ? num : static_cast<std::size_t>(trial_case.first_mode)].steps = 0;
+  std::vector<Best> best_values(num + 1);
+  best_values[trial_case.first_mode < 0 ? num : static_cast<std::size_t>(trial_case.first_mode)].steps = 0;
   bool has_started = trial_case.first_mode >= 0;
-  const TrialSegment* before = nullptr;
+  const TrialSegment* previous_segment = nullptr;
   for (const TrialSegment& segment : trial_case.segments) {
     const double length = segment.end - segment.begin;
-    if (segment.is_loss && before != nullptr) apply_loss(best, trial_case.modes, by_undone, *before);
-    before = &segment;
-    const Arrivals from = arrivals_of(best, trial_case.modes, order);
-    std::vector<Best> next(num + 1);
-    next[num] = best[num];
+    if (segment.is_loss && previous_segment != nullptr)
+      apply_loss(best_values, trial_case.modes, by_undone, *previous_segment);
+    previous_segment = &segment;
+    const Arrivals from = arrivals_of(best_values, trial_case.modes, order);
+    std::vector<Best> next_values(num + 1);
+    next_values[num] = best_values[num];
     for (std::size_t m = 0; m < num; ++m) {
-      next[m] = best[m], next[m].last = 0;  // stands still
+      next_values[m] = best_values[m], next_values[m].in_last_segment = 0;  // stands still
       const double seconds = segment.step_seconds[m];
       if (seconds <= 0) continue;
       const TrialMode& mode = trial_case.modes[m];
       const auto arrive = [&](const Best& from_there, double pause) {
         if (from_there.steps < 0) return;
         const double done = std::max(0.0, length - pause) / seconds;
-        next[m] = better(next[m], {from_there.steps + done, done, from_there.switches + 1});
+        next_values[m] = better(next_values[m], {from_there.steps + done, done, from_there.switches + 1});
       };
       arrive(from.from_others[m], has_started ? mode.pause_seconds : trial_case.costs.start_seconds);
       arrive(from.from_larger[m], mode.shrink_seconds.value_or(mode.pause_seconds));
       const double loss =
-          is_loss_to(segment, static_cast<int>(m)) ? std::min(0.5, std::max(0.0, best[m].steps)) : 0;
-      if (best[m].steps >= 0)
-        next[m] =
-            better(next[m], {best[m].steps + length / seconds - loss, length / seconds, best[m].switches});
+          is_loss_to(segment, static_cast<int>(m)) ? std::min(0.5, std::max(0.0, best_values[m].steps)) : 0;
+      if (best_values[m].steps >= 0)
+        next_values[m] = better(next_values[m], {best_values[m].steps + length / seconds - loss,
+                                                 length / seconds, best_values[m].switches});
     }
-    best = std::move(next);
-    has_started =
-        has_started || std::any_of(best.begin(), best.end() - 1, [](const Best& b) { return b.steps >= 0; });
+    best_values = std::move(next_values);
+    has_started = has_started || std::any_of(best_values.begin(), best_values.end() - 1,
+                                             [](const Best& b) { return b.steps >= 0; });
   }
   Best most;
-  for (const Best& b : best) most = better(most, b);
+  for (const Best& b : best_values) most = better(most, b);
   TrialOutcome outcome;
   outcome.useful_steps = most.steps,
   outcome.switches = std::max(0, most.switches - (trial_case.first_mode < 0 ? 1 : 0));

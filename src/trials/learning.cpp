@@ -20,7 +20,7 @@ double activation(float x) { return x > 0 ? x : kLeakySlope * x; }
 
 float input_of(const LearnedPolicy& network, const FeatureTable& features, std::size_t row, std::size_t i) {
   const float value = i < kOptionFeatures ? features.rows[row][i] : features.situation[i - kOptionFeatures];
-  return std::clamp(value, network.low[i], network.high[i]);
+  return std::clamp(value, network.min_values[i], network.max_values[i]);
 }
 
 void backpropagate_row(const LearnedPolicy& network, const FeatureTable& features, std::size_t row,
@@ -91,17 +91,17 @@ std::vector<TrainingExample> collect_examples(const TrialCase& trial_case, const
                                               std::uint64_t number) {
   const TrialValues values(trial_case);
   const double all = std::max(1.0, hindsight(trial_case).useful_steps);
-  RandomStream draw(RandomKey(number).with("choices"));
+  RandomStream draw(RandomKey(number).derive("choices"));
   std::vector<TrainingExample> examples;
   const Decider decider = [&](const Situation& situation, const TrialPoint& point) {
     TrainingExample example{
         .features = features_of(behavior.sees_misses ? situation : without_misses(situation)), .regrets = {}};
     if (example.features.rows.empty()) return Choice{0, 0, {}};
     const std::vector<double> worth = values.of_options(point);
-    double most = -1e300;
-    for (const std::size_t option : example.features.options) most = std::max(most, worth[option]);
+    double maximum = -1e300;
+    for (const std::size_t option : example.features.options) maximum = std::max(maximum, worth[option]);
     for (const std::size_t option : example.features.options)
-      example.regrets.push_back(std::min(kMaxRegret, 1000 * (most - worth[option]) / all));
+      example.regrets.push_back(std::min(kMaxRegret, 1000 * (maximum - worth[option]) / all));
     const std::size_t num = example.features.rows.size();
     if (draw.chance(behavior.exploration)) {
       example.chosen_row = draw.below(num);

@@ -33,7 +33,7 @@ void for_each_index(int threads, int count, const std::function<void(int)>& body
 std::vector<TrainingExample> subsample(std::vector<TrainingExample> examples, std::uint64_t number) {
   if (examples.size() <= kMaxExamplesPerTrial) return examples;
   const double weight = static_cast<double>(examples.size()) / static_cast<double>(kMaxExamplesPerTrial);
-  RandomStream draw(RandomKey(number).with("kept"));
+  RandomStream draw(RandomKey(number).derive("kept"));
   for (std::size_t i = 0; i < kMaxExamplesPerTrial; ++i)
     std::swap(examples[i], examples[i + draw.below(examples.size() - i)]);
   examples.resize(kMaxExamplesPerTrial);
@@ -46,7 +46,8 @@ std::vector<TrainingExample> subsample(std::vector<TrainingExample> examples, st
 
 void widen_input_ranges(LearnedPolicy& network, const std::vector<TrainingExample>& examples) {
   const auto take = [&](std::size_t i, float value) {
-    network.low[i] = std::min(network.low[i], value), network.high[i] = std::max(network.high[i], value);
+    network.min_values[i] = std::min(network.min_values[i], value),
+    network.max_values[i] = std::max(network.max_values[i], value);
   };
   for (const TrainingExample& example : examples) {
     for (std::size_t i = 0; i < kSituationFeatures; ++i)
@@ -59,7 +60,7 @@ void widen_input_ranges(LearnedPolicy& network, const std::vector<TrainingExampl
 class Training {
  public:
   Training(const LearningOptions& options, const std::function<void(const LearningPoint&)>& show)
-      : options_(options), show_(show), draw_(RandomKey(options.seed).with("training")) {
+      : options_(options), show_(show), draw_(RandomKey(options.seed).derive("training")) {
     per_family_ = std::max(2, static_cast<int>(kTrialsPerRound * std::min(1.0, options.minutes / 10)));
     const double longer = std::max(1.0, options.minutes / 10);
     imitation_rounds_ = static_cast<int>(kImitationRounds * longer);
@@ -76,10 +77,10 @@ class Training {
     evaluate("start", 0, 0);
     if (options_.imitates)
       for (int round = 0; round < imitation_rounds_; ++round) imitate(round);
-    if (options_.imitates) network_ = best_;
+    if (options_.imitates) network_ = best_network_;
     if (options_.reinforces)
       for (int round = 0; round < reinforcement_rounds_; ++round) reinforce(round);
-    return best_;
+    return best_network_;
   }
 
  private:
@@ -195,7 +196,7 @@ class Training {
       point.fraction += fraction / static_cast<double>(kTrialFamilies.size());
       worth += fraction - std::max(0.0, rule_fractions_[f] - fraction);
     }
-    if (worth > best_worth_) best_worth_ = worth, best_ = network_;
+    if (worth > best_worth_) best_worth_ = worth, best_network_ = network_;
     show_(point);
   }
 
@@ -204,7 +205,7 @@ class Training {
   RandomStream draw_;
   int per_family_ = 1, imitation_rounds_ = 1, reinforcement_rounds_ = 1;
   std::uint64_t trials_ = 0;
-  LearnedPolicy network_, best_;
+  LearnedPolicy network_, best_network_;
   double best_worth_ = -1e300;
   std::vector<double> rule_fractions_;
   std::vector<std::vector<TrainingExample>> replay_rounds_;

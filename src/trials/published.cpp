@@ -16,16 +16,16 @@ struct CsvRow {
   std::size_t number;
   const std::string& source;
 
-  std::string where() const { return fmt::format("{}:{}", source, number + 2); }
+  std::string location() const { return fmt::format("{}:{}", source, number + 2); }
   const std::string& text(std::string_view column) const {
     const std::string& cell = table.cell(number, column);
-    if (cell.empty()) throw UserError("{}: column {} is empty", where(), column);
+    if (cell.empty()) throw UserError("{}: column {} is empty", location(), column);
     return cell;
   }
-  double value(const char* column) const { return trace_number(text(column), where(), column); }
+  double value(const char* column) const { return trace_number(text(column), location(), column); }
   double value_or(const char* column, double otherwise) const {
     const std::string& cell = table.cell(number, column);
-    return cell.empty() ? otherwise : trace_number(cell, where(), column);
+    return cell.empty() ? otherwise : trace_number(cell, location(), column);
   }
 };
 
@@ -39,7 +39,7 @@ std::vector<double> seconds_by_nodes(const CsvRow& row) {
   std::vector<double> seconds;
   for (const std::string& word : split(numbers, ' '))
     if (!trim(word).empty())
-      seconds.push_back(trace_number(trim(word), row.where(), "reconfigure_s by nodes"));
+      seconds.push_back(trace_number(trim(word), row.location(), "reconfigure_s by nodes"));
   std::reverse(seconds.begin(), seconds.end());
   return seconds;
 }
@@ -54,15 +54,16 @@ void read_costs(PublishedSystem& published_system, const CsvRow& row) {
   reconfiguration.checkpoint_every =
       std::max(1, static_cast<int>(row.value_or("checkpoint_every_steps", 10)));
   reconfiguration.reconfigure_by_nodes = seconds_by_nodes(row);
-  const std::size_t given = reconfiguration.reconfigure_by_nodes.size(),
-                    known = published_system.throughput.samples_per_second.size();
-  if (given != 0 && given != known)
+  const std::size_t num_reconfigurations = reconfiguration.reconfigure_by_nodes.size(),
+                    num_throughputs = published_system.throughput.samples_per_second.size();
+  if (num_reconfigurations != 0 && num_reconfigurations != num_throughputs)
     throw UserError(
         "{}: {} reconfiguration times by number of nodes, but the throughput table has {} numbers of nodes",
-        row.where(), given, known);
+        row.location(), num_reconfigurations, num_throughputs);
 }
 
-void fill(Throughput& throughput, const std::map<int, double>& speeds, const std::string& setting_name) {
+void fill_throughput(Throughput& throughput, const std::map<int, double>& speeds,
+                     const std::string& setting_name) {
   throughput.min_nodes = speeds.begin()->first;
   for (const auto& [nodes, speed] : speeds) {
     if (nodes != throughput.max_nodes() + 1)
@@ -75,7 +76,7 @@ int nodes_in(const CsvRow& row) {
   constexpr double kMostNodes = 1e5;
   const double nodes = row.value("nodes");
   if (!(nodes >= 1 && nodes <= kMostNodes))
-    throw UserError("{}: {} is not a valid number of nodes", row.where(), nodes);
+    throw UserError("{}: {} is not a valid number of nodes", row.location(), nodes);
   return static_cast<int>(nodes);
 }
 
@@ -95,14 +96,14 @@ PublishedTables PublishedTables::parse(std::string_view throughput, std::string_
       models.push_back(row.text("model"));
   }
   for (const auto& [key, known] : speeds)
-    fill(tables.systems_[key].throughput, known,
-         fmt::format("{}: {} {}", throughput_source, key.first, key.second));
+    fill_throughput(tables.systems_[key].throughput, known,
+                    fmt::format("{}: {} {}", throughput_source, key.first, key.second));
   const CsvTable cost_table = parse_csv(costs, costs_source);
   for (std::size_t i = 0; i < cost_table.rows.size(); ++i) {
     const CsvRow row{cost_table, i, costs_source};
     const SystemKey key{row.text("system"), row.text("model")};
     if (speeds.erase(key) == 0)
-      throw UserError("{}: {} {} is listed twice or has no throughput in {}", row.where(), key.first,
+      throw UserError("{}: {} {} is listed twice or has no throughput in {}", row.location(), key.first,
                       key.second, throughput_source);
     read_costs(tables.systems_[key], row);
   }
@@ -146,13 +147,13 @@ ReconfigurationCosts reconfiguration_costs_of(System system, double parameters) 
 }
 
 double published_parameters(const std::string& model) {
-  static const std::map<std::string, double> known = {{"BERT-large", 0.34e9},
-                                                      {"GPT-2", 0.35e9},
-                                                      {"GPT-3 medium", 0.35e9},
-                                                      {"GPT-3 2.7B", 2.7e9},
-                                                      {"GPT-3 6.7B", 6.7e9}};
-  const auto found = known.find(model);
-  return found == known.end() ? 0 : found->second;
+  static const std::map<std::string, double> parameters_by_name = {{"BERT-large", 0.34e9},
+                                                                   {"GPT-2", 0.35e9},
+                                                                   {"GPT-3 medium", 0.35e9},
+                                                                   {"GPT-3 2.7B", 2.7e9},
+                                                                   {"GPT-3 6.7B", 6.7e9}};
+  const auto found = parameters_by_name.find(model);
+  return found == parameters_by_name.end() ? 0 : found->second;
 }
 
 std::vector<std::string> PublishedTables::models() const { return models_; }

@@ -25,7 +25,7 @@ PublishedJob::PublishedJob(const ReplayCase& replay_case)
       heap_(events_of(replay_case), replay_case.counting == StepCounting::as_published
                                         ? TieOrder::heapq_order
                                         : TieOrder::insertion_order),
-      last_(replay_case.ticks(replay_case.trace.length)),
+      trace_end_(replay_case.ticks(replay_case.trace.length)),
       is_ready_(static_cast<std::size_t>(replay_case.trace.num_nodes)) {}
 
 std::vector<int> PublishedJob::ready_nodes() const {
@@ -37,13 +37,13 @@ std::vector<int> PublishedJob::ready_nodes() const {
 
 void PublishedJob::open_rendezvous(std::int64_t length, State state) {
   state_ = state;
-  heap_.put({.time = now_ + length, .kind = EventKind::rendezvous_end, .number = ++rendezvous_});
+  heap_.push({.time = now_ + length, .kind = EventKind::rendezvous_end, .number = ++rendezvous_});
 }
 
 void PublishedJob::begin_step(std::int64_t begin, std::int64_t length) {
   step_end_ = begin + length;
   has_step_ = true;
-  heap_.put({.time = step_end_, .kind = EventKind::step_end, .number = run_, .began = begin});
+  heap_.push({.time = step_end_, .kind = EventKind::step_end, .number = run_, .begin_time = begin});
 }
 
 void PublishedJob::drop_step() {
@@ -73,22 +73,22 @@ void PublishedJob::end_step(const ReplayEvent& event) {
   if (state_ != State::running && !is_published()) return;  // the step is dropped when the rendezvous ends
   has_step_ = false;
   last_end_ = now_;
-  outcome_.useful_seconds += static_cast<double>(now_ - event.began) / replay_case_.ticks_per_second;
-  on_step_ended(event.began);
+  outcome_.useful_seconds += static_cast<double>(now_ - event.begin_time) / replay_case_.ticks_per_second;
+  on_step_ended(event.begin_time);
 }
 
 ReplayOutcome PublishedJob::run() {
   while (!heap_.is_empty()) {
-    const ReplayEvent event = heap_.take();
-    if (event.time >= last_) break;
+    const ReplayEvent event = heap_.pop();
+    if (event.time >= trace_end_) break;
     now_ = event.time;
     const auto node = static_cast<std::size_t>(event.node);
     switch (event.kind) {
       case EventKind::add:
         present_.push_back(event.node);
-        heap_.put({.time = now_ + replay_case_.ticks(replay_case_.ready_seconds),
-                   .kind = EventKind::ready,
-                   .node = event.node});
+        heap_.push({.time = now_ + replay_case_.ticks(replay_case_.ready_seconds),
+                    .kind = EventKind::ready,
+                    .node = event.node});
         break;
       case EventKind::ready:
         if (std::find(present_.begin(), present_.end(), event.node) == present_.end()) break;

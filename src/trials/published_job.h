@@ -32,7 +32,7 @@ class PublishedJob {
   virtual void on_node_ready(int node) = 0;
   virtual void on_started(
       std::int64_t nodes) = 0;  // a rendezvous has ended with enough nodes; `nodes` are ready
-  virtual void on_step_ended(std::int64_t began) = 0;
+  virtual void on_step_ended(std::int64_t begin_time) = 0;
   virtual bool counts(const ReplayEvent& rendezvous_end) const = 0;
   virtual double steps_that_count() const = 0;
 
@@ -48,7 +48,7 @@ class PublishedJob {
   const ReplayCase& replay_case_;
   EventHeap heap_;
   State state_ = State::halted;
-  std::int64_t now_ = 0, last_ = 0;  // last_: end of the trace; later events are ignored
+  std::int64_t now_ = 0, trace_end_ = 0;  // last_: end of the trace; later events are ignored
   std::vector<int> registered_nodes_;
   std::int64_t rendezvous_ = 0;  // number of the latest rendezvous
   std::int64_t run_ = 0;         // number of the current run of steps

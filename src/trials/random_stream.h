@@ -11,11 +11,11 @@ namespace optimus {
 class RandomStream {
  public:
   explicit RandomStream(RandomKey key) : key_(key) {}
-  double uniform() { return random_uniform(key_, next_++); }
+  double uniform() { return random_uniform(key_, state_++); }
   double between(double low, double high) { return low + (high - low) * uniform(); }
   double log_uniform(double low, double high) { return low * std::pow(high / low, uniform()); }
   std::size_t below(std::size_t bound) {
-    return static_cast<std::size_t>(random_below(key_, next_++, bound));
+    return static_cast<std::size_t>(random_below(key_, state_++, bound));
   }
   bool chance(double of) { return uniform() < of; }
   double normal() {
@@ -25,7 +25,7 @@ class RandomStream {
 
  private:
   RandomKey key_;
-  std::uint64_t next_ = 0;
+  std::uint64_t state_ = 0;
 };
 
 }  // namespace optimus

@@ -65,7 +65,8 @@ ReplayOutcome replay(System system, const ReplayCase& replay_case) {
 namespace {
 
 // The trace with every event time but the first and the last shifted by up to `max_shift` seconds, at most
-// to the next event.
+// to
+// the next event.
 AvailabilityTrace with_jitter(AvailabilityTrace trace, double max_shift, RandomKey key) {
   std::vector<NodeEvent>& events = trace.events;
   const double first = events.front().seconds, last = events.back().seconds;
@@ -94,7 +95,8 @@ ReplayOutcome mean_replay(System system, const ReplayCase& replay_case, int repe
   double steps = 0, lost = 0, starts = 0;
   ReplayOutcome mean;
   for (int repeat = 0; repeat < repeats; ++repeat) {
-    const RandomKey key = RandomKey(1).with("instants of a trace").with(static_cast<std::uint64_t>(repeat));
+    const RandomKey key =
+        RandomKey(1).derive("instants of a trace").derive(static_cast<std::uint64_t>(repeat));
     const AvailabilityTrace moved =
         with_jitter(replay_case.trace, repeat == 0 ? 0 : longest_step(replay_case), key);
     const ReplayOutcome outcome =
@@ -132,13 +134,13 @@ Ideal ideal_of(const ReplayCase& replay_case) {
   Ideal ideal;
   int nodes = 0;
   double since = 0;
-  const auto pass = [&](double until) {
+  const auto pass = [&](double end_time) {
     double best = 0;  // fewer nodes may be faster
     for (int n = replay_case.reconfiguration.min_nodes; n <= nodes; ++n) {
       best = std::max(best, replay_case.throughput.at(n));
       if (n >= replay_case.throughput.max_nodes()) break;
     }
-    if (best > 0) ideal.seconds += until - since, ideal.samples += best * (until - since);
+    if (best > 0) ideal.seconds += end_time - since, ideal.samples += best * (end_time - since);
   };
   for (const Change& change : changes) {
     if (change.seconds >= replay_case.trace.length) break;

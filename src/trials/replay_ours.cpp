@@ -17,11 +17,11 @@ class LiveJob {
       : replay_case_(replay_case),
         is_ready_(static_cast<std::size_t>(replay_case.trace.num_nodes)),
         is_used_(is_ready_),
-        last_(replay_case.ticks(replay_case.trace.length)) {}
+        trace_end_(replay_case.ticks(replay_case.trace.length)) {}
 
   ReplayOutcome run() {
     const std::vector<ReplayEvent> all = events();
-    for (std::size_t i = 0; i < all.size() && all[i].time < last_; ++i) {
+    for (std::size_t i = 0; i < all.size() && all[i].time < trace_end_; ++i) {
       const std::int64_t now = all[i].time;
       advance(now);
       advance_clock(now);
@@ -32,7 +32,7 @@ class LiveJob {
       const bool is_last_of_instant = i + 1 == all.size() || all[i + 1].time > now;
       if (is_last_of_instant && num_used_ == 0) resume_training(now, pause_before_start());
     }
-    advance(last_);
+    advance(trace_end_);
     if (last_end_ > first_start_)
       outcome_.samples_per_second = replay_case_.ticks_per_second * static_cast<double>(outcome_.steps) *
                                     replay_case_.batch / static_cast<double>(last_end_ - first_start_);
@@ -94,23 +94,23 @@ class LiveJob {
 
   int best_num_nodes() const {
     int best = 0;
-    const int most = std::min(
+    const int maximum = std::min(
         num_ready_, std::max(replay_case_.throughput.max_nodes(), replay_case_.reconfiguration.min_nodes));
-    for (int nodes = replay_case_.reconfiguration.min_nodes; nodes <= most; ++nodes)
+    for (int nodes = replay_case_.reconfiguration.min_nodes; nodes <= maximum; ++nodes)
       if (effective_speed(nodes) > effective_speed(best)) best = nodes;
     return best;
   }
 
   // Selects nodes: used ones first, then the others by number.
   void use(int number) {
-    int left = number;
+    int remaining = number;
     for (const bool was_used : {true, false})
       for (std::size_t node = 0; node < is_ready_.size(); ++node)
-        if (is_ready_[node] && is_used_[node] == was_used && (was_used || left > 0)) {
-          is_used_[node] = left > 0;
-          left -= is_used_[node];
+        if (is_ready_[node] && is_used_[node] == was_used && (was_used || remaining > 0)) {
+          is_used_[node] = remaining > 0;
+          remaining -= is_used_[node];
         }
-    num_used_ = number - left;
+    num_used_ = number - remaining;
   }
 
   void resume_training(std::int64_t at, double pause) {
@@ -121,9 +121,9 @@ class LiveJob {
     if (first_start_ < 0) first_start_ = last_end_ = begin_;
   }
 
-  // Completes the steps that end before `until`; the plan may change between two of them.
-  void advance(std::int64_t until) {
-    while (num_used_ > 0 && begin_ + length(num_used_) <= until) {
+  // Completes the steps that end before `end_time`; the plan may change between two of them.
+  void advance(std::int64_t end_time) {
+    while (num_used_ > 0 && begin_ + length(num_used_) <= end_time) {
       outcome_.useful_seconds += static_cast<double>(length(num_used_)) / replay_case_.ticks_per_second;
       begin_ += length(num_used_), last_end_ = begin_;
       ++outcome_.steps;
@@ -178,7 +178,7 @@ class LiveJob {
 
   const ReplayCase& replay_case_;
   std::vector<bool> is_ready_, is_used_;  // [node]
-  std::int64_t last_ = 0;
+  std::int64_t trace_end_ = 0;
   int num_ready_ = 0, num_used_ = 0;
   std::int64_t begin_ = 0;  // start of the step in flight or of the next step
   std::int64_t first_start_ = -1, last_end_ = -1, last_time_ = 0;

@@ -58,9 +58,9 @@ class RedundantJob final : public PublishedJob {
   bool try_takeover(const std::vector<Slot>& lost) {
     if (lost.size() > 1) return false;
     const int stages = replay_case_.reconfiguration.stages;
-    const Slot before{lost.front().pipeline, (lost.front().stage + stages - 1) % stages};
+    const Slot previous_slot{lost.front().pipeline, (lost.front().stage + stages - 1) % stages};
     const auto holder = std::find_if(slots_.begin(), slots_.end(), [&](const auto& entry) {
-      return std::find(entry.second.begin(), entry.second.end(), before) != entry.second.end();
+      return std::find(entry.second.begin(), entry.second.end(), previous_slot) != entry.second.end();
     });
     if (holder == slots_.end() || holder->second.size() > 1) return false;
     holder->second.push_back(lost.front());
@@ -72,9 +72,9 @@ class RedundantJob final : public PublishedJob {
     if (is_slow_) return;
     is_slow_ = true;
     if (!has_step_) return;
-    const std::int64_t left = step_end_ - now_;
+    const std::int64_t remaining = step_end_ - now_;
     ++run_;
-    begin_step(now_, left * 3 / 2);
+    begin_step(now_, remaining * 3 / 2);
   }
 
   bool counts(const ReplayEvent& rendezvous_end) const override {

@@ -33,7 +33,7 @@ SimulatedRun::SimulatedRun(const Plan& plan, const ModelSpec& model, const Hardw
       profile_(profile),
       noise_(std::move(noise)),
       topology_(topology_of(plan, profile)),
-      key_(RandomKey(seed).with("imagine")) {
+      key_(RandomKey(seed).derive("imagine")) {
   const Cluster cluster(profile_);
   if (noise_.recorded_seconds > 0)
     scale_ = noise_.recorded_seconds / predicted_step(plan_, model_, cluster).seconds;
@@ -68,9 +68,9 @@ std::vector<SimulatedRun::RankTimes> SimulatedRun::rank_times(const Cluster& clu
     const Pipeline& pipeline = plan_.pipelines[static_cast<std::size_t>(stage.pipeline)];
     const auto messages = static_cast<double>(pipeline.microbatches.size());
     for (const int rank : topology_.ranks_of_group(group)) {
-      RankTimes& one = times[static_cast<std::size_t>(rank)];
-      one.compute = stage.split.compute * scale_, one.host = stage.split.host * scale_;
-      one.optimizer = std::max(stage.split.optimizer * scale_, 1e-3 * one.compute);
+      RankTimes& times_of_rank = times[static_cast<std::size_t>(rank)];
+      times_of_rank.compute = stage.split.compute * scale_, times_of_rank.host = stage.split.host * scale_;
+      times_of_rank.optimizer = std::max(stage.split.optimizer * scale_, 1e-3 * times_of_rank.compute);
       for (std::size_t c = 0; c < kChannels; ++c) {
         const auto channel = static_cast<Channel>(c);
         const std::vector<int> members = topology_.members(rank, channel);
@@ -88,7 +88,7 @@ std::vector<SimulatedRun::RankTimes> SimulatedRun::rank_times(const Cluster& clu
                 ? cost.message(cluster.link(map[VirtualDevice{rank}], map[VirtualDevice{members.back()}]),
                                bytes)
                 : cost.collective(Collective::all_reduce, shape_of(members, cluster, map), bytes);
-        one.links[c] = {on_the_wire * number, seconds * number * scale_};
+        times_of_rank.links[c] = {on_the_wire * number, seconds * number * scale_};
       }
     }
   }
@@ -101,13 +101,13 @@ void SimulatedRun::set(const std::vector<Condition>& conditions) {
   const DeviceMap map = DeviceMap::of_present(cluster);
   current_ = rank_times(cluster);
   for (int rank = 0; rank < topology_.num_ranks(); ++rank) {
-    RankTimes& one = current_[static_cast<std::size_t>(rank)];
+    RankTimes& times_of_rank = current_[static_cast<std::size_t>(rank)];
     const Device device = map[VirtualDevice{rank}];
     const double speed = cluster.speed_of(device);
-    one.compute /= speed, one.optimizer /= speed, one.host /= speed;
+    times_of_rank.compute /= speed, times_of_rank.optimizer /= speed, times_of_rank.host /= speed;
     for (const Condition& condition : conditions)
-      if (condition.cause == Cause::heavy_stage && condition.where == topology_.group_of(rank))
-        one.compute *= condition.factor;
+      if (condition.cause == Cause::heavy_stage && condition.location == topology_.group_of(rank))
+        times_of_rank.compute *= condition.factor;
   }
   step_seconds_ = predicted_step(plan_, model_, cluster).seconds * scale_;
 }
@@ -135,40 +135,41 @@ double SimulatedRun::noise_of(RankNoise& rank) {
 }
 
 Observation SimulatedRun::next() {
-  Observation seen;
-  seen.step = ++step_;
+  Observation observation;
+  observation.step = ++step_;
   common_ = noise_.memory * common_ +
             std::sqrt(1 - noise_.memory * noise_.memory) * noise_.common_spread * normal();
   double wait = 0, length_imbalance = 1;
-  for (const Condition& one : conditions_) {
-    if (one.cause == Cause::data_loading) wait = (1 - 1 / one.factor) * step_seconds_;
-    if (one.cause == Cause::uneven_lengths) length_imbalance = one.factor;
+  for (const Condition& condition : conditions_) {
+    if (condition.cause == Cause::data_loading) wait = (1 - 1 / condition.factor) * step_seconds_;
+    if (condition.cause == Cause::uneven_lengths) length_imbalance = condition.factor;
   }
   const int heavy = static_cast<int>(uniform() * topology_.num_ranks());
   for (int rank = 0; rank < topology_.num_ranks(); ++rank) {
     const RankTimes& base = current_[static_cast<std::size_t>(rank)];
-    RankStep one{.rank = rank, .group = topology_.group_of(rank)};
-    if (one.group < 0) continue;
+    RankStep rank_step{.rank = rank, .group = topology_.group_of(rank)};
+    if (rank_step.group < 0) continue;
     const double noise = noise_of(ranks_[static_cast<std::size_t>(rank)]) * std::exp(common_);
-    if (rank == heavy) one.relative_work = length_imbalance;
-    const double compute = base.compute * noise * one.relative_work;
-    one.kinds[static_cast<std::size_t>(WorkKind::forward)] = {1, compute / 3, 0};
-    one.kinds[static_cast<std::size_t>(WorkKind::backward)] = {1, compute * 2 / 3, 0};
-    one.kinds[static_cast<std::size_t>(WorkKind::optimizer)] = {1, base.optimizer * noise, 0};
-    one.kinds[static_cast<std::size_t>(WorkKind::load_batch)] = {1, base.host * noise, 0};
+    if (rank == heavy) rank_step.relative_work = length_imbalance;
+    const double compute = base.compute * noise * rank_step.relative_work;
+    rank_step.kinds[static_cast<std::size_t>(WorkKind::forward)] = {1, compute / 3, 0};
+    rank_step.kinds[static_cast<std::size_t>(WorkKind::backward)] = {1, compute * 2 / 3, 0};
+    rank_step.kinds[static_cast<std::size_t>(WorkKind::optimizer)] = {1, base.optimizer * noise, 0};
+    rank_step.kinds[static_cast<std::size_t>(WorkKind::load_batch)] = {1, base.host * noise, 0};
     if (!stage_work_.empty()) {  // assumes that the cost model is equally accurate for all kinds of blocks
-      const auto& work = stage_work_[static_cast<std::size_t>(one.group)].compute;
-      const double all = std::accumulate(work.begin(), work.end(), 0.0);
+      const auto& stage_compute = stage_work_[static_cast<std::size_t>(rank_step.group)].compute;
+      const double all = std::accumulate(stage_compute.begin(), stage_compute.end(), 0.0);
       for (std::size_t role = 0; role < kBlockRoles; ++role)
-        one.rates[role] = {compute * work[role] / all, work[role]};
+        rank_step.rates[role] = {compute * stage_compute[role] / all, stage_compute[role]};
     }
-    one.data_wait = wait * std::exp(noise_.link_spread * normal());
-    one.seconds = std::max(step_seconds_ + wait, compute + base.optimizer);
+    rank_step.data_wait = wait * std::exp(noise_.link_spread * normal());
+    rank_step.seconds = std::max(step_seconds_ + wait, compute + base.optimizer);
     for (std::size_t c = 0; c < kChannels; ++c)
-      one.links[c] = {base.links[c].bytes, base.links[c].seconds * std::exp(noise_.link_spread * normal())};
-    seen.add(one);
+      rank_step.links[c] = {base.links[c].bytes,
+                            base.links[c].seconds * std::exp(noise_.link_spread * normal())};
+    observation.add(rank_step);
   }
-  return seen;
+  return observation;
 }
 
 }  // namespace optimus

@@ -18,15 +18,16 @@ struct ActiveConditions {
 };
 
 ActiveConditions active_conditions(const TimeLine& line, double at) {
-  ActiveConditions now;
+  ActiveConditions present_conditions;
   for (std::size_t i = 0; i < line.conditions.size(); ++i)
-    if (line.conditions[i].at <= at && at < line.conditions[i].at + line.conditions[i].length)
-      now.conditions.push_back(i);
+    if (line.conditions[i].begin <= at && at < line.conditions[i].begin + line.conditions[i].length)
+      present_conditions.conditions.push_back(i);
   std::set<int> absent_nodes;
-  for (const TimedLoss& one : line.losses)
-    if (one.at <= at && at < one.at + one.length) absent_nodes.insert(one.node);
-  now.absent_nodes.assign(absent_nodes.begin(), absent_nodes.end());
-  return now;
+  for (const TimedLoss& timed_loss : line.losses)
+    if (timed_loss.begin <= at && at < timed_loss.begin + timed_loss.length)
+      absent_nodes.insert(timed_loss.node);
+  present_conditions.absent_nodes.assign(absent_nodes.begin(), absent_nodes.end());
+  return present_conditions;
 }
 
 bool contains_all(const std::vector<int>& all, const std::vector<int>& some) {
@@ -40,7 +41,7 @@ std::vector<int> merged(const std::vector<int>& one, const std::vector<int>& oth
 }
 
 // The machines without these devices and their speed factors.
-HardwareProfile without(HardwareProfile profile, const std::vector<int>& devices) {
+HardwareProfile remove_devices(HardwareProfile profile, const std::vector<int>& devices) {
   profile.missing_devices = merged(profile.missing_devices, devices);
   std::erase_if(profile.speed_factors, [&](const SpeedFactor& slow) {
     return std::binary_search(profile.missing_devices.begin(), profile.missing_devices.end(), slow.device);
@@ -78,23 +79,23 @@ class TimelineTrial {
     result_.costs = costs, result_.first_mode = 0;
     for (const Device device : present_)
       devices_of_node_[demand.cluster.node_of(device)].push_back(device.value);
-    for (const TimedLoss& one : line.losses)
-      if (one.node >= demand.cluster.num_nodes())
+    for (const TimedLoss& timed_loss : line.losses)
+      if (timed_loss.node >= demand.cluster.num_nodes())
         throw UserError("{}: node {} does not exist; the cluster has {} nodes", demand.cluster.name(),
-                        one.node, demand.cluster.num_nodes());
+                        timed_loss.node, demand.cluster.num_nodes());
   }
 
   TrialCase run(const Plan& plan, const ResponseLimits& limits, TimedResponses* timed) {
-    cut();
-    std::set<ActiveConditions> known;
-    const auto take = [&](const ActiveConditions& now) {
-      if (!known.insert(now).second) return;
+    end_segment();
+    std::set<ActiveConditions> known_conditions;
+    const auto take = [&](const ActiveConditions& active) {
+      if (!known_conditions.insert(active).second) return;
       const double begin = timed && timed->clock ? timed->clock() : 0;
-      add_responses(now, plan, limits);
+      add_responses(active, plan, limits);
       if (timed && timed->clock) timed->longest = std::max(timed->longest, timed->clock() - begin);
     };
     take({});  // the start plan is always the first mode
-    for (const ActiveConditions& now : active_conditions_) take(now);
+    for (const ActiveConditions& present_conditions : active_conditions_) take(present_conditions);
     std::map<ActiveConditions, std::vector<double>> seconds;
     for (std::size_t s = 0; s < active_conditions_.size(); ++s) {
       auto& row = seconds[active_conditions_[s]];
@@ -105,24 +106,26 @@ class TimelineTrial {
   }
 
  private:
-  void cut() {
+  void end_segment() {
     std::set<double> instants = {0, line_.length};
     const auto add = [&](double at, double length) {
       instants.insert({std::min(line_.length, at), std::min(line_.length, at + length)});
     };
-    for (const TimedCondition& one : line_.conditions) add(one.at, one.length);
-    for (const TimedLoss& one : line_.losses) add(one.at, one.length);
+    for (const TimedCondition& condition : line_.conditions) add(condition.begin, condition.length);
+    for (const TimedLoss& timed_loss : line_.losses) add(timed_loss.begin, timed_loss.length);
     for (auto it = instants.begin(); std::next(it) != instants.end(); ++it) {
       TrialSegment segment;
       segment.begin = *it, segment.end = *std::next(it);
-      const ActiveConditions now = active_conditions(line_, segment.begin);
-      segment.is_loss = !active_conditions_.empty() &&
-                        !contains_all(active_conditions_.back().absent_nodes, now.absent_nodes);
+      const ActiveConditions present_conditions = active_conditions(line_, segment.begin);
+      segment.is_loss = !active_conditions_.empty() && !contains_all(active_conditions_.back().absent_nodes,
+                                                                     present_conditions.absent_nodes);
       segment.is_by_name = true;
-      for (const std::size_t i : now.conditions)
-        if (const TimedCondition& one = line_.conditions[i]; affects_present_nodes(one.condition, now))
-          segment.conditions.push_back({one.condition.cause, one.condition.factor, segment.begin - one.at});
-      active_conditions_.push_back(now);
+      for (const std::size_t i : present_conditions.conditions)
+        if (const TimedCondition& condition = line_.conditions[i];
+            affects_present_nodes(condition.condition, present_conditions))
+          segment.conditions.push_back(
+              {condition.condition.cause, condition.condition.factor, segment.begin - condition.begin});
+      active_conditions_.push_back(present_conditions);
       result_.segments.push_back(std::move(segment));
     }
   }
@@ -137,37 +140,37 @@ class TimelineTrial {
   }
 
   // Conditions of absent nodes have no effect.
-  bool affects_present_nodes(const Condition& one, const ActiveConditions& now) const {
-    if (one.cause == Cause::cluster) return true;
-    const bool is_of_device =
-        one.cause == Cause::device && one.where >= 0 && one.where < demand_.cluster.num_devices();
-    const int node = is_of_device ? demand_.cluster.node_of(Device{one.where}) : one.where;
-    return !std::binary_search(now.absent_nodes.begin(), now.absent_nodes.end(), node);
+  bool affects_present_nodes(const Condition& condition, const ActiveConditions& active) const {
+    if (condition.cause == Cause::cluster) return true;
+    const bool is_of_device = condition.cause == Cause::device && condition.location >= 0 &&
+                              condition.location < demand_.cluster.num_devices();
+    const int node = is_of_device ? demand_.cluster.node_of(Device{condition.location}) : condition.location;
+    return !std::binary_search(active.absent_nodes.begin(), active.absent_nodes.end(), node);
   }
 
-  std::vector<Condition> conditions_of(const ActiveConditions& now) const {
+  std::vector<Condition> conditions_of(const ActiveConditions& active) const {
     std::vector<Condition> all;
-    for (const std::size_t i : now.conditions)
-      if (affects_present_nodes(line_.conditions[i].condition, now))
+    for (const std::size_t i : active.conditions)
+      if (affects_present_nodes(line_.conditions[i].condition, active))
         all.push_back(line_.conditions[i].condition);
     return all;
   }
 
   // Adds the plans for the present devices.
-  void add_responses(const ActiveConditions& now, const Plan& plan, const ResponseLimits& limits) {
-    const std::vector<int> lost_devices = devices_of(now.absent_nodes);
+  void add_responses(const ActiveConditions& active, const Plan& plan, const ResponseLimits& limits) {
+    const std::vector<int> lost_devices = devices_of(active.absent_nodes);
     if (lost_devices.size() == present_.size()) return;
-    const Cluster rest(without(demand_.cluster.profile(), lost_devices));
+    const Cluster rest(remove_devices(demand_.cluster.profile(), lost_devices));
     const Demand demand = demand_on(demand_, rest, demand_.constants);
     const std::optional<RenumberedPlan> base =
         lost_devices.empty() ? RenumberedPlan{plan, {}} : plan_for(demand, plan, lost_devices, limits);
     if (!base) return;
-    const Cluster used(without(rest.profile(), base->unused));
-    ResponseLimits own = limits;
-    std::erase_if(own.known_plans,
+    const Cluster used(remove_devices(rest.profile(), base->unused));
+    ResponseLimits own_limits = limits;
+    std::erase_if(own_limits.known_plans,
                   [&](const Plan& known) { return num_devices(known) > used.num_present(); });
     for (PlannedOption& option : responses(demand_on(demand_, used, demand_.constants), base->plan,
-                                           conditions_of(now), result_.costs, own)) {
+                                           conditions_of(active), result_.costs, own_limits)) {
       option.dropped = merged(option.dropped, merged(lost_devices, base->unused));
       add_mode(option);
     }
@@ -185,7 +188,7 @@ class TimelineTrial {
                                                                                                     : 1.0);
       if (const auto without_lost = without_slow_replicas(plan, speeds, 0.5)) {
         RenumberedPlan found = renumber(*without_lost, present_);
-        const Cluster used(without(demand.cluster.profile(), found.unused));
+        const Cluster used(remove_devices(demand.cluster.profile(), found.unused));
         const ClusterView cluster_view(used);
         if (peak_memory_of(demand_on(demand_, used, demand_.constants), cluster_view, found.plan).fits())
           return found;
@@ -214,14 +217,14 @@ class TimelineTrial {
   }
 
   std::vector<double> seconds_under(const ActiveConditions& force) const {
-    const HardwareProfile now = with_conditions(demand_.cluster.profile(), conditions_of(force));
+    const HardwareProfile present_profile = with_conditions(demand_.cluster.profile(), conditions_of(force));
     const std::vector<int> lost_devices = devices_of(force.absent_nodes);
     std::map<std::vector<int>, std::vector<std::size_t>> by_dropped;
     for (std::size_t m = 0; m < plans_.size(); ++m)
       if (!uses_any(plans_[m], lost_devices)) by_dropped[plans_[m].dropped].push_back(m);
     std::vector<double> seconds(plans_.size(), 0);
     for (const auto& [dropped, modes] : by_dropped) {
-      const Cluster cluster(without(now, dropped));
+      const Cluster cluster(remove_devices(present_profile, dropped));
       const ClusterView cluster_view(cluster);
       for (const std::size_t m : modes) seconds[m] = seconds_of(demand_, cluster_view, plans_[m].plan);
     }
@@ -231,10 +234,10 @@ class TimelineTrial {
   // A plan uses the first devices, in order, that are not dropped.
   bool uses_any(const PlannedOption& option, const std::vector<int>& lost_devices) const {
     if (lost_devices.empty()) return false;
-    int left = num_device_numbers(option.plan);
+    int remaining = num_device_numbers(option.plan);
     for (const Device device : present_) {
       if (std::binary_search(option.dropped.begin(), option.dropped.end(), device.value)) continue;
-      if (left-- == 0) return false;
+      if (remaining-- == 0) return false;
       if (std::binary_search(lost_devices.begin(), lost_devices.end(), device.value)) return true;
     }
     return false;

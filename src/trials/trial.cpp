@@ -29,8 +29,11 @@ struct PredictionStats {
 
 class TrialRun {
  public:
-  TrialRun(const Decider& decider, const TrialCase& one)
-      : decider_(decider), trial_case_(one), key_(RandomKey(one.seed)), mode_(one.first_mode) {}
+  TrialRun(const Decider& decider, const TrialCase& trial_case)
+      : decider_(decider),
+        trial_case_(trial_case),
+        key_(RandomKey(trial_case.seed)),
+        mode_(trial_case.first_mode) {}
 
   TrialOutcome run() {
     for (segment_index_ = 0; segment_index_ < trial_case_.segments.size(); ++segment_index_)
@@ -88,11 +91,11 @@ class TrialRun {
   // Updates the state that every policy observes.
   void begin_segment(const TrialSegment& segment) {
     predictions_.assign(trial_case_.modes.size(), 0);
-    const int before = present_;
+    const int present_before = present_;
     present_ = 0;
     for (std::size_t m = 0; m < trial_case_.modes.size(); ++m)
       if (segment.step_seconds[m] > 0) present_ = std::max(present_, trial_case_.modes[m].devices);
-    if (present_ > before && segment_index_ > 0) membership_.arrivals.add(now_);
+    if (present_ > present_before && segment_index_ > 0) membership_.arrivals.add(now_);
     if (segment.is_loss) membership_.losses.add(now_);
   }
 
@@ -102,15 +105,15 @@ class TrialRun {
     now_ = until;
   }
 
-  void advance_to(const TrialSegment& segment, double until) {
-    until = std::min(until, segment.end);
-    if (until <= now_) return;
+  void advance_to(const TrialSegment& segment, double end_time) {
+    end_time = std::min(end_time, segment.end);
+    if (end_time <= now_) return;
     const double seconds = seconds_in(segment, mode_);
     if (seconds > 0)
-      outcome_.useful_steps += (until - now_) / seconds, record_measurement(seconds);
+      outcome_.useful_steps += (end_time - now_) / seconds, record_measurement(seconds);
     else if (can_run_any(segment))
-      outcome_.seconds_lost += until - now_;
-    now_ = until;
+      outcome_.seconds_lost += end_time - now_;
+    now_ = end_time;
   }
 
   // A running mode is measured; the error of its prediction is recorded.
@@ -128,17 +131,18 @@ class TrialRun {
   }
 
   double permanent_error(int mode) const {
-    return std::hypot(trial_case_.permanent_error, trial_case_.modes[static_cast<std::size_t>(mode)].doubt);
+    return std::hypot(trial_case_.permanent_error,
+                      trial_case_.modes[static_cast<std::size_t>(mode)].uncertainty);
   }
 
   // The predicted step time of a mode that has not run under these conditions, with a random error.
   double predicted_seconds(const TrialSegment& segment, int mode, PredictionStats& history) {
     double& prediction = predictions_[static_cast<std::size_t>(mode)];
     if (prediction > 0) return prediction;
-    const RandomKey key = key_.with(segment_index_).with(static_cast<std::uint64_t>(mode));
+    const RandomKey key = key_.derive(segment_index_).derive(static_cast<std::uint64_t>(mode));
     double error = trial_case_.prediction_error * normal(key);
     if (const double lasting = permanent_error(mode); lasting > 0)
-      error += lasting * normal(key_.with("for good").with(static_cast<std::uint64_t>(mode)));
+      error += lasting * normal(key_.derive("for good").derive(static_cast<std::uint64_t>(mode)));
     prediction = seconds_in(segment, mode) * std::exp(error) * trial_case_.prediction_bias;
     const double logarithm = std::log(prediction);
     ++history.times, history.sum += logarithm, history.squares += logarithm * logarithm;
@@ -151,12 +155,12 @@ class TrialRun {
     PlanOption option{Response::stay, truth, prediction.usual_seconds, 0.01, 0, prediction.devices};
     option.is_measured = mode == mode_, option.undone_steps = prediction.undone_steps;
     if (mode == mode_) return option;
-    option.response = mode == before_ ? Response::resume : prediction.response;
+    option.response = mode == previous_mode_ ? Response::resume : prediction.response;
     option.pause_seconds = pause_between(devices_now(), prediction) * trial_case_.pause_prediction_bias;
     PredictionStats& history = history_[{mode, truth}];
     option.is_measured = history.is_measured;
     if (history.is_measured) return option;
-    option.doubt = std::hypot(trial_case_.prediction_error, permanent_error(mode));
+    option.uncertainty = std::hypot(trial_case_.prediction_error, permanent_error(mode));
     option.step_seconds = predicted_seconds(segment, mode, history);
     option.usual_seconds *= option.step_seconds / truth;  // the same cost model predicts both
     const double mean = history.sum / history.times;
@@ -177,7 +181,7 @@ class TrialRun {
       if (mode != mode_ && seconds_in(segment, mode) > 0)
         situation.options.push_back(option_of(segment, mode)), modes.push_back(mode);
     situation.conditions = segment.conditions;
-    for (OngoingCondition& one : situation.conditions) one.age += now_ - segment.begin;
+    for (OngoingCondition& condition : situation.conditions) condition.age += now_ - segment.begin;
     situation.since_switch = now_ - last_switch_;
     if (predicted_ > 0 && now_ - last_switch_ > 10 * seconds_in(segment, mode_) &&
         seconds_in(segment, mode_) > 0) {
@@ -215,18 +219,19 @@ class TrialRun {
     const Choice choice = decider_(situation, {segment_index_, now_, outcome_.useful_steps, modes});
     const bool is_broken = situation.options.front().step_seconds <= 0;
     if (choice.option == 0) return;
-    const int next = modes[choice.option];
+    const int next_mode = modes[choice.option];
     const PlanOption& option = situation.options[choice.option];
     const bool is_first = mode_ == kNoMode;
     predicted_ = is_broken ? 0 : 1 - option.step_seconds / situation.options.front().step_seconds;
     step_before_ = situation.options.front().step_seconds;
-    const double change = pause_between(devices_now(), trial_case_.modes[static_cast<std::size_t>(next)]);
+    const double change =
+        pause_between(devices_now(), trial_case_.modes[static_cast<std::size_t>(next_mode)]);
     const double pause = is_first    ? trial_case_.costs.start_seconds
                          : is_broken ? trial_case_.costs.recovery_seconds + change
                                      : change;
     if (!is_broken) explored_ += change;
     membership_.add_time(now_, devices_now());
-    before_ = mode_, mode_ = next, last_switch_ = now_, is_gain_recorded_ = false;
+    previous_mode_ = mode_, mode_ = next_mode, last_switch_ = now_, is_gain_recorded_ = false;
     expected_ = option.is_measured ? 0 : option.step_seconds;
     if (!is_first) ++outcome_.switches;
     stay_idle(segment, pause);
@@ -235,7 +240,7 @@ class TrialRun {
   const Decider& decider_;
   const TrialCase& trial_case_;
   const RandomKey key_;
-  int mode_, before_ = kNoMode, present_ = 0;
+  int mode_, previous_mode_ = kNoMode, present_ = 0;
   std::size_t segment_index_ = 0;
   double now_ = 0, last_switch_ = -1e9, predicted_ = 0, step_before_ = 1, explored_ = 0;
   double restored_steps_ = 0;  // useful steps contained in the most recently restored checkpoint
@@ -244,7 +249,7 @@ class TrialRun {
   bool is_gain_recorded_ = true;
   int num_recorded_gains_ = 0;
   double predicted_gain_sum_ = 0, measured_gain_sum_ = 0;
-  MembershipHistory membership_{.began = 0};
+  MembershipHistory membership_{.begin_time = 0};
   std::map<std::pair<int, double>, PredictionStats>
       history_;                      // [mode, true seconds]: identifies equal conditions
   std::vector<double> predictions_;  // [mode], in this segment; 0: not predicted yet
@@ -253,16 +258,18 @@ class TrialRun {
 
 }  // namespace
 
-TrialOutcome run_trial(const Decider& decider, const TrialCase& one) { return TrialRun(decider, one).run(); }
+TrialOutcome run_trial(const Decider& decider, const TrialCase& trial_case) {
+  return TrialRun(decider, trial_case).run();
+}
 
-TrialOutcome run_trial(const Policy& policy, const TrialCase& one) {
-  if (policy.kind == PolicyKind::oracle) return hindsight(one);
+TrialOutcome run_trial(const Policy& policy, const TrialCase& trial_case) {
+  if (policy.kind == PolicyKind::oracle) return hindsight(trial_case);
   const Decider decider = [&](const Situation& situation, const TrialPoint& point) {
     // `never` does not switch away from its plan, but it needs a first plan.
     const bool is_first = policy.kind == PolicyKind::never && point.modes.front() < 0;
     return choose(is_first ? Policy{.kind = PolicyKind::always_best} : policy, situation);
   };
-  return run_trial(decider, one);
+  return run_trial(decider, trial_case);
 }
 
 }  // namespace optimus

@@ -41,7 +41,7 @@ struct TrialMode {
   double pause_seconds = 0.1;              // pause to switch to it
   std::optional<double> shrink_seconds{};  // pause coming from a mode with more devices; unset: the same
   // Standard deviation of the permanent prediction error of this mode, in addition to other errors.
-  double doubt = 0;
+  double uncertainty = 0;
   double undone_steps = 0;  // steps lost by a loss, besides half of the step in flight; as in PlanOption
 };
 
@@ -71,7 +71,7 @@ TrialOutcome run_trial(const Policy& policy, const TrialCase& trial_case);
 // may use but a policy may not.
 struct TrialPoint {
   std::size_t segment = 0;
-  double now = 0, useful_steps = 0;
+  double elapsed_seconds = 0, useful_steps = 0;
   std::span<const int> modes;  // [option]; -1: stand still
 };
 using Decider = std::function<Choice(const Situation&, const TrialPoint&)>;

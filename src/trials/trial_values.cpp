@@ -28,42 +28,44 @@ double TrialValues::pause(int from, int to) const {
 double TrialValues::undone(std::size_t segment, int mode) const {
   const auto m = static_cast<std::size_t>(mode);
   if (segment == 0 || trial_case_.segments[segment - 1].step_seconds[m] <= 0) return 0;
-  const TrialSegment& before = trial_case_.segments[segment - 1];
-  return std::min(trial_case_.modes[m].undone_steps, (before.end - before.begin) / before.step_seconds[m]);
+  const TrialSegment& previous_segment = trial_case_.segments[segment - 1];
+  return std::min(trial_case_.modes[m].undone_steps,
+                  (previous_segment.end - previous_segment.begin) / previous_segment.step_seconds[m]);
 }
 
 // Stays in the mode, or switches to the best other mode as soon as the change is detected.
 double TrialValues::best_from(std::size_t segment, int mode) const {
-  const TrialSegment& now = trial_case_.segments[segment];
-  const double length = now.end - now.begin;
-  const double mode_seconds = mode < 0 ? 0 : now.step_seconds[static_cast<std::size_t>(mode)];
-  const bool has_lost = is_loss_to(now, mode);
+  const TrialSegment& trial_segment = trial_case_.segments[segment];
+  const double length = trial_segment.end - trial_segment.begin;
+  const double mode_seconds = mode < 0 ? 0 : trial_segment.step_seconds[static_cast<std::size_t>(mode)];
+  const bool has_lost = is_loss_to(trial_segment, mode);
   double halt = has_lost ? trial_case_.costs.detection_seconds : 0;
-  double done = has_lost ? -0.5 - undone(segment, mode) : 0;
+  double useful_steps = has_lost ? -0.5 - undone(segment, mode) : 0;
   if (has_lost && mode_seconds > 0) halt += trial_case_.costs.recovery_seconds;
-  double best =
-      at(segment + 1, mode) + done + (mode_seconds > 0 ? std::max(0.0, length - halt) / mode_seconds : 0);
+  double best_value = at(segment + 1, mode) + useful_steps +
+                      (mode_seconds > 0 ? std::max(0.0, length - halt) / mode_seconds : 0);
   if (mode_seconds > 0) {  // continues until detection, if that comes before the end of the segment
     const double wait = trial_case_.detection_steps * mode_seconds;
-    if (halt + wait >= length) return best;
-    halt += wait, done += wait / mode_seconds;
+    if (halt + wait >= length) return best_value;
+    halt += wait, useful_steps += wait / mode_seconds;
   } else {
     halt += mode < 0 ? trial_case_.costs.start_seconds : trial_case_.costs.recovery_seconds;
   }
   for (int to = 0; to < std::ssize(trial_case_.modes); ++to) {
-    const double seconds = now.step_seconds[static_cast<std::size_t>(to)];
+    const double seconds = trial_segment.step_seconds[static_cast<std::size_t>(to)];
     if (to == mode || seconds <= 0) continue;
     const double change = mode < 0 ? 0 : pause(mode, to);
-    best = std::max(best, done + std::max(0.0, length - halt - change) / seconds + at(segment + 1, to));
+    best_value = std::max(
+        best_value, useful_steps + std::max(0.0, length - halt - change) / seconds + at(segment + 1, to));
   }
-  return best;
+  return best_value;
 }
 
 std::vector<double> TrialValues::of_options(const TrialPoint& point) const {
-  const TrialSegment& now = trial_case_.segments[point.segment];
-  const double remaining_seconds = now.end - point.now;
+  const TrialSegment& trial_segment = trial_case_.segments[point.segment];
+  const double remaining_seconds = trial_segment.end - point.elapsed_seconds;
   const int mode = point.modes.front();
-  const double mode_seconds = mode < 0 ? 0 : now.step_seconds[static_cast<std::size_t>(mode)];
+  const double mode_seconds = mode < 0 ? 0 : trial_segment.step_seconds[static_cast<std::size_t>(mode)];
   std::vector<double> values = {at(point.segment + 1, mode) +
                                 (mode_seconds > 0 ? remaining_seconds / mode_seconds : 0)};
   for (std::size_t i = 1; i < point.modes.size(); ++i) {
@@ -71,8 +73,9 @@ std::vector<double> TrialValues::of_options(const TrialPoint& point) const {
     const double halt = mode < 0            ? trial_case_.costs.start_seconds
                         : mode_seconds <= 0 ? trial_case_.costs.recovery_seconds + pause(mode, to)
                                             : pause(mode, to);
-    values.push_back(at(point.segment + 1, to) + std::max(0.0, remaining_seconds - halt) /
-                                                     now.step_seconds[static_cast<std::size_t>(to)]);
+    values.push_back(at(point.segment + 1, to) +
+                     std::max(0.0, remaining_seconds - halt) /
+                         trial_segment.step_seconds[static_cast<std::size_t>(to)]);
   }
   return values;
 }

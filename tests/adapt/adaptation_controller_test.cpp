@@ -15,7 +15,7 @@ TEST_F(AdaptationControllerTest, AddsRedundantCopyWhenDevicesAreLost) {
   shape.strategy.zero = 1;
   constexpr double kBegan = 10'000, kMonth = 30 * 86'400;
   const auto copy_distance_after = [&](int copy_distance, int losses, double seconds) {
-    calibration_ = Calibration(), membership_ = {.began = kBegan}, now_ = kBegan + seconds;
+    calibration_ = Calibration(), membership_ = {.begin_time = kBegan}, now_ = kBegan + seconds;
     for (int i = 0; i < losses; ++i) membership_.losses.add(kBegan + 200 * i);
     begin(shape, 4, {4, 4});
     Plan first = plan_;

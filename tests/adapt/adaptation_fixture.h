@@ -106,9 +106,9 @@ class AdaptationControllerTest : public testing::Test {
       seen.network.push_back(message * (1 + 0.02 * (node % 2))), seen.bytes.push_back(kBytes);
       seen.devices.push_back(0.02 * (1 + 0.02 * (node % 3)));
       for (const std::vector<Condition>& some : {conditions_, hidden_})
-        for (const Condition& one : some)
-          if (one.where == node && num_wrong_probes_ == 0)
-            (one.cause == Cause::link ? seen.network : seen.devices).back() *= one.factor;
+        for (const Condition& condition : some)
+          if (condition.location == node && num_wrong_probes_ == 0)
+            (condition.cause == Cause::link ? seen.network : seen.devices).back() *= condition.factor;
     }
     num_wrong_probes_ = std::max(0, num_wrong_probes_ - 1);
     return seen;

@@ -57,8 +57,8 @@ TEST_F(AdaptationControllerTest, KeepsSlowDeviceBesideMispredictedStage) {
   begin({.pp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024}, 4);
   const auto is_known = [&] {
     const std::vector<Finding>& found = controller_->findings();
-    return std::any_of(found.begin(), found.end(), [](const Finding& one) {
-      return one.cause == Cause::device && one.where == std::vector{1} && one.factor > 2;
+    return std::any_of(found.begin(), found.end(), [](const Finding& finding) {
+      return finding.cause == Cause::device && finding.locations == std::vector{1} && finding.factor > 2;
     });
   };
   (void)steps(60);  // the head makes the last stage too heavy

@@ -34,9 +34,9 @@ std::optional<Condition> random_condition(Dice& dice, const Case& one, const Top
 }
 
 // The ranks of these locations, because the same ranks may be reported as devices, as a host or as a stage.
-std::vector<int> ranks_of(const Topology& topology, Cause cause, const std::vector<int>& where) {
+std::vector<int> ranks_of(const Topology& topology, Cause cause, const std::vector<int>& location) {
   std::vector<int> ranks;
-  for (const int one : where) {
+  for (const int one : location) {
     if (cause == Cause::device) ranks.push_back(one);
     if (cause == Cause::host)
       ranks.insert(ranks.end(), topology.ranks_of_node(one).begin(), topology.ranks_of_node(one).end());
@@ -55,10 +55,12 @@ bool is_about_ranks(Cause cause) {
 // equal to that node.
 bool is_right(const Topology& topology, const Condition& truth, const Finding& finding) {
   if (is_about_ranks(truth.cause) && is_about_ranks(finding.cause))
-    return ranks_of(topology, truth.cause, {truth.where}) == ranks_of(topology, finding.cause, finding.where);
+    return ranks_of(topology, truth.cause, {truth.location}) ==
+           ranks_of(topology, finding.cause, finding.locations);
   if (truth.cause != finding.cause) return false;
   if (truth.cause != Cause::link) return true;
-  return std::find(finding.where.begin(), finding.where.end(), truth.where) != finding.where.end();
+  return std::find(finding.locations.begin(), finding.locations.end(), truth.location) !=
+         finding.locations.end();
 }
 
 struct Score {
@@ -70,7 +72,7 @@ struct Score {
 bool slows_a_link(SimulatedRun& run, const Condition& condition) {
   run.set({condition});
   double slowdown = 1;
-  for (const int rank : run.topology().ranks_of_node(condition.where))
+  for (const int rank : run.topology().ranks_of_node(condition.location))
     for (std::size_t c = 0; c < kChannels; ++c)
       slowdown = std::max(slowdown, run.link_slowdown(rank, static_cast<Channel>(c)));
   run.set({});
@@ -80,7 +82,7 @@ bool slows_a_link(SimulatedRun& run, const Condition& condition) {
 // The embedding and the head make stages uneven from the start. That finding is correct, but it is not the
 // injected one.
 bool is_structural(const Finding& finding) {
-  return finding.cause == Cause::heavy_stage && finding.since <= 1;
+  return finding.cause == Cause::heavy_stage && finding.begin_step <= 1;
 }
 
 // Runs `most` steps under the condition and counts what is found. before: findings from before the condition.
@@ -92,13 +94,13 @@ void score_detection(Detector& detector, SimulatedRun& run, const Condition& con
     has_right = false;
     for (const Finding& finding : detector.observe(run.next())) {
       const auto is_same = [&](const Finding& known) {
-        return known.cause == finding.cause && known.where == finding.where;
+        return known.cause == finding.cause && known.locations == finding.locations;
       };
       if (std::any_of(before.begin(), before.end(), is_same) && cause != Cause::heavy_stage) continue;
       if (!is_found) is_found = true, score.steps_to_find += step;
       if (!is_right(run.topology(), condition, finding)) continue;
       has_right = true;
-      if (cause == Cause::link && step == most) ++score.links, score.single += finding.where.size() == 1;
+      if (cause == Cause::link && step == most) ++score.links, score.single += finding.locations.size() == 1;
     }
   }
   score.found += is_found, score.right += has_right;
@@ -142,7 +144,7 @@ Score inject_many(std::uint64_t seed, int number, const Noise& replayed) {
   for (const Cause cause : kInjected) {
     if (!is_selected(cause)) continue;
     Score score;
-    Dice dice{RandomKey(seed + static_cast<std::uint64_t>(held_out())).with(word_of(cause))};
+    Dice dice{RandomKey(seed + static_cast<std::uint64_t>(held_out())).derive(word_of(cause))};
     for (int i = 0; i < number; ++i) inject(dice, cause, replayed, score);
     if (is_long_run())
       printf("%-15s injected %d found %d right %d steps to find %.1f; links %d, one node named %d\n",
@@ -171,7 +173,7 @@ TEST(Detector, FindsLastingConditionsUnderRecordedNoise) {
 int false_alarms(std::uint64_t seed, int steps, int runs, const Noise& replayed) {
   int alarms = 0;
   seed += static_cast<std::uint64_t>(held_out());
-  Dice dice{RandomKey(seed).with("quiet")};
+  Dice dice{RandomKey(seed).derive("quiet")};
   for (int r = 0; r < runs; ++r) {
     const Case one = random_case(dice);
     Noise noise = random_noise(dice);
@@ -255,9 +257,9 @@ TEST(Detector, FindsSlowDeviceByItsClock) {
   auto see = [&, step = 0](double all, double third) mutable {
     Observation seen{.step = ++step};
     for (int rank = 0; rank < 4; ++rank) {
-      RankStep one{.rank = rank, .seconds = 0.3};
-      one.clock = (1.1 + 0.01 * ((step + rank) % 3)) * all * (rank == 2 ? third : 1);
-      seen.add(one);
+      RankStep rank_step{.rank = rank, .seconds = 0.3};
+      rank_step.clock = (1.1 + 0.01 * ((step + rank) % 3)) * all * (rank == 2 ? third : 1);
+      seen.add(rank_step);
     }
     return detector.observe(seen);
   };
@@ -269,10 +271,10 @@ TEST(Detector, FindsSlowDeviceByItsClock) {
   EXPECT_LE(steps, 10);
   ASSERT_EQ(found.size(), 1U);
   EXPECT_EQ(found[0].cause, Cause::device);
-  EXPECT_EQ(found[0].where, std::vector<int>{2});
+  EXPECT_EQ(found[0].locations, std::vector<int>{2});
   EXPECT_NEAR(found[0].factor, 1.5, 0.03);
   EXPECT_NE(text(found[0]).find(" (clock at 0.6"), std::string::npos) << text(found[0]);
-  EXPECT_EQ(parse_findings(text(found[0])).at(0).where, std::vector<int>{2});
+  EXPECT_EQ(parse_findings(text(found[0])).at(0).locations, std::vector<int>{2});
   for (int i = 0; i < 15; ++i) found = see(1, 1);
   EXPECT_TRUE(found.empty());
 }
@@ -288,16 +290,16 @@ TEST(Detector, ReportsFirstStepOfCondition) {
       Observation seen{.step = step};
       const bool is_slow = step == 40 || step == 52 || step == 58 || (step >= 61 && step != 64);
       for (int rank = 0; rank < 4; ++rank) {
-        RankStep one{.rank = rank, .seconds = 0.3};
+        RankStep rank_step{.rank = rank, .seconds = 0.3};
         const double noise = 1 + 0.01 * ((step + rank) % 3);
-        one.kinds[static_cast<std::size_t>(WorkKind::forward)] = {
+        rank_step.kinds[static_cast<std::size_t>(WorkKind::forward)] = {
             1, 0.2 * (rank == 2 && is_slow ? slower : 1) * noise, 0};
-        seen.add(one);
+        seen.add(rank_step);
       }
       found = detector.observe(seen);
     }
     ASSERT_EQ(found.size(), 1U);
-    EXPECT_EQ(found[0].since, 61) << text(found[0]);
+    EXPECT_EQ(found[0].begin_step, 61) << text(found[0]);
   }
 }
 
@@ -313,11 +315,11 @@ TEST(Detector, AttributesAllDevicesOfAHostTogether) {
     auto see = [&, step = 0](double second, double third) mutable {
       Observation seen{.step = ++step};
       for (int rank = 0; rank < 6; ++rank) {
-        RankStep one{.rank = rank, .seconds = 0.3};
+        RankStep rank_step{.rank = rank, .seconds = 0.3};
         const double factor = rank == 2 ? second : rank == 3 ? third : 1;
-        one.kinds[static_cast<std::size_t>(WorkKind::forward)] = {
+        rank_step.kinds[static_cast<std::size_t>(WorkKind::forward)] = {
             1, 0.2 * factor * (1 + 0.01 * ((step + rank) % 3)), 0};
-        seen.add(one);
+        seen.add(rank_step);
       }
       return detector.observe(seen);
     };
@@ -326,7 +328,7 @@ TEST(Detector, AttributesAllDevicesOfAHostTogether) {
     for (int i = 0; i < 20 && found.empty(); ++i) found = see(slower, i == 3 || i == 5 ? 1.1 : slower);
     ASSERT_EQ(found.size(), 1U);
     EXPECT_EQ(found[0].cause, Cause::host) << text(found[0]);
-    EXPECT_EQ(found[0].where, std::vector<int>{1});
+    EXPECT_EQ(found[0].locations, std::vector<int>{1});
     EXPECT_NEAR(found[0].factor, slower, 0.03 * slower);
     // If the other device is healthy, only this device is slow.
     for (int i = 0; i < 40; ++i) found = see(slower, 1);
@@ -347,20 +349,20 @@ TEST(Detector, AttributesRanksToStageBeforeNode) {
   auto see = [&, step = 0](double stage, double other) mutable {
     Observation seen{.step = ++step};
     for (int rank = 0; rank < 6; ++rank) {
-      RankStep one{.rank = rank, .group = rank / 3, .seconds = 0.3};
+      RankStep rank_step{.rank = rank, .group = rank / 3, .seconds = 0.3};
       const double factor = rank < 3 ? stage : rank == 3 ? other : 1;
-      one.kinds[static_cast<std::size_t>(WorkKind::forward)] = {
+      rank_step.kinds[static_cast<std::size_t>(WorkKind::forward)] = {
           1, 0.2 * factor * (1 + 0.01 * ((step + rank) % 3)), 0};
-      seen.add(one);
+      seen.add(rank_step);
     }
     return detector.observe(seen);
   };
   for (int i = 0; i < 30; ++i) (void)see(1, 1);
   bool has_stage = false;
   for (int i = 0; i < 15; ++i)
-    for (const Finding& one : see(2, i % 2 == 0 ? 1.6 : 1.04)) {
-      EXPECT_GT(one.factor, 1);
-      has_stage |= one.cause == Cause::heavy_stage;
+    for (const Finding& finding : see(2, i % 2 == 0 ? 1.6 : 1.04)) {
+      EXPECT_GT(finding.factor, 1);
+      has_stage |= finding.cause == Cause::heavy_stage;
     }
   EXPECT_TRUE(has_stage);
 }
@@ -414,7 +416,7 @@ TEST(Detector, FindingEndsWithCondition) {
       if (step == 70) run.set({});
       found = detector.observe(run.next());
     }
-    for (const Finding& finding : found) EXPECT_LE(finding.since, 1) << text(finding);
+    for (const Finding& finding : found) EXPECT_LE(finding.begin_step, 1) << text(finding);
   }
 }
 

@@ -16,16 +16,16 @@ namespace {
 int any_of(int low, int high) { return *rc::gen::resize(rc::kNominalSize, rc::gen::inRange(low, high + 1)); }
 
 RankStep random_rank(int rank, int num_groups) {
-  RankStep one{.rank = rank, .group = rank % num_groups};
+  RankStep rank_step{.rank = rank, .group = rank % num_groups};
   const auto number = [] { return any_of(0, 4000) / 1024.0; };  // sums of these are exact in any order
-  one.seconds = number(), one.data_wait = number(), one.relative_work = any_of(1, 4);
-  for (WorkTime& kind : one.kinds) kind = {any_of(0, 9), number(), number()};
-  for (LinkTime& link : one.links) link = {static_cast<double>(any_of(0, 2)), number()};
-  one.lengths = {1, any_of(1, 99), 7, number()};
-  one.memory = Bytes(any_of(0, 1000)), one.memory_limit = Bytes(any_of(0, 1) * 1000);
+  rank_step.seconds = number(), rank_step.data_wait = number(), rank_step.relative_work = any_of(1, 4);
+  for (WorkTime& kind : rank_step.kinds) kind = {any_of(0, 9), number(), number()};
+  for (LinkTime& link : rank_step.links) link = {static_cast<double>(any_of(0, 2)), number()};
+  rank_step.lengths = {1, any_of(1, 99), 7, number()};
+  rank_step.memory = Bytes(any_of(0, 1000)), rank_step.memory_limit = Bytes(any_of(0, 1) * 1000);
   // Values are divided by work and by bytes: powers of two keep the results exact.
-  if (one.relative_work == 3) one.relative_work = 2;
-  return one;
+  if (rank_step.relative_work == 3) rank_step.relative_work = 2;
+  return rank_step;
 }
 
 RC_GTEST_PROP(Observation, MergeOrderDoesNotMatter, ()) {
@@ -35,9 +35,9 @@ RC_GTEST_PROP(Observation, MergeOrderDoesNotMatter, ()) {
   std::vector<Observation> parts(static_cast<std::size_t>(any_of(1, 5)));
   for (Observation& part : parts) part.step = 7;
   for (int r = 0; r < ranks; ++r) {
-    const RankStep one = random_rank(r, groups);
-    whole.add(one);
-    parts[static_cast<std::size_t>(any_of(0, static_cast<int>(parts.size()) - 1))].add(one);
+    const RankStep rank_step = random_rank(r, groups);
+    whole.add(rank_step);
+    parts[static_cast<std::size_t>(any_of(0, static_cast<int>(parts.size()) - 1))].add(rank_step);
   }
   while (parts.size() > 1) {
     const auto from = static_cast<std::size_t>(any_of(1, static_cast<int>(parts.size()) - 1));
@@ -73,9 +73,10 @@ TEST(Observation, SizeDoesNotGrowWithRanks) {
   const auto size_of = [](int ranks) {
     Observation seen;
     for (int r = 0; r < ranks; ++r) {
-      RankStep one{.rank = r, .group = r % 4, .seconds = 1};
-      one.kinds[1].seconds = 1 + 0.05 * std::sin(r), one.links[3] = {1e6, 0.01 * (1 + 0.1 * std::cos(r))};
-      seen.add(one);
+      RankStep rank_step{.rank = r, .group = r % 4, .seconds = 1};
+      rank_step.kinds[1].seconds = 1 + 0.05 * std::sin(r),
+      rank_step.links[3] = {1e6, 0.01 * (1 + 0.1 * std::cos(r))};
+      seen.add(rank_step);
     }
     return to_json(seen).dump().size();
   };
@@ -94,9 +95,9 @@ TEST(Observation, UntimedComputingIsAbsent) {
 
 TEST(Observation, ParseErrorsNameTheLocation) {
   Observation seen;
-  RankStep one{.rank = 1, .seconds = 2};
-  one.kinds[static_cast<std::size_t>(WorkKind::forward)].seconds = 1;
-  seen.add(one);
+  RankStep rank_step{.rank = 1, .seconds = 2};
+  rank_step.kinds[static_cast<std::size_t>(WorkKind::forward)].seconds = 1;
+  seen.add(rank_step);
   OrderedJson json = to_json(seen);
   const auto message = [&](const OrderedJson& changed) -> std::string {
     try {

@@ -25,14 +25,14 @@ TEST(PredictionMemory, CorrectsKindsThatHaveRun) {
   PredictionMemory memory;
   memory.record(grid(4, 1), 1, 2, true);
   EXPECT_DOUBLE_EQ(memory.trust_in(grid(2, 1), grid(4, 1)).factor, 2);
-  EXPECT_DOUBLE_EQ(memory.trust_in(grid(2, 1), grid(4, 1)).doubt, 0);
+  EXPECT_DOUBLE_EQ(memory.trust_in(grid(2, 1), grid(4, 1)).uncertainty, 0);
   const auto other = memory.trust_in(grid(1, 4), grid(4, 1));
   EXPECT_DOUBLE_EQ(other.factor, 2);
-  EXPECT_DOUBLE_EQ(other.doubt, std::log(2.0))
+  EXPECT_DOUBLE_EQ(other.uncertainty, std::log(2.0))
       << "the error of the present plan is the doubt of the other kind";
   memory.record(grid(1, 4), 1, 3, false);
   EXPECT_DOUBLE_EQ(memory.trust_in(grid(1, 2), grid(4, 1)).factor, 3);
-  EXPECT_DOUBLE_EQ(memory.trust_in(grid(1, 2), grid(4, 1)).doubt, 0);
+  EXPECT_DOUBLE_EQ(memory.trust_in(grid(1, 2), grid(4, 1)).uncertainty, 0);
   EXPECT_TRUE(memory.knows_quiet(grid(2, 1)));
   EXPECT_FALSE(memory.knows_quiet(grid(1, 4))) << "measured under a condition";
 }
@@ -48,11 +48,11 @@ TEST(PredictionMemory, DoubtsAnotherSharding) {
   memory.record(replicas(0), 1, 2, true);
   const auto near = memory.trust_in(replicas(1), replicas(0)), far = memory.trust_in(grid(4, 1), replicas(0));
   EXPECT_DOUBLE_EQ(near.factor, 2);
-  EXPECT_GT(near.doubt, 0);
-  EXPECT_GT(far.doubt, 2 * near.doubt);
+  EXPECT_GT(near.uncertainty, 0);
+  EXPECT_GT(far.uncertainty, 2 * near.uncertainty);
   memory.record(replicas(2), 1, 3, true);
   EXPECT_DOUBLE_EQ(memory.trust_in(replicas(1), replicas(0)).factor, 3);
-  EXPECT_DOUBLE_EQ(memory.trust_in(replicas(1), replicas(0)).doubt, 0);
+  EXPECT_DOUBLE_EQ(memory.trust_in(replicas(1), replicas(0)).uncertainty, 0);
 }
 
 // Schedules differ in gaps between instructions and in split weight gradients, which the cost model predicts
@@ -70,13 +70,13 @@ TEST(PredictionMemory, DoubtsAnotherSchedule) {
   memory.record(usual, 1, 2, true);
   const auto other = memory.trust_in(split, usual), others = memory.trust_in(both, usual);
   EXPECT_DOUBLE_EQ(other.factor, 2);
-  EXPECT_GT(other.doubt, memory.trust_in(stages(Schedule::one_f_one_b, 1), usual).doubt);
-  EXPECT_GT(others.doubt, other.doubt);
-  EXPECT_LT(others.doubt, memory.trust_in(grid(1, 4), usual).doubt);
+  EXPECT_GT(other.uncertainty, memory.trust_in(stages(Schedule::one_f_one_b, 1), usual).uncertainty);
+  EXPECT_GT(others.uncertainty, other.uncertainty);
+  EXPECT_LT(others.uncertainty, memory.trust_in(grid(1, 4), usual).uncertainty);
   EXPECT_FALSE(memory.knows_quiet(split));
   memory.record(split, 1, 3, true);
   EXPECT_DOUBLE_EQ(memory.trust_in(split, usual).factor, 3);
-  EXPECT_DOUBLE_EQ(memory.trust_in(split, usual).doubt, 0);
+  EXPECT_DOUBLE_EQ(memory.trust_in(split, usual).uncertainty, 0);
   EXPECT_DOUBLE_EQ(memory.trust_in(both, usual).factor, 3) << "the nearest kind counts";
   EXPECT_DOUBLE_EQ(memory.trust_in(usual, split).factor, 2);
 }

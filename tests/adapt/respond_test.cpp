@@ -72,7 +72,7 @@ TEST(Respond, RecutsInterleavedStagesAsPlainOnes) {
   ASSERT_TRUE(cut);
   EXPECT_EQ(find_problem(*cut, run.model), std::nullopt);
   EXPECT_EQ(cut->schedule, Schedule::one_f_one_b);
-  EXPECT_GT(cut->pipelines[0].stages[0].chunks[0].end(), run.plan.num_blocks / 2 + 1);
+  EXPECT_GT(cut->pipelines[0].stages[0].chunks[0].end_block(), run.plan.num_blocks / 2 + 1);
 }
 
 TEST(Respond, TogglesRedundantCopyOfShards) {

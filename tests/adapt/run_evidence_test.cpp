@@ -33,9 +33,10 @@ class RunEvidence : public testing::Test {
     return result;
   }
 
-  static const Evidence* find(const std::vector<Evidence>& all, ResidualKind kind, const std::string& where) {
+  static const Evidence* find(const std::vector<Evidence>& all, ResidualKind kind,
+                              const std::string& location) {
     for (const Evidence& one : all)
-      if (one.kind == kind && one.where == where) return &one;
+      if (one.kind == kind && one.device_type == location) return &one;
     return nullptr;
   }
 
@@ -76,7 +77,7 @@ TEST_F(RunEvidence, UsesStepTimesWithoutTimedInstructions) {
   ASSERT_EQ(evidence.size(), 1u);
   EXPECT_EQ(evidence.front().kind, ResidualKind::layers);
   EXPECT_NEAR(evidence.front().log_factor, std::log(1.3), 1e-9);
-  EXPECT_GT(evidence.front().doubt, 0.05);
+  EXPECT_GT(evidence.front().uncertainty, 0.05);
 }
 
 TEST_F(RunEvidence, IgnoresShortRuns) {

@@ -179,12 +179,12 @@ TEST(Calibration, PredictsBaselinesOfAnotherPlan) {
   for (int step = 1; step <= 10; ++step) {
     Observation seen{.step = step};
     for (int rank = 0; rank < 4; ++rank) {
-      RankStep one{.rank = rank};
+      RankStep rank_step{.rank = rank};
       for (std::size_t role = 0; role < kBlockRoles; ++role)
-        one.rates[role] = {work[0].compute[role] * factors[role], work[0].compute[role]};
-      one.links[static_cast<std::size_t>(Channel::data)] = {
+        rank_step.rates[role] = {work[0].compute[role] * factors[role], work[0].compute[role]};
+      rank_step.links[static_cast<std::size_t>(Channel::data)] = {
           1000, 4000 * work[0].links[static_cast<std::size_t>(Channel::data)]};
-      seen.add(one);
+      seen.add(rank_step);
     }
     calibration.learn(seen, work, topology);
   }
@@ -197,7 +197,7 @@ TEST(Calibration, PredictsBaselinesOfAnotherPlan) {
     EXPECT_FALSE(usual.contains({stage, Measure::next})) << "the channel was not measured";
   }
   EXPECT_NEAR(*calibration.rate(BlockRole::layer), 2, 1e-9);
-  EXPECT_NEAR(calibration.doubt(BlockRole::layer), 0, 1e-9);
+  EXPECT_NEAR(calibration.uncertainty(BlockRole::layer), 0, 1e-9);
   const HardwareProfile refreshed = calibration.refreshed(cluster.profile());
   EXPECT_NEAR(refreshed.types[0].peak.fp32, cluster.profile().types[0].peak.fp32 / 2, 1);
   EXPECT_NEAR(refreshed.groups[0].domain_link.bytes_per_second,

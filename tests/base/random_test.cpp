@@ -20,7 +20,7 @@ TEST(Random, PhiloxKnownAnswer) {
 TEST(Random, IndependentOfSplit) {
   EXPECT_TRUE(rc::check("boxes tile a tensor", [] {
     const Shape shape{*rc::gen::inRange(1, 9), *rc::gen::inRange(1, 9), *rc::gen::inRange(1, 9)};
-    const RandomKey key = RandomKey(*rc::gen::arbitrary<std::uint64_t>()).with("init").with(3);
+    const RandomKey key = RandomKey(*rc::gen::arbitrary<std::uint64_t>()).derive("init").derive(3);
     std::vector<float> whole(static_cast<std::size_t>(shape.num_elements()));
     fill_normal(key, shape, Box(shape), whole);
     Box box(shape);
@@ -65,7 +65,7 @@ TEST(Random, KeysAreDistinct) {
   std::set<std::uint64_t> keys;
   for (std::uint64_t seed = 0; seed < 10; ++seed)
     for (std::uint64_t layer = 0; layer < 10; ++layer)
-      for (const char* name : {"q", "k", "v"}) keys.insert(RandomKey(seed).with(layer).with(name).value);
+      for (const char* name : {"q", "k", "v"}) keys.insert(RandomKey(seed).derive(layer).derive(name).value);
   EXPECT_EQ(keys.size(), 300u);
 }
 

@@ -143,13 +143,13 @@ TEST(Checkpoints, ClearsLeftoversKeepsDamaged) {
 std::int64_t kill_while_saving(const Path& run, std::int64_t from, bool is_same, double instant) {
   int pipe[2];
   EXPECT_EQ(::pipe(pipe), 0);
-  const auto began = std::chrono::steady_clock::now();
+  const auto begin_time = std::chrono::steady_clock::now();
   const pid_t child = ::fork();
   if (child == 0) save_in_a_loop(run, from, is_same, pipe[1]);
   ::close(pipe[1]);
   std::int64_t reported = 0, last = 0;
   EXPECT_EQ(::read(pipe[0], &last, sizeof last), static_cast<ssize_t>(sizeof last));
-  std::this_thread::sleep_for((std::chrono::steady_clock::now() - began) * 1.2 * instant);
+  std::this_thread::sleep_for((std::chrono::steady_clock::now() - begin_time) * 1.2 * instant);
   EXPECT_EQ(::kill(child, SIGKILL), 0);
   int status = 0;
   EXPECT_EQ(::waitpid(child, &status, 0), child);

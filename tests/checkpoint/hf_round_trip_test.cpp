@@ -38,7 +38,8 @@ std::map<std::string, std::vector<std::byte>> write_random(const Path& path, con
   for (const HfTensor& tensor : all) {
     const auto& dims = tensor.shape.dims;
     headers.push_back({tensor.name, type, {dims.begin(), dims.begin() + tensor.shape.num_dims}});
-    contents[tensor.name] = any_numbers(type, tensor.shape.num_elements(), RandomKey(seed).with(tensor.name));
+    contents[tensor.name] =
+        any_numbers(type, tensor.shape.num_elements(), RandomKey(seed).derive(tensor.name));
   }
   RealFileSystem files;
   SafetensorsWriter writer = value_or_throw(SafetensorsWriter::create(files, path, headers));

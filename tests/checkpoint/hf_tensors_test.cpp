@@ -17,7 +17,7 @@ namespace optimus {
 namespace {
 
 void fill_values(const LogicalTensor& tensor, std::span<double> out) {
-  fill_normal(RandomKey(7).with(tensor.name), tensor.shape, Box(tensor.shape), out);
+  fill_normal(RandomKey(7).derive(tensor.name), tensor.shape, Box(tensor.shape), out);
 }
 
 std::vector<double> values_of(const LogicalTensor& tensor) {

@@ -14,7 +14,7 @@ namespace optimus {
 inline std::vector<double> synthetic_values(std::int64_t seed, StateField field, const std::string& tensor,
                                             const Shape& shape, const Box& box) {
   std::vector<double> values(static_cast<std::size_t>(box.num_elements()));
-  const RandomKey key = RandomKey(static_cast<std::uint64_t>(seed)).with(text(field)).with(tensor);
+  const RandomKey key = RandomKey(static_cast<std::uint64_t>(seed)).derive(text(field)).derive(tensor);
   fill_uniform(key, shape, box, std::span(values));
   return values;
 }

@@ -80,18 +80,18 @@ TEST(Gloo, ReportsTransferTime) {
     const at::Tensor sums = at::zeros({1000}, at::kDouble), message = at::zeros({1000}, at::kDouble);
     must(comm->all_reduce(kWorld, sums, ReduceOp::sum, "a barrier")->wait(soon()));
     if (comm->rank() == 1) std::this_thread::sleep_for(std::chrono::duration<double>(kLate));
-    const auto began = Deadline::Clock::now();
+    const auto begin_time = Deadline::Clock::now();
     const std::unique_ptr<Pending> sum = comm->all_reduce(kWorld, sums, ReduceOp::sum, "numbers");
     must(sum->wait(soon()));
-    const double here = std::chrono::duration<double>(Deadline::Clock::now() - began).count();
-    require(sum->took().has_value() && sum->took()->value > 0 && sum->took()->value <= here,
+    const double here = std::chrono::duration<double>(Deadline::Clock::now() - begin_time).count();
+    require(sum->duration().has_value() && sum->duration()->value > 0 && sum->duration()->value <= here,
             "the time of a sum");
     if (comm->rank() == 0)
-      require(sum->took()->value > kLate / 2, "the time must include waiting for rank 1");
+      require(sum->duration()->value > kLate / 2, "the time must include waiting for rank 1");
     const std::unique_ptr<Pending> sent =
         comm->rank() == 0 ? comm->send(1, message, 0, "a row") : comm->receive(0, message, 0, "a row");
     must(sent->wait(soon()));
-    require(sent->took().has_value(), "the time of a message");
+    require(sent->duration().has_value(), "the time of a message");
     require(!comm->uses_nccl(), "CPU ranks must not use NCCL");
   });
 }

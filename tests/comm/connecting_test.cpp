@@ -53,9 +53,9 @@ double time_until_failure(int rank, const StoreAddress& place, int dying, bool p
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     comm->abandon("the membership has changed");
   });
-  const auto began = Clock::now();
+  const auto begin_time = Clock::now();
   const CommOutcome<void> outcome = comm->connect(0, {{kWorld}}, soon(60));
-  const double waited = std::chrono::duration<double>(Clock::now() - began).count();
+  const double waited = std::chrono::duration<double>(Clock::now() - begin_time).count();
   watch.join();
   EXPECT_FALSE(outcome) << "rank " << rank << " is connected to a rank that hangs";
   ++num_over;

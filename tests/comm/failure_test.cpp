@@ -13,8 +13,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point began) {
-  return std::chrono::duration<double>(Clock::now() - began).count();
+double seconds_since(Clock::time_point begin_time) {
+  return std::chrono::duration<double>(Clock::now() - begin_time).count();
 }
 
 struct FailureTest : testing::TestWithParam<Backend> {};
@@ -45,9 +45,9 @@ TEST_P(FailureTest, RankDoesNotParticipate) {
           return;
         }
         Started one = start(*comm, kWorld, kind, at::kFloat, count, 1);  // the root of a broadcast is rank 1
-        const auto began = Clock::now();
+        const auto begin_time = Clock::now();
         const CommOutcome<void> outcome = one.pending->wait(Deadline::after(Seconds(0.3), "step 7"));
-        const double waited = seconds_since(began);
+        const double waited = seconds_since(begin_time);
         ++num_failed;
         // The second rank to fail may learn of it from the first.
         expect_failure(outcome, {1},
@@ -92,10 +92,10 @@ TEST_P(FailureTest, RankLeaves) {
       must(comm->connect(0, {{kWorld}}, soon()));
       start(*comm, kWorld, CommKind::all_reduce, at::kFloat, count, 1).finish();
       if (comm->rank() == 0) return;  // its Comm is destroyed here
-      const auto began = Clock::now();
+      const auto begin_time = Clock::now();
       const CommOutcome<void> outcome =
           start(*comm, kWorld, CommKind::all_gather, at::kFloat, count, 2).pending->wait(soon());
-      require(seconds_since(began) < kPromptly, "noticed too late");
+      require(seconds_since(begin_time) < kPromptly, "noticed too late");
       expect_failure(outcome, {0}, {"all_gather of numbers"});
     });
 }
@@ -113,10 +113,10 @@ TEST_P(FailureTest, Abandoned) {
         std::this_thread::sleep_for(std::chrono::milliseconds(100));
         comm->abandon("the plan changes");
       });
-      const auto began = Clock::now();
+      const auto begin_time = Clock::now();
       const CommOutcome<void> outcome =
           start(*comm, kWorld, CommKind::all_reduce, at::kFloat, count, 1).pending->wait(soon());
-      const double waited = seconds_since(began);
+      const double waited = seconds_since(begin_time);
       other.join();
       const CommOutcome<void> next =
           start(*comm, kWorld, CommKind::all_reduce, at::kFloat, count, 2).pending->wait(soon());
@@ -136,13 +136,13 @@ TEST_P(FailureTest, Declined) {
       must(comm->connect(0, {{kWorld}}, soon()));
       const bool declines = comm->rank() == 3;
       if (declines == is_late) std::this_thread::sleep_for(std::chrono::milliseconds(200));
-      const auto began = Clock::now();
+      const auto begin_time = Clock::now();
       if (declines) {
         comm->decline(1, "not enough memory");
       } else {
         const std::vector<Group> groups = {kWorld, {Role::tensor, {0, 1}}, {Role::tensor, {2, 3}}};
         const CommOutcome<void> outcome = comm->prepare(1, groups, soon());
-        require(seconds_since(began) < kPromptly, "noticed too late");
+        require(seconds_since(begin_time) < kPromptly, "noticed too late");
         expect_failure(outcome, {3}, {"rank 3 declines: not enough memory"});
       }
       // Operations continue in the present epoch, and work in the next one.

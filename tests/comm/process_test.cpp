@@ -129,11 +129,11 @@ TEST(Process, Everything) {
 }
 
 void expect_others_report(Ranks& ranks, int size, int gone, double longest) {
-  const auto began = Clock::now();
+  const auto begin_time = Clock::now();
   for (int rank = 0; rank < size; ++rank) {
     if (rank == gone) continue;
     EXPECT_EQ(ranks.wait(rank, 20), 0) << "rank " << rank << ": " << ranks.output(rank);
-    EXPECT_LT(std::chrono::duration<double>(Clock::now() - began).count(), longest);
+    EXPECT_LT(std::chrono::duration<double>(Clock::now() - begin_time).count(), longest);
     const std::string report = ranks.report(rank);
     EXPECT_NE(report.find(fmt::format("rank {} missing", gone)), std::string::npos) << report;
     EXPECT_NE(report.find("of numbers in world {0 1 2}, epoch 0: "), std::string::npos) << report;

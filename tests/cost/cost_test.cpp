@@ -24,10 +24,10 @@ TEST(Constants, AreWithinBounds) {
   std::set<std::string_view> names;
   for (const ConstantRow& row : constant_rows()) {
     EXPECT_TRUE(names.insert(row.name).second) << row.name;
-    EXPECT_LE(row.low, prior.*row.member) << row.name;
-    EXPECT_GE(row.high, prior.*row.member) << row.name;
-    EXPECT_LE(row.low, fitted.*row.member) << row.name;
-    EXPECT_GE(row.high, fitted.*row.member) << row.name;
+    EXPECT_LE(row.min_value, prior.*row.member) << row.name;
+    EXPECT_GE(row.max_value, prior.*row.member) << row.name;
+    EXPECT_LE(row.min_value, fitted.*row.member) << row.name;
+    EXPECT_GE(row.max_value, fitted.*row.member) << row.name;
   }
   EXPECT_LE(names.size(), 60u);
 }
@@ -69,7 +69,7 @@ TEST(Links, GroupShapes) {
   const std::vector<int> node = {0, 1, 2, 3, 4, 5, 6, 7}, column = {0, 8, 16, 24, 32, 40, 48, 56},
                          pair = {6, 7, 8, 9};
   EXPECT_EQ(shape_of(node, cluster, map).domains, 1);
-  EXPECT_EQ(shape_of(node, cluster, map).between.kind, LinkClass::same_device);
+  EXPECT_EQ(shape_of(node, cluster, map).inter_node.kind, LinkClass::same_device);
   EXPECT_EQ(shape_of(column, cluster, map).domains, 8);
   EXPECT_EQ(shape_of(column, cluster, map).nodes, 8);
   EXPECT_EQ(shape_of(pair, cluster, map).domains, 2);
@@ -93,9 +93,9 @@ TEST(Links, CollectivesObeyBounds) {
       return;
     }
     // At best, every device receives all parts except its own over the fast link.
-    RC_ASSERT(gather >= bytes * (size - 1) / size / shape.inside.bytes_per_second);
+    RC_ASSERT(gather >= bytes * (size - 1) / size / shape.intra_node.bytes_per_second);
     // A reduction transfers every part twice; small ones use a tree, which has fewer steps than a ring.
-    RC_ASSERT(sum >= 2 * bytes * (size - 1) / size / shape.inside.bytes_per_second);
+    RC_ASSERT(sum >= 2 * bytes * (size - 1) / size / shape.intra_node.bytes_per_second);
     RC_ASSERT(sum <= 2 * gather * (1 + 1e-9));
     RC_ASSERT(links.collective(Collective::gather, shape, 2 * bytes) >= gather);
   }));

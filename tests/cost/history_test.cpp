@@ -24,22 +24,22 @@ class Draws {
  public:
   explicit Draws(std::uint64_t seed) : key_(seed) {}
   double normal() {
-    const double radius = std::sqrt(-2 * std::log(1 - random_uniform(key_, at_)));
-    const double angle = 2 * std::numbers::pi * random_uniform(key_, at_ + 1);
-    at_ += 2;
+    const double radius = std::sqrt(-2 * std::log(1 - random_uniform(key_, offset_)));
+    const double angle = 2 * std::numbers::pi * random_uniform(key_, offset_ + 1);
+    offset_ += 2;
     return radius * std::cos(angle);
   }
 
  private:
   RandomKey key_;
-  std::uint64_t at_ = 0;
+  std::uint64_t offset_ = 0;
 };
 
-PastRun run_with(double log_factor, int steps = 50, std::int64_t when = 0, double doubt = 0) {
+PastRun run_with(double log_factor, int steps = 50, std::int64_t when = 0, double uncertainty = 0) {
   PastRun run;
   run.end_time = when, run.device = "h100", run.step_seconds = 1;
   run.parameters = run.layers = run.batch = run.sequence_length = 1;
-  run.evidence = {{ResidualKind::layers, "h100", log_factor, doubt, steps}};
+  run.evidence = {{ResidualKind::layers, "h100", log_factor, uncertainty, steps}};
   return run;
 }
 

@@ -192,9 +192,9 @@ struct EmergencyCheckpointHostTest : testing::Test {
   }
   // Polls until nothing is in progress, and returns how long that took.
   double run_out(EmergencyCheckpointHost& emergency_checkpoint, const std::vector<bool>& is_gone) {
-    const auto began = Deadline::Clock::now();
+    const auto begin_time = Deadline::Clock::now();
     while (emergency_checkpoint.poll(is_gone)) std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    return std::chrono::duration<double>(Deadline::Clock::now() - began).count();
+    return std::chrono::duration<double>(Deadline::Clock::now() - begin_time).count();
   }
   std::vector<std::string> left() const {
     std::vector<std::string> names;
@@ -232,10 +232,10 @@ TEST_F(EmergencyCheckpointHostTest, DoesNotWaitLongForMissingRanks) {
   SurvivorState survivor_state = at_step(0, 4);
   survivor_state.missing = {1};
   say(survivor_state);
-  const auto began = Deadline::Clock::now();
+  const auto begin_time = Deadline::Clock::now();
   while (!order() && emergency_checkpoint.poll({false, false})) {
   }
-  EXPECT_LT(std::chrono::duration<double>(Deadline::Clock::now() - began).count(), 0.2);
+  EXPECT_LT(std::chrono::duration<double>(Deadline::Clock::now() - begin_time).count(), 0.2);
   EXPECT_EQ(order()->ranks, std::vector<int>{0});
 }
 

@@ -73,7 +73,7 @@ TEST(InterimPlan, UsesSubstituteUntilPlannerFinishes) {
   // Templates are made on a thread; until they are available, the remaining ranks take over.
   for (int poll = 0; poll < 2000 && (!interim || interim->kind != InterimPlan::Kind::from_templates);
        ++poll) {
-    interim = answers.answer(5, StateLocation{dp8, 5, 5});
+    interim = answers.plan_for(5, StateLocation{dp8, 5, 5});
     EXPECT_NE(interim->kind, InterimPlan::Kind::planned);
     EXPECT_FALSE(find_problem(interim->plan, training.model)) << text(interim->kind);
     if (interim->kind == InterimPlan::Kind::takeover && poll > 200) break;  // as fast as the template plan
@@ -84,7 +84,7 @@ TEST(InterimPlan, UsesSubstituteUntilPlannerFinishes) {
   planner.may_go_on.set_value();
   for (int poll = 0; poll < 2000 && !answers.is_settled(5); ++poll)
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  EXPECT_EQ(answers.answer(5, std::nullopt).kind, InterimPlan::Kind::planned);
+  EXPECT_EQ(answers.plan_for(5, std::nullopt).kind, InterimPlan::Kind::planned);
   // A plan that is slower than the planner's by more than the threshold.
   const InterimPlan slow{training.copies(1), InterimPlan::Kind::takeover};
   const std::optional<Plan> better = answers.improvement(slow, 5);
@@ -97,7 +97,7 @@ TEST(InterimPlan, UsesSubstituteUntilPlannerFinishes) {
 TEST(InterimPlan, ThrowsIfNoPlanFits) {
   InterimPlanner answers({.choose = [](int) -> Plan { throw UserError("no"); },
                           .make_templates = []() -> PipelineTemplates { throw UserError("no"); }});
-  EXPECT_THROW(answers.answer(3, std::nullopt), UserError);
+  EXPECT_THROW(answers.plan_for(3, std::nullopt), UserError);
 }
 
 }  // namespace

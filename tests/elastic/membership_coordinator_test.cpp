@@ -34,8 +34,8 @@ struct CoordinatorHostsTest : testing::Test {
                                     const Plan& next) {
     std::vector<WorkerEntry> workers;
     for (const std::string& host : hosts) workers.push_back({0, 1, host, "cpu", {}});
-    MembershipCoordinator::Inputs facts{.model = model, .run = run, .answers = {}};
-    facts.answers.choose = [next](int) { return next; };
+    MembershipCoordinator::Inputs facts{.model = model, .run = run, .interim_planner_inputs = {}};
+    facts.interim_planner_inputs.choose = [next](int) { return next; };
     return MembershipCoordinator(board, std::move(facts), workers, now, 0);
   }
   static std::vector<SurvivorState> survivor_states(const std::vector<int>& ranks, std::int64_t step) {
@@ -81,8 +81,8 @@ TEST_F(CoordinatorHostsTest, WorkerIdsAreNotReused) {
   order.membership = {3, {0, 1, 2}}, order.num_staying = 3, order.num_worker_ids = 5;
   order.from = order.to = plan(3, 0, 0);
   EXPECT_EQ(parse_membership_change(text(order)).num_worker_ids, 5);
-  MembershipCoordinator::Inputs facts{.model = model, .run = run, .answers = {}};
-  facts.answers.choose = [&](int size) { return plan(size, 0, 0); };
+  MembershipCoordinator::Inputs facts{.model = model, .run = run, .interim_planner_inputs = {}};
+  facts.interim_planner_inputs.choose = [&](int size) { return plan(size, 0, 0); };
   const std::vector<WorkerEntry> known = {
       {0, 1, "a", "cpu", {}}, {1, 1, "a", "cpu", {}}, {2, 1, "b", "cpu", {}}};
   MembershipCoordinator next(board, std::move(facts), known, order);
@@ -139,8 +139,8 @@ TEST_F(CoordinatorHostsTest, HalfOfRunWaitsForOtherHalf) {
     const Path own_run = folder / fmt::format("{}-{}", num_reporting, have_ended);
     MemoryBoard own;
     std::vector<WorkerEntry> workers(4);
-    MembershipCoordinator::Inputs facts{.model = model, .run = own_run, .answers = {}};
-    facts.answers.choose = [&](int size) { return plan(size, 0, 0); };
+    MembershipCoordinator::Inputs facts{.model = model, .run = own_run, .interim_planner_inputs = {}};
+    facts.interim_planner_inputs.choose = [&](int size) { return plan(size, 0, 0); };
     MembershipCoordinator host(own, std::move(facts), workers, plan(4, 0, 0), 0);
     EmergencyCheckpointOptions emergency_checkpoint{.run = own_run, .model = model};
     emergency_checkpoint.coordinator = &host, emergency_checkpoint.may_be_partitioned = true;

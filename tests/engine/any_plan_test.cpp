@@ -21,7 +21,8 @@ void make_runnable(Plan& plan) {
     for (Stage& stage : pipeline.stages) {
       for (Chunk& chunk : stage.chunks)
         for (BlockRun& run : chunk.runs) run.strategy.offload = false;
-      if (stage.chunks.front().first() != 0 || stage.chunks.back().end() != plan.num_blocks) continue;
+      if (stage.chunks.front().first_block() != 0 || stage.chunks.back().end_block() != plan.num_blocks)
+        continue;
       BlockRun &first = stage.chunks.front().runs.front(), &last = stage.chunks.back().runs.back();
       last.strategy = first.strategy;
     }

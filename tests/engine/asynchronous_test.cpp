@@ -151,7 +151,7 @@ std::vector<Sample> text_samples(const std::string& text, std::int64_t first, st
                                  std::int64_t length, std::uint64_t seed) {
   std::vector<Sample> result;
   for (std::int64_t s = first; s < first + count; ++s) {
-    const std::uint64_t at = random_below(RandomKey(seed).with("text"), static_cast<std::uint64_t>(s),
+    const std::uint64_t at = random_below(RandomKey(seed).derive("text"), static_cast<std::uint64_t>(s),
                                           text.size() - static_cast<std::size_t>(length) - 1);
     Sample& sample = result.emplace_back();
     for (std::int64_t i = 0; i < length; ++i) {

@@ -44,7 +44,7 @@ inline Counts count_updates(const Plan& plan, std::size_t stage) {
 inline std::size_t stage_of(const Plan& plan, int block) {
   const std::vector<Stage>& stages = plan.pipelines[0].stages;
   for (std::size_t s = 0; s < stages.size(); ++s)
-    if (block < stages[s].chunks[0].end()) return s;
+    if (block < stages[s].chunks[0].end_block()) return s;
   return stages.size();
 }
 

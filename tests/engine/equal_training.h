@@ -49,7 +49,7 @@ inline std::vector<Sample> make_samples(std::int64_t first, std::int64_t count, 
   for (std::int64_t s = first; s < first + count; ++s) {
     const std::int64_t length = kinds.is_padded && s % 3 == 2 ? 9 : kLength;
     Sample& sample = result.emplace_back();
-    const RandomKey key = RandomKey(3).with(static_cast<std::uint64_t>(s));
+    const RandomKey key = RandomKey(3).derive(static_cast<std::uint64_t>(s));
     for (std::int64_t i = 0; i < length; ++i) {
       sample.inputs.push_back(static_cast<TokenId>(
           random_below(key, static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(vocab))));

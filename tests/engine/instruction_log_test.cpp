@@ -152,7 +152,7 @@ TEST(InstructionLog, TransfersReportTheirDuration) {
     Carried(std::optional<double> first, std::optional<double> later) : first_(first), later_(later) {}
     bool is_done() override { return true; }
     CommOutcome<void> wait(const Deadline&) override { return {}; }
-    std::optional<Seconds> took() const override {
+    std::optional<Seconds> duration() const override {
       const std::optional<double> known = std::exchange(first_, later_);
       return known ? std::optional(Seconds(*known)) : std::nullopt;
     }

@@ -234,7 +234,7 @@ void expect_equal_to_one_device(Make make, UniformPlan shape) {
     if (shape.strategy.zero == 3) continue;  // modules only have the rows of their own shard
     const Stage& stage = plan.pipelines[0].stages[static_cast<std::size_t>(location_of(plan, r).stage)];
     for (const Chunk& chunk : stage.chunks)
-      for (int block = chunk.first(); block < chunk.end(); ++block) {
+      for (int block = chunk.first_block(); block < chunk.end_block(); ++block) {
         const ModulePart& part = rank.model.parts[static_cast<std::size_t>(block)];
         if (!part.module) continue;
         for (const auto& item : part.module->named_parameters())

@@ -33,7 +33,7 @@ TEST(Noise, MultipliesGradientsWithPreviousMoments) {
   EXPECT_NEAR(engine.noise.moment, 0.1 * 1e-3 / (norm + 1e-6), 1e-12);
   std::vector<at::Tensor> moments;
   for (int block = 0; block < parameters.num_blocks(); ++block) {
-    const at::Tensor& first = parameters.block(block).first;
+    const at::Tensor& first = parameters.block(block).first_moment;
     moments.push_back(first.defined() ? first.clone() : first);
   }
   const double moment = engine.noise.moment;

@@ -130,11 +130,11 @@ UniformPlan random_shape(const RandomKey& key, std::int64_t heads) {
 TEST(Parallel, RandomPlansEqualOneDevice) {
   const char* const seed = std::getenv("OPTIMUS_SEED");
   const bool is_long = std::getenv("OPTIMUS_LONG") != nullptr;
-  const RandomKey key = RandomKey(seed == nullptr ? 1 : std::strtoull(seed, nullptr, 10)).with("parallel");
+  const RandomKey key = RandomKey(seed == nullptr ? 1 : std::strtoull(seed, nullptr, 10)).derive("parallel");
   const int count = is_long ? 600 : 40;
   const std::vector<std::string> presets = {"gpt2", "llama3-8b", "qwen3-0.6b", "bert-base"};
   for (int i = 0; i < count && !HasFailure(); ++i) {
-    const RandomKey own = key.with(static_cast<std::uint64_t>(i));
+    const RandomKey own = key.derive(static_cast<std::uint64_t>(i));
     const std::string& preset = presets[random_below(own, 100, presets.size())];
     const std::int64_t kv = 1 + static_cast<std::int64_t>(random_below(own, 101, 3)),
                        heads = kv * (1 + static_cast<std::int64_t>(random_below(own, 102, 3)));

@@ -32,7 +32,7 @@ struct Case {
 
 // The same in every process with the same seed.
 Case case_of(std::uint64_t seed, int number) {
-  const RandomKey key = RandomKey(seed).with("process plans").with(static_cast<std::uint64_t>(number));
+  const RandomKey key = RandomKey(seed).derive("process plans").derive(static_cast<std::uint64_t>(number));
   std::uint64_t next = 0;
   const auto below = [&](int bound) {
     return static_cast<int>(random_below(key, next++, static_cast<std::uint64_t>(bound)));
@@ -73,7 +73,7 @@ std::vector<Sample> make_samples(std::int64_t first, std::int64_t count, const M
   const auto vocab = static_cast<std::uint64_t>(model.vocab);
   for (std::int64_t s = first; s < first + count; ++s) {
     Sample& sample = result.emplace_back();
-    const RandomKey key = RandomKey(3).with(static_cast<std::uint64_t>(s));
+    const RandomKey key = RandomKey(3).derive(static_cast<std::uint64_t>(s));
     for (std::int64_t i = 0; i < kLength - s % 3; ++i) {
       sample.inputs.push_back(static_cast<TokenId>(random_below(key, static_cast<std::uint64_t>(i), vocab)));
       sample.targets.push_back(i % 5 == 4 ? kNoTarget

@@ -14,7 +14,7 @@
 namespace optimus {
 namespace {
 
-constexpr std::array kFields = {&BlockState::masters, &BlockState::first, &BlockState::second};
+constexpr std::array kFields = {&BlockState::masters, &BlockState::first_moment, &BlockState::second_moment};
 
 // Offload is not supported yet, and an embedding that both ends of a stage share must be split equally.
 Plan random_plan_with_copies(const ModelSpec& model, int most_devices) {
@@ -27,7 +27,7 @@ Plan random_plan_with_copies(const ModelSpec& model, int most_devices) {
       for (Stage& stage : pipeline.stages) {
         for (Chunk& chunk : stage.chunks)
           for (BlockRun& run : chunk.runs) run.strategy.offload = false;
-        if (stage.chunks.front().first() == 0 && stage.chunks.back().end() == plan.num_blocks)
+        if (stage.chunks.front().first_block() == 0 && stage.chunks.back().end_block() == plan.num_blocks)
           stage.chunks.back().runs.back().strategy = stage.chunks.front().runs.front().strategy;
       }
     random_plan::enable_shard_copies(plan, random_plan::pick(1, 5));
@@ -119,7 +119,7 @@ void expect_equal_bits(const Plan& plan, const std::vector<Member>& ranks) {
       const int owner = owner_of(plan, static_cast<int>(r), shape);
       ASSERT_NE(owner, static_cast<int>(r));
       const Parameters& own = *ranks[static_cast<std::size_t>(owner)].parameters;
-      const Box box = own.box(tensor.name, &BlockState::first);
+      const Box box = own.box(tensor.name, &BlockState::first_moment);
       for (at::Tensor BlockState::*const field : kFields) {
         const Parameters* const holder = ranks[r].parameters->holder(tensor.name, field, box);
         ASSERT_NE(holder, nullptr) << tensor.name;

@@ -11,7 +11,7 @@ namespace {
 void check_counts(const optimus::Manifest& manifest) {
   using namespace optimus;
   for (const StateField field : kStateFields)
-    for (int t = 0; t < std::ssize(manifest.tensors) && manifest.has(field); ++t) {
+    for (int t = 0; t < std::ssize(manifest.tensors) && manifest.has_field(field); ++t) {
       std::int64_t elements = 0;
       for (const CheckpointPiece& piece : manifest.pieces_of(field, t)) elements += piece.box.num_elements();
       if (elements != manifest.tensors[static_cast<std::size_t>(t)].shape.num_elements()) std::abort();

@@ -209,7 +209,7 @@ class GemmCheck {
                                                             out.options().dtype(at::kFloat));
     AttentionTask task;
     task.shape = shape;
-    if (rate > 0) task.dropout = {rate, RandomKey(5).with("scores"), {11, 4, 7}, 3, 8192};  // as on CPUs
+    if (rate > 0) task.dropout = {rate, RandomKey(5).derive("scores"), {11, 4, 7}, 3, 8192};  // as on CPUs
     const std::string name = rate > 0 ? "attention with dropout" : "attention";
     ours_->forward(task, q, k, v, out, sums);
     ours_->backward(task, dout, q, k, v, out, sums, dq, dk, dv);

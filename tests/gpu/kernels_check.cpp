@@ -205,7 +205,7 @@ class Check {
   // Sequences of 7 rows, the last of them shorter: more sequences than one launch has keys for if there are
   // many rows.
   DropoutSite site(double rate) const {
-    DropoutSite site{.rate = rate, .key = RandomKey(3).with("site"), .samples = {}, .sequence_length = 7};
+    DropoutSite site{.rate = rate, .key = RandomKey(3).derive("site"), .samples = {}, .sequence_length = 7};
     for (std::int64_t i = 0; i * 7 < size_.rows; ++i) site.samples.push_back(1000 - 3 * i);
     return site;
   }
@@ -236,7 +236,7 @@ class Check {
   void score_factors() {
     if (c10::elementSize(type_) < 4) return;  // scores have the wider type
     const AttentionDropout dropout{.rate = 0.1,
-                                   .key = RandomKey(5).with("scores"),
+                                   .key = RandomKey(5).derive("scores"),
                                    .samples = {11, 4},
                                    .first_head = 3,
                                    .max_positions = 130};

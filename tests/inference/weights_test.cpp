@@ -39,7 +39,7 @@ class KnownWeights final : public WeightSource {
   template <typename Real>
   void fill(const LogicalTensor& tensor, const Box& box, std::span<Real> out) const {
     std::vector<float> values(out.size());
-    fill_normal(RandomKey(5).with(tensor.name), tensor.shape, box, std::span<float>(values));
+    fill_normal(RandomKey(5).derive(tensor.name), tensor.shape, box, std::span<float>(values));
     std::copy(values.begin(), values.end(), out.begin());
     if (kept_.empty()) return;
     ensure(box == Box(tensor.shape), "a whole tensor is written");

@@ -52,7 +52,8 @@ std::vector<Case> cases() {
 }
 
 AttentionTask with_dropout(AttentionTask task) {
-  task.dropout = {.rate = 0.3, .key = RandomKey(11).with("attention"), .first_head = 2, .max_positions = 203};
+  task.dropout = {
+      .rate = 0.3, .key = RandomKey(11).derive("attention"), .first_head = 2, .max_positions = 203};
   for (std::int64_t i = 0; i < task.shape.sequences; ++i) task.dropout.samples.push_back(100 + 17 * i);
   return task;
 }

@@ -246,7 +246,7 @@ TEST_P(HostTest, CrossEntropyOfExtremeLogits) {
 }
 
 DropoutSite site(double rate) {
-  return {.rate = rate, .key = RandomKey(3).with("site"), .samples = {40, 7, 1000}, .sequence_length = 6};
+  return {.rate = rate, .key = RandomKey(3).derive("site"), .samples = {40, 7, 1000}, .sequence_length = 6};
 }
 
 TEST_P(HostTest, AddWithBiasResidualAndDropout) {

@@ -68,7 +68,7 @@ RingCase random_case(std::int64_t longest) {
   if (*rc::gen::arbitrary<bool>()) result.task.segments = random_segments(shape.sequences, shape.length);
   if (*rc::gen::arbitrary<bool>()) {
     result.task.dropout = {.rate = 0.3,
-                           .key = RandomKey(11).with("ring"),
+                           .key = RandomKey(11).derive("ring"),
                            .samples = {},
                            .first_head = 2,
                            .max_positions = shape.length + 3};

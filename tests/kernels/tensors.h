@@ -25,7 +25,7 @@ inline at::Tensor random_tensor(const std::string& name, std::vector<std::int64_
                                 at::ScalarType type) {
   at::Tensor values = at::empty(sizes, at::kDouble);
   const std::int64_t count = values.numel();
-  fill_normal(RandomKey(7).with(name), Shape{count}, Box{{0, count}},
+  fill_normal(RandomKey(7).derive(name), Shape{count}, Box{{0, count}},
               std::span(values.data_ptr<double>(), static_cast<std::size_t>(count)));
   return values.to(type);
 }

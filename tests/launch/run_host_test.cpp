@@ -15,9 +15,10 @@ constexpr Seconds kSilence{0.8};
 
 struct RunHostTest : testing::Test {
   RunHostTest() {
-    MembershipCoordinator::Inputs coordinator{.model = model, .run = folder.path(), .answers = {}};
+    MembershipCoordinator::Inputs coordinator{
+        .model = model, .run = folder.path(), .interim_planner_inputs = {}};
     const Plan plan = uniform_plan(model, {.dp = 2, .batch = 4, .sequence_length = 16});
-    coordinator.answers.choose = [plan](int) { return plan; };
+    coordinator.interim_planner_inputs.choose = [plan](int) { return plan; };
     host = std::make_unique<RunHost>(
         board, files,
         RunHostOptions{.coordinator = coordinator,
@@ -34,8 +35,10 @@ struct RunHostTest : testing::Test {
   // Repeats an action every 20 ms for a given time, until a rank is lost. Returns how long that took;
   // nullopt: none was lost.
   std::optional<double> lost_after(Seconds time, const std::function<void(int)>& what) {
-    const auto began = Deadline::Clock::now();
-    const auto passed = [&] { return std::chrono::duration<double>(Deadline::Clock::now() - began).count(); };
+    const auto begin_time = Deadline::Clock::now();
+    const auto passed = [&] {
+      return std::chrono::duration<double>(Deadline::Clock::now() - begin_time).count();
+    };
     for (int i = 0; passed() < time.value; ++i) {
       if (is_somebody_lost()) return passed();
       what(i);
@@ -65,10 +68,10 @@ TEST_F(RunHostTest, NoRankIsLostWhileTrainingAdvances) {
   send_heartbeat(0, 5), send_heartbeat(1, 5);
   EXPECT_EQ(lost_after(Seconds(4 * kSilence.value), [&](int i) { send_heartbeat(0, 6 + i / 5); }),
             std::nullopt);
-  const auto began = Deadline::Clock::now();
+  const auto begin_time = Deadline::Clock::now();
   send_heartbeat(0, 3);  // back at a checkpoint, without further progress
   ASSERT_TRUE(lost_after(Seconds(10), [&](int) { send_heartbeat(0, 3); }).has_value());
-  EXPECT_GE(std::chrono::duration<double>(Deadline::Clock::now() - began).count(), kSilence.value);
+  EXPECT_GE(std::chrono::duration<double>(Deadline::Clock::now() - begin_time).count(), kSilence.value);
 }
 
 TEST(Heartbeat, SurvivesRoundTrip) {

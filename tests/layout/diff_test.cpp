@@ -49,10 +49,10 @@ Elements elements_of(const Layout& layout, Rank rank) {
   return elements;
 }
 
-void set_where(Elements& elements, const Elements& where, bool value) {
+void set_where(Elements& elements, const Elements& location, bool value) {
   for (std::size_t t = 0; t < elements.size(); ++t)
     for (std::size_t i = 0; i < elements[t].size(); ++i)
-      if (where[t][i]) elements[t][i] = value;
+      if (location[t][i]) elements[t][i] = value;
 }
 
 // Elements that some rank needs and no live rank holds.

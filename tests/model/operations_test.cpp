@@ -78,11 +78,11 @@ TEST(Operations, GemmsMatchMatricesOneToOne) {
     for (const LogicalTensor& tensor : logical_tensors(spec, 1))
       if (tensor.shape.num_dims == 2)
         expected.push_back(fmt::format("{} {} {} {}", tensor.name, tensor.shape[1], tensor.shape[0],
-                                       static_cast<int>(tensor.cut.unit)));
+                                       static_cast<int>(tensor.split.unit)));
     for (const Operation& operation : operations(spec, BlockKind::layer, 8))
       if (operation.kind == OperationKind::gemm)
         found.push_back(fmt::format("layers.0.{}.weight {} {} {}", operation.name, operation.inner,
-                                    operation.outer, static_cast<int>(operation.cut)));
+                                    operation.outer, static_cast<int>(operation.split)));
     EXPECT_EQ(found, expected) << seed;
   }
 }

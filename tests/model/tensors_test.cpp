@@ -70,14 +70,14 @@ TEST(Tensors, Gpt2FusedQkvOffsets) {
 TEST(Tensors, CutsOfGroupedHeads) {
   const ModelSpec spec = *find_preset("llama3-8b");
   const auto layer = logical_tensors(spec, 1);
-  EXPECT_EQ(named(layer, "layers.0.attention.q.weight").cut, (Cut{CutUnit::heads, 0}));
-  EXPECT_EQ(named(layer, "layers.0.attention.k.weight").cut, (Cut{CutUnit::kv_heads, 0}));
-  EXPECT_EQ(named(layer, "layers.0.attention.out.weight").cut, (Cut{CutUnit::heads, 1}));
-  EXPECT_EQ(named(layer, "layers.0.mlp.gate.weight").cut, (Cut{CutUnit::ffn, 0}));
-  EXPECT_EQ(named(layer, "layers.0.mlp.down.weight").cut, (Cut{CutUnit::ffn, 1}));
-  EXPECT_EQ(named(layer, "layers.0.norm1.weight").cut, Cut{});
-  EXPECT_EQ(num_units(spec, CutUnit::kv_heads), 8);
-  EXPECT_EQ(unit_width(spec, CutUnit::kv_heads), 128);
+  EXPECT_EQ(named(layer, "layers.0.attention.q.weight").split, (TensorSplit{SplitUnit::heads, 0}));
+  EXPECT_EQ(named(layer, "layers.0.attention.k.weight").split, (TensorSplit{SplitUnit::kv_heads, 0}));
+  EXPECT_EQ(named(layer, "layers.0.attention.out.weight").split, (TensorSplit{SplitUnit::heads, 1}));
+  EXPECT_EQ(named(layer, "layers.0.mlp.gate.weight").split, (TensorSplit{SplitUnit::ffn, 0}));
+  EXPECT_EQ(named(layer, "layers.0.mlp.down.weight").split, (TensorSplit{SplitUnit::ffn, 1}));
+  EXPECT_EQ(named(layer, "layers.0.norm1.weight").split, TensorSplit{});
+  EXPECT_EQ(num_units(spec, SplitUnit::kv_heads), 8);
+  EXPECT_EQ(unit_width(spec, SplitUnit::kv_heads), 128);
 }
 
 TEST(Tensors, Gpt2ResidualInitIsScaled) {
@@ -111,9 +111,9 @@ void check_all(const ModelSpec& spec) {
     block = tensor.block;
     elements += tensor.shape.num_elements();
     EXPECT_EQ(tensor.has_weight_decay, tensor.shape.num_dims == 2);
-    if (tensor.cut.unit != CutUnit::none) {
-      EXPECT_EQ(tensor.shape[tensor.cut.dim],
-                num_units(spec, tensor.cut.unit) * unit_width(spec, tensor.cut.unit));
+    if (tensor.split.unit != SplitUnit::none) {
+      EXPECT_EQ(tensor.shape[tensor.split.dim],
+                num_units(spec, tensor.split.unit) * unit_width(spec, tensor.split.unit));
     }
     EXPECT_EQ(rows[tensor.hf.name], tensor.hf.offset);
     rows[tensor.hf.name] += tensor.shape[0] / tensor.hf.pieces;  // rows of each expert of a mixture

@@ -71,9 +71,9 @@ TEST(ExportMegatron, WritesBlockMethodForPartialRecompute) {
   for (Stage& stage : plan.pipelines.front().stages) {
     std::vector<BlockRun>& runs = stage.chunks.front().runs;
     BlockRun rest = runs.front();
-    runs.front().count = --again + (rest.first == 0 ? 1 : 0);
+    runs.front().count = --again + (rest.first_block == 0 ? 1 : 0);
     runs.front().strategy.recompute = RecomputeMode::full;
-    rest.first += runs.front().count, rest.count -= runs.front().count;
+    rest.first_block += runs.front().count, rest.count -= runs.front().count;
     runs.push_back(rest);
   }
   const ExportedPlan exported = export_plan(plan, llama(), Trainer::megatron);

@@ -47,10 +47,11 @@ TEST(Layouts, EveryPipelineOwnsEveryElement) {
 
 TEST(Layouts, KeyValueHeadsFollowQueryHeads) {
   const ModelSpec model = small_model(1, true);  // 6 heads, 2 key/value heads of width 4
-  EXPECT_EQ(tensor_parts(model, CutUnit::heads, 4), (std::vector<Span>{{0, 8}, {8, 16}, {16, 20}, {20, 24}}));
-  EXPECT_EQ(tensor_parts(model, CutUnit::kv_heads, 4), (std::vector<Span>{{0, 4}, {0, 8}, {4, 8}, {4, 8}}));
-  EXPECT_EQ(tensor_parts(model, CutUnit::kv_heads, 2), (std::vector<Span>{{0, 4}, {4, 8}}));
-  EXPECT_EQ(tensor_parts(model, CutUnit::vocab, 3), (std::vector<Span>{{0, 13}, {13, 25}, {25, 37}}));
+  EXPECT_EQ(tensor_parts(model, SplitUnit::heads, 4),
+            (std::vector<Span>{{0, 8}, {8, 16}, {16, 20}, {20, 24}}));
+  EXPECT_EQ(tensor_parts(model, SplitUnit::kv_heads, 4), (std::vector<Span>{{0, 4}, {0, 8}, {4, 8}, {4, 8}}));
+  EXPECT_EQ(tensor_parts(model, SplitUnit::kv_heads, 2), (std::vector<Span>{{0, 4}, {4, 8}}));
+  EXPECT_EQ(tensor_parts(model, SplitUnit::vocab, 3), (std::vector<Span>{{0, 13}, {13, 25}, {25, 37}}));
 }
 
 TEST(Layouts, TiedEmbeddingIsOnFirstAndLastStage) {

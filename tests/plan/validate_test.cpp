@@ -48,7 +48,7 @@ bool is_valid_by_enumeration(const Plan& plan) {
         int blocks = 0;
         for (const BlockRun& run : stage.chunks[c].runs) {
           if (run.count < 1) return false;
-          for (int b = run.first; b < run.first + run.count && b < 1000; ++b)
+          for (int b = run.first_block; b < run.first_block + run.count && b < 1000; ++b)
             by_chunk[c].push_back(b), ++blocks;
           const LayerStrategy& s = run.strategy;
           if (s.tp < 1 || s.cp < 1 || s.ep < 1 || n % s.ep != 0 || s.zero < 0 || s.zero > 3 ||
@@ -98,7 +98,7 @@ void disturb(Plan& plan) {
       plan.batch += pick(-1, 1);
       break;
     case 1:
-      run.first += pick(-1, 1);
+      run.first_block += pick(-1, 1);
       break;
     case 2:
       run.count += pick(-2, 2);
@@ -201,8 +201,8 @@ TEST(Validate, ReportsEachRule) {
             "the micro-batches: expected 9 sequences in total (the batch), got 8");
   EXPECT_EQ(says([](Plan& p) { p.pipelines[0].stages[1].devices[0] = 0; }),
             "device 0 is used twice; each device may be in one stage only");
-  EXPECT_EQ(says([](Plan& p) { p.pipelines[0].stages[1].chunks[0].runs[0].first = 4; }),
-            "pipeline 0, stage 1, chunk 0: expected to begin at block 3, got 4");
+  EXPECT_EQ(says([](Plan& p) { p.pipelines[0].stages[1].chunks[0].runs[0].first_block = 4; }),
+            "pipeline 0, stage 1: chunk 0: expected to begin at block 3, got 4");
   EXPECT_EQ(says([&](Plan& p) { strategy(p).tp = 3; }),
             "pipeline 0, stage 0, block 0: 4 devices are not divisible by tp 3 x cp 1");
   EXPECT_EQ(says([&](Plan& p) { strategy(p).zero = 4; }),
@@ -242,7 +242,7 @@ TEST(Validate, MixturesOfExperts) {
   EXPECT_EQ(find_problem(plan, model), std::nullopt);
   plan.copy_distance = 1;
   EXPECT_EQ(*find_problem(plan, model),
-            "block 0: shard copies of expert state are not supported yet; use copy_distance 0");
+            "block 0: redundant copies of expert state are not supported yet; disable them copy_distance 0)");
 }
 
 TEST(Validate, ChecksPlanAgainstModel) {

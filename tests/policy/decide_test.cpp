@@ -62,13 +62,13 @@ TEST(Decide, RulePrefersCertainGains) {
   now.options.push_back({.response = Response::drop,
                          .step_seconds = 1.2,
                          .usual_seconds = 1.2,
-                         .doubt = 0.02,
+                         .uncertainty = 0.02,
                          .pause_seconds = 1});
-  now.options[1].doubt = 0.02;
+  now.options[1].uncertainty = 0.02;
   EXPECT_EQ(choose(rule, now).option, 1u);
-  now.options[1].doubt = 0.4;  // 1.1 s may be 1.6 s
+  now.options[1].uncertainty = 0.4;  // 1.1 s may be 1.6 s
   EXPECT_EQ(choose(rule, now).option, 2u);
-  now.options[2].doubt = 0.4;
+  now.options[2].uncertainty = 0.4;
   EXPECT_EQ(choose(rule, now).option, 0u) << "neither gain is certain";
 }
 
@@ -101,7 +101,7 @@ TEST(Decide, ReturnsToFasterEarlierPlan) {
 // Without redundant copies, a plan of eight devices is 4 % faster, and a loss undoes 500 of its steps.
 TEST(Decide, ComparesRedundantCopiesWithExpectedLosses) {
   const auto chosen = [](bool has_copies, double seconds_between_losses) {
-    PlanOption copied{.response = Response::replan, .step_seconds = 1, .doubt = 0.005, .devices = 8};
+    PlanOption copied{.response = Response::replan, .step_seconds = 1, .uncertainty = 0.005, .devices = 8};
     PlanOption bare = copied;
     bare.step_seconds = bare.usual_seconds = 0.96, bare.undone_steps = 500;
     copied.pause_seconds = bare.pause_seconds = 1;
@@ -123,11 +123,11 @@ TEST(Decide, ComparesRedundantCopiesWithExpectedLosses) {
 // The first losses outweigh the prior, but one loss in the first minute does not yield a rate of one per
 // minute.
 TEST(Decide, EstimatesLossRateFromHistory) {
-  MembershipHistory membership{.began = 1000};
+  MembershipHistory membership{.begin_time = 1000};
   const auto hours_between = [&](double now, ExpectedLifetime life = {}) {
     Situation situation;
     describe_membership(membership, now, 4, life, situation);
-    EXPECT_EQ(situation.now, now - 1000);
+    EXPECT_EQ(situation.elapsed_seconds, now - 1000);
     return 1 / (4 * situation.losses_per_device_second) / 3600;
   };
   EXPECT_NEAR(hours_between(1000), 12'500, 1) << "of four devices";
@@ -151,14 +151,14 @@ TEST(Decide, EstimatesLossRateFromHistory) {
 // of the 23 will be lost soon.
 TEST(Decide, WaitsForSeveralJoiningNodes) {
   const Policy rule{.kind = PolicyKind::rule};
-  Situation now{.now = 36'000};
+  Situation now{.elapsed_seconds = 36'000};
   now.losses_per_device_second = 1.0 / (490 * 160), now.arrivals_last_hour = 7;
   for (int nodes = 20; nodes <= 21; ++nodes) {
     const double seconds = 20.0 / nodes;
     now.options.push_back({.response = nodes == 20 ? Response::stay : Response::replan,
                            .step_seconds = seconds,
                            .usual_seconds = seconds,
-                           .doubt = 0.01,
+                           .uncertainty = 0.01,
                            .pause_seconds = nodes == 20 ? 0.0 : 110.0,
                            .devices = 8 * nodes});
   }
@@ -227,11 +227,11 @@ TEST(Lifetime, RestGrowsWithAge) {
 }
 
 RC_GTEST_PROP(Trial, NoPolicyBeatsHindsight, ()) {
-  TrialCase one;
+  TrialCase trial_case;
   const int modes = any_in(1, 4), segments = any_in(1, 8);
   for (int m = 0; m < modes; ++m) {
-    one.modes.push_back({Response::replan, 8, 1, any_in(0, 100) / 10.0});
-    one.modes.back().undone_steps = any_in(0, 2) == 0 ? any_in(1, 400) : 0;
+    trial_case.modes.push_back({Response::replan, 8, 1, any_in(0, 100) / 10.0});
+    trial_case.modes.back().undone_steps = any_in(0, 2) == 0 ? any_in(1, 400) : 0;
   }
   double at = 0;
   for (int s = 0; s < segments; ++s) {
@@ -240,12 +240,12 @@ RC_GTEST_PROP(Trial, NoPolicyBeatsHindsight, ()) {
       segment.step_seconds.push_back(any_in(0, 4) == 0 ? 0 : any_in(5, 30) / 10.0);
     if (any_in(0, 1) == 1) segment.conditions = {{Cause::device, 2, 0}};
     at = segment.end;
-    one.segments.push_back(segment);
+    trial_case.segments.push_back(segment);
   }
-  if (any_in(0, 1) == 1) one.first_mode = 0;
-  const double best = hindsight(one).useful_steps;
+  if (any_in(0, 1) == 1) trial_case.first_mode = 0;
+  const double best = hindsight(trial_case).useful_steps;
   for (const std::string& word : policy_words()) {
-    const TrialOutcome outcome = run_trial(parse_policy(word, "--policy"), one);
+    const TrialOutcome outcome = run_trial(parse_policy(word, "--policy"), trial_case);
     RC_ASSERT(outcome.useful_steps <= best * (1 + 1e-9) + 1e-9);
     RC_ASSERT(outcome.seconds_lost <= at + 1e-9);
   }
@@ -257,13 +257,13 @@ TEST(Decide, TriesDoubtfulOptionsWithinBudget) {
   const Policy rule{.kind = PolicyKind::rule};
   Situation now = slow_device(10, 0.1);
   now.options[0].step_seconds = 0.2, now.options[0].usual_seconds = 0.2;
-  now.options[1].step_seconds = 0.19, now.options[1].usual_seconds = 0.19, now.options[1].doubt = 0.4;
+  now.options[1].step_seconds = 0.19, now.options[1].usual_seconds = 0.19, now.options[1].uncertainty = 0.4;
   // More than the pause, but less than 0.4 x 25 steps x 0.2 s of slower steps until the loss is measured.
   now.exploration_left = 0.5;
   EXPECT_EQ(choose(rule, now).option, 0u);
-  now.options[1].doubt = 0.01;
+  now.options[1].uncertainty = 0.01;
   EXPECT_EQ(choose(rule, now).option, 1u) << "the gain is nearly certain";
-  now.options[1].doubt = 0.4, now.exploration_left = 2.3;
+  now.options[1].uncertainty = 0.4, now.exploration_left = 2.3;
   EXPECT_EQ(choose(rule, now).option, 1u) << "the budget covers 0.2 s of pauses and 2 s of slower steps";
 }
 

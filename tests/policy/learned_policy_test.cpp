@@ -17,15 +17,15 @@ namespace optimus {
 namespace {
 
 LearnedPolicy random_network(std::uint64_t seed) {
-  RandomStream draw(RandomKey(seed).with("network"));
+  RandomStream draw(RandomKey(seed).derive("network"));
   LearnedPolicy network;
   for (float& number : network.numbers) number = static_cast<float>(0.3 * draw.normal());
-  network.low.fill(-2), network.high.fill(2);
+  network.min_values.fill(-2), network.max_values.fill(2);
   return network;
 }
 
 FeatureTable random_table(std::uint64_t seed, std::size_t rows) {
-  RandomStream draw(RandomKey(seed).with("table"));
+  RandomStream draw(RandomKey(seed).derive("table"));
   FeatureTable table;
   for (float& value : table.situation) value = static_cast<float>(1.5 * draw.normal());
   table.rows.resize(rows);
@@ -40,7 +40,7 @@ double reference_score(const LearnedPolicy& network, const FeatureTable& table, 
   std::vector<double> inputs;
   for (std::size_t i = 0; i < kFeatures; ++i) {
     const double value = i < kOptionFeatures ? table.rows[row][i] : table.situation[i - kOptionFeatures];
-    inputs.push_back(std::min<double>(network.high[i], std::max<double>(network.low[i], value)));
+    inputs.push_back(std::min<double>(network.max_values[i], std::max<double>(network.min_values[i], value)));
   }
   const auto layer = [&](const std::vector<double>& from, std::size_t weights, std::size_t bias,
                          std::size_t units) {
@@ -143,8 +143,8 @@ TEST(LearnedPolicyFile, ReadsBack) {
   network.origin = {{"seed", "9"}};
   const LearnedPolicy back = parsed(file_of(network));
   EXPECT_EQ(back.numbers, network.numbers);
-  EXPECT_EQ(back.low, network.low);
-  EXPECT_EQ(back.high, network.high);
+  EXPECT_EQ(back.min_values, network.min_values);
+  EXPECT_EQ(back.max_values, network.max_values);
   EXPECT_EQ(back.origin.at("seed"), "9");
 }
 
@@ -178,7 +178,7 @@ TEST(LearnedPolicyFile, RefusesInvalidFiles) {
   LearnedPolicy bad = random_network(9);
   bad.numbers[5] = std::nanf("");
   expect_refused(file_of(bad), "first.weight");
-  bad = random_network(9), bad.low[3] = 1, bad.high[3] = -1;
+  bad = random_network(9), bad.min_values[3] = 1, bad.max_values[3] = -1;
   expect_refused(file_of(bad), "reversed");
   // Random changes of header bytes: the file is refused or read, never anything else.
   for (std::uint64_t i = 0; i < 300; ++i) {
@@ -195,7 +195,7 @@ TEST(LearnedPolicyFile, RefusesInvalidFiles) {
 
 // A device is slow, and another plan takes 20 % less time.
 Situation usual_situation() {
-  Situation now{.now = 7200};
+  Situation now{.elapsed_seconds = 7200};
   now.options = {{Response::stay, 1.5, 1, 0.01, 0, 8}, {Response::share, 1.2, 1.02, 0.05, 2, 8}};
   now.options.front().is_measured = true;
   now.conditions = {{Cause::device, 1.5, 60}};
@@ -206,7 +206,7 @@ Situation usual_situation() {
 // A network that uses a single feature: the score is the predicted gain times `sign`.
 LearnedPolicy one_sided(float sign) {
   LearnedPolicy network;
-  network.low.fill(-100), network.high.fill(100);
+  network.min_values.fill(-100), network.max_values.fill(100);
   network.numbers[1 * kFirstLayer] = 1, network.numbers[LearnedPolicy::kSecond] = 1;
   network.numbers[LearnedPolicy::kFirstBias] = 5;  // the unit stays in its linear range
   network.numbers[LearnedPolicy::kLast] = sign;
@@ -237,7 +237,8 @@ TEST(LearnedPolicyGuards, NetworkDecidesInFamiliarSituations) {
 
 TEST(LearnedPolicyGuards, RuleDecidesWithUnfamiliarFeatures) {
   LearnedPolicy narrow = one_sided(20);
-  narrow.low[kOptionFeatures + 7] = 0, narrow.high[kOptionFeatures + 7] = 0.1F;  // of the worst factor
+  narrow.min_values[kOptionFeatures + 7] = 0,
+                                      narrow.max_values[kOptionFeatures + 7] = 0.1F;  // of the worst factor
   expect_guarded(with_network(narrow), usual_situation(), "unfamiliar (worst factor");
 }
 
@@ -295,18 +296,18 @@ TEST(LearnedPolicyGuards, RuleDecidesWhenTheNetworkIsUncertain) {
 
 TEST(Environment, TrialsAreDeterministic) {
   for (const TrialFamily family : kTrialFamilies) {
-    const TrialCase one = random_trial(family, 17), again = random_trial(family, 17),
+    const TrialCase trial_case = random_trial(family, 17), again = random_trial(family, 17),
                     other = random_trial(family, 18);
-    EXPECT_EQ(hindsight(one).useful_steps, hindsight(again).useful_steps);
-    EXPECT_NE(hindsight(one).useful_steps, hindsight(other).useful_steps);
+    EXPECT_EQ(hindsight(trial_case).useful_steps, hindsight(again).useful_steps);
+    EXPECT_NE(hindsight(trial_case).useful_steps, hindsight(other).useful_steps);
     double at = 0;
-    for (const TrialSegment& segment : one.segments) {
+    for (const TrialSegment& segment : trial_case.segments) {
       EXPECT_EQ(segment.begin, at);
       EXPECT_GT(segment.end, segment.begin);
-      EXPECT_EQ(segment.step_seconds.size(), one.modes.size());
+      EXPECT_EQ(segment.step_seconds.size(), trial_case.modes.size());
       at = segment.end;
     }
-    EXPECT_EQ(run_trial({.kind = PolicyKind::learned}, one).useful_steps,
+    EXPECT_EQ(run_trial({.kind = PolicyKind::learned}, trial_case).useful_steps,
               run_trial({.kind = PolicyKind::learned}, again).useful_steps);
   }
 }
@@ -328,17 +329,18 @@ TEST(TrialValues, PayingHindsightIsBetweenRuleAndOracle) {
   double pays = 0, rules = 0;
   for (const TrialFamily family : kTrialFamilies)
     for (std::uint64_t number = 50; number < 56; ++number) {
-      const TrialCase one = random_trial(family, number);
-      const TrialValues values(one);
+      const TrialCase trial_case = random_trial(family, number);
+      const TrialValues values(trial_case);
       const Decider with_hindsight = [&](const Situation&, const TrialPoint& point) {
         const std::vector<double> worth = values.of_options(point);
         const auto most = std::max_element(worth.begin(), worth.end());
         return Choice{
             *most > worth.front() + 1e-9 ? static_cast<std::size_t>(most - worth.begin()) : 0, 0, {}};
       };
-      const double best = hindsight(one).useful_steps, own = run_trial(with_hindsight, one).useful_steps;
+      const double best = hindsight(trial_case).useful_steps,
+                   own = run_trial(with_hindsight, trial_case).useful_steps;
       EXPECT_LE(own, best * (1 + 1e-9));
-      pays += own / best, rules += run_trial({.kind = PolicyKind::rule}, one).useful_steps / best;
+      pays += own / best, rules += run_trial({.kind = PolicyKind::rule}, trial_case).useful_steps / best;
     }
   EXPECT_GT(pays, rules);
 }

@@ -93,8 +93,8 @@ TEST(ProfileReport, MessageKindsMatchPrediction) {
   const std::optional<ExpectedStep> expected = expected_step("h100", true, plan, model, events);
   ASSERT_TRUE(expected);
   std::set<std::string> predicted, programmed;
-  for (const TracedInstruction& one : expected->instructions)
-    if (one.lane == Lane::transfer) predicted.insert(one.kind);
+  for (const TracedInstruction& instruction : expected->instructions)
+    if (instruction.lane == Lane::transfer) predicted.insert(instruction.kind);
   for (const Program& program : compile_all(plan, model))
     for (const Instruction& at : program.instructions)
       if (at.lane == Lane::transfer) programmed.insert(instruction_kind(at, model));

@@ -100,19 +100,20 @@ TEST(RecordedTrial, RunWithoutDecisionsHasOneSegment) {
 }
 
 TEST(FindingText, RoundTrips) {
-  const std::vector<Finding> all = {{.cause = Cause::device, .where = {5}, .factor = 1.52, .since = 397},
-                                    {.cause = Cause::link, .where = {0, 1, 3}, .factor = 9.1, .since = 1},
-                                    {.cause = Cause::heavy_stage, .where = {2}, .factor = 1.2, .since = 12},
-                                    {.cause = Cause::cluster, .where = {}, .factor = 3, .since = 7}};
+  const std::vector<Finding> all = {
+      {.cause = Cause::device, .locations = {5}, .factor = 1.52, .begin_step = 397},
+      {.cause = Cause::link, .locations = {0, 1, 3}, .factor = 9.1, .begin_step = 1},
+      {.cause = Cause::heavy_stage, .locations = {2}, .factor = 1.2, .begin_step = 12},
+      {.cause = Cause::cluster, .locations = {}, .factor = 3, .begin_step = 7}};
   std::string evidence;
-  for (const Finding& one : all) evidence += (evidence.empty() ? "" : ", ") + text(one);
+  for (const Finding& finding : all) evidence += (evidence.empty() ? "" : ", ") + text(finding);
   const std::vector<Finding> back = parse_findings(evidence);
   ASSERT_EQ(back.size(), all.size()) << evidence;
   for (std::size_t i = 0; i < all.size(); ++i) {
     EXPECT_EQ(back[i].cause, all[i].cause) << evidence;
-    EXPECT_EQ(back[i].where, all[i].where) << evidence;
+    EXPECT_EQ(back[i].locations, all[i].locations) << evidence;
     EXPECT_DOUBLE_EQ(back[i].factor, all[i].factor);
-    EXPECT_EQ(back[i].since, all[i].since);
+    EXPECT_EQ(back[i].begin_step, all[i].begin_step);
   }
   for (const char* strange :
        {"", "scripted", "asked for", "slow device", "slow device 2: fast", "slow device 2: 2x since when"})

@@ -31,7 +31,8 @@ inline void make_runnable(Plan& plan) {
     for (Stage& stage : pipeline.stages) {
       for (Chunk& chunk : stage.chunks)
         for (BlockRun& run : chunk.runs) run.strategy.offload = false;
-      if (stage.chunks.front().first() != 0 || stage.chunks.back().end() != plan.num_blocks) continue;
+      if (stage.chunks.front().first_block() != 0 || stage.chunks.back().end_block() != plan.num_blocks)
+        continue;
       stage.chunks.back().runs.back().strategy = stage.chunks.front().runs.front().strategy;
     }
 }

@@ -206,8 +206,8 @@ void put_bits(const Parameters& parameters, const std::string& prefix, Bits& bit
   if (parameters.copies() != nullptr) put_bits(*parameters.copies(), prefix + " copy", bits);
   for (const LogicalTensor& tensor : parameters.tensors())
     for (const auto& [field, name] : {std::pair{&BlockState::masters, "master"},
-                                      {&BlockState::first, "first"},
-                                      {&BlockState::second, "second"}})
+                                      {&BlockState::first_moment, "first"},
+                                      {&BlockState::second_moment, "second"}})
       if (const at::Tensor view = parameters.view(tensor.name, field); view.defined())
         bits[fmt::format("{} {} {}", prefix, tensor.name, name)] = view.clone();
 }
@@ -310,7 +310,7 @@ TEST(Switch, RankLossDuringPrecopyIsHarmless) {
   const Plan from = plan(3, 1), to = plan(1, 3);
   std::mutex mutex;
   int num_told = 0;
-  const auto began = std::chrono::steady_clock::now();
+  const auto begin_time = std::chrono::steady_clock::now();
   const std::vector<std::string> problems = on_all_ranks([&](Comm& comm) {
     const int rank = comm.rank();
     const SwitchContext facts{
@@ -343,7 +343,7 @@ TEST(Switch, RankLossDuringPrecopyIsHarmless) {
   });
   ASSERT_TRUE(problems.empty()) << problems.front();
   EXPECT_EQ(num_told, 2);
-  EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count(), 30);
+  EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_time).count(), 30);
 }
 
 TEST(Switch, RefusesChangeOfFp8Blocks) {

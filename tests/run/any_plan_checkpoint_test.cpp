@@ -31,8 +31,8 @@ Plan any_plan(const ModelSpec& model) {
   }
 }
 
-constexpr std::array<at::Tensor BlockState::*, 3> kMembers = {&BlockState::masters, &BlockState::first,
-                                                              &BlockState::second};
+constexpr std::array<at::Tensor BlockState::*, 3> kMembers = {&BlockState::masters, &BlockState::first_moment,
+                                                              &BlockState::second_moment};
 
 // The values of the state's elements in a box; exact in every type of masters and moments.
 at::Tensor expected_values(std::size_t tensor, std::size_t member, const Shape& shape, const Box& box) {

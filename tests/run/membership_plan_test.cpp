@@ -40,7 +40,7 @@ struct Two {
 TEST(PlanMembershipChange, SenderKeepsStateUntilMoveCompletes) {
   const Two two;
   SurvivorState given = survivor_state_at(1, 1);
-  given.is_torn = true, given.leaves = true, given.earlier_epoch = 0;
+  given.is_torn = true, given.is_leaving = true, given.earlier_epoch = 0;
   const auto order = plan_membership_change(two.facts, {survivor_state_at(0, 0), given});
   ASSERT_TRUE(order.has_value()) << order.error();
   EXPECT_EQ(order->source, MembershipChange::Source::live);
@@ -83,8 +83,8 @@ TEST(PlanMembershipChange, WaitsForLeavingRanksUntilStateHasMoved) {
   MembershipChange order;
   order.membership = {3, {1, 0}}, order.num_staying = 1, order.epoch = 4;
   order.from = stages(two.model, 2), order.to = stages(two.model, 1);
-  const MembershipCoordinator coordinator(board, {.model = two.model, .run = folder.path(), .answers = {}},
-                                          {}, order);
+  const MembershipCoordinator coordinator(
+      board, {.model = two.model, .run = folder.path(), .interim_planner_inputs = {}}, {}, order);
   EXPECT_TRUE(coordinator.needs_leaving_ranks({}));
   EXPECT_TRUE(coordinator.needs_leaving_ranks({survivor_state_at(0, 4)}));
   EXPECT_FALSE(coordinator.needs_leaving_ranks({survivor_state_at(0, 5)}));
@@ -98,8 +98,8 @@ TEST(MembershipChangeTest, OrderSurvivesLossOfItsHost) {
   MemoryBoard board, next_board;
   const std::vector<WorkerEntry> workers(3);
   const Plan plan = stages(two.model, 1);
-  MembershipCoordinator::Inputs facts{.model = two.model, .run = folder.path(), .answers = {}};
-  facts.answers.choose = [&](int) { return plan; };
+  MembershipCoordinator::Inputs facts{.model = two.model, .run = folder.path(), .interim_planner_inputs = {}};
+  facts.interim_planner_inputs.choose = [&](int) { return plan; };
   MembershipCoordinator maker(board, facts, workers, plan, 0), next(next_board, facts, workers, plan, 0),
       cut_off(next_board, facts, workers, plan, 0);
   EXPECT_FALSE(is_excluded(folder.path(), 1, 2));
@@ -124,7 +124,7 @@ TEST(StoreFileTest, BelongsToLatestHost) {
   first.reset();
   ASSERT_TRUE(has_store_file(folder.path()));
   EXPECT_EQ(read_store_file(folder.path()).address.port, 2222);
-  second->leave();
+  second->release();
   second.reset();
   EXPECT_TRUE(has_store_file(folder.path()));
   StoreFile(folder.path(), place(3333));

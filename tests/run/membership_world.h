@@ -250,11 +250,11 @@ class MembershipChangeTest : public testing::Test {
     MembershipCoordinator coordinator(board,
                                       {.model = settings.model,
                                        .run = settings.run,
-                                       .answers = answers(world, scenario),
+                                       .interim_planner_inputs = answers(world, scenario),
                                        .propose_improvement =
                                            [&](const Plan& plan) {
-                                             (void)ask(settings.run, switch_request_json(plan),
-                                                       Deadline::after(Seconds(5), "a test"));
+                                             (void)send_request(settings.run, switch_request_json(plan),
+                                                                Deadline::after(Seconds(5), "a test"));
                                            }},
                                       first, settings.plan, 0);
     EmergencyCheckpointHost emergency_checkpoint(board, files_,
@@ -278,7 +278,7 @@ class MembershipChangeTest : public testing::Test {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     world.is_over = true;
-    const int first_seat = coordinator.staying().front();
+    const int first_seat = coordinator.remaining_workers().front();
     return world.ends[static_cast<std::size_t>(first_seat)] == "done" ? "" : emergency_checkpoint.finish();
   }
 

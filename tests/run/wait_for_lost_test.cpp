@@ -20,9 +20,10 @@ class WaitForLost : public testing::Test {
     return uniform_plan(model_, shape);
   }
   MembershipCoordinator coordinator(double recovery_seconds) {
-    MembershipCoordinator::Inputs facts{.model = model_,
-                                        .run = folder_.path(),
-                                        .answers = {.choose = [this](int size) { return copies(size); }}};
+    MembershipCoordinator::Inputs facts{
+        .model = model_, .run = folder_.path(), .interim_planner_inputs = {.choose = [this](int size) {
+                                                  return copies(size);
+                                                }}};
     facts.costs.recovery_seconds = recovery_seconds;
     facts.costs.join_bytes = recovery_seconds * facts.costs.link_bytes_per_second;
     return MembershipCoordinator(board_, facts, std::vector<WorkerEntry>(4), copies(4), 0);

@@ -39,14 +39,14 @@ TEST(Logs, AreMergedAroundTheFailure) {
     return result;
   };
   EXPECT_EQ(
-      texts({.around = Seconds(10)}),
+      texts({.window = Seconds(10)}),
       (std::vector<std::string>{"works", "and speaks", "rank 1 is missing", "failed: rank 1 was killed"}));
-  EXPECT_EQ(texts({.around = Seconds(10), .rank = 1}), (std::vector<std::string>{"works", "and speaks"}));
+  EXPECT_EQ(texts({.window = Seconds(10), .rank = 1}), (std::vector<std::string>{"works", "and speaks"}));
   EXPECT_EQ(texts({}).size(), 6U);
   EXPECT_THROW(texts({.rank = 2}), UserError);
   EXPECT_THROW(read_logs(folder / "nothing", {}), UserError);
   log_failure(folder / "run", "now");
-  EXPECT_EQ(texts({.around = Seconds(60)}), std::vector<std::string>{"failed: now"});
+  EXPECT_EQ(texts({.window = Seconds(60)}), std::vector<std::string>{"failed: now"});
 }
 
 TEST(Logs, ReadsOnlyEndOfLongFiles) {

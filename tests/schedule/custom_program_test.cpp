@@ -12,9 +12,9 @@ namespace {
 
 std::vector<std::string> computes(const Program& program) {
   std::vector<std::string> result;
-  for (const Instruction& next : program.instructions)
-    if (next.lane == Lane::compute && next.microbatch >= 0)
-      result.push_back(text(next.op) + " " + std::to_string(next.block));
+  for (const Instruction& instruction : program.instructions)
+    if (instruction.lane == Lane::compute && instruction.microbatch >= 0)
+      result.push_back(text(instruction.op) + " " + std::to_string(instruction.block));
   return result;
 }
 
@@ -68,12 +68,13 @@ TEST(CustomProgram, RunsUnderEverySchedule) {
         ASSERT_TRUE(done) << done.error().why;
         int gradients = 0;
         for (const Program& program : programs)
-          for (const Instruction& next : program.instructions) {
-            gradients += next.op == Op::backward_weight;
+          for (const Instruction& instruction : program.instructions) {
+            gradients += instruction.op == Op::backward_weight;
             // Between blocks 0 and 1, 40 elements of each of a replica's two samples are sent; between blocks
             // 1 and 2, 20 elements.
-            if (next.op != Op::send) continue;
-            EXPECT_TRUE(next.bytes == 2 * 4 * 40 || next.bytes == 2 * 4 * 20) << next.bytes;
+            if (instruction.op != Op::send) continue;
+            EXPECT_TRUE(instruction.bytes == 2 * 4 * 40 || instruction.bytes == 2 * 4 * 20)
+                << instruction.bytes;
           }
         EXPECT_EQ(gradients, 3 * 3 * 2);  // blocks, micro-batches, replicas
       }

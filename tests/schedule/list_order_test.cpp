@@ -22,14 +22,17 @@ class Meetings {
 
   // Identifies the message or collective of an instruction: the k-th of its kind.
   using Key = std::tuple<int, int, int, std::vector<int>, int>;
-  Key key_of(const Program& program, const Instruction& at) {
-    const bool sends = at.op == Op::send || at.op == Op::send_copy;
-    if (at.peer >= 0) {
-      const int kind = at.op == Op::send_copy || at.op == Op::receive_copy ? 2 : at.is_backward ? 1 : 0;
-      const int from = sends ? program.device : at.peer, to = sends ? at.peer : program.device;
+  Key key_of(const Program& program, const Instruction& instruction) {
+    const bool sends = instruction.op == Op::send || instruction.op == Op::send_copy;
+    if (instruction.peer >= 0) {
+      const int kind = instruction.op == Op::send_copy || instruction.op == Op::receive_copy ? 2
+                       : instruction.is_backward                                             ? 1
+                                                                                             : 0;
+      const int from = sends ? program.device : instruction.peer,
+                to = sends ? instruction.peer : program.device;
       return {from, to, kind, {}, counts_[{program.device, from, to, kind, {}}]++};
     }
-    const Group& group = program.groups[static_cast<std::size_t>(at.group)];
+    const Group& group = program.groups[static_cast<std::size_t>(instruction.group)];
     const int role = static_cast<int>(group.role);
     return {-1, -1, role, group.members, counts_[{program.device, -1, -1, role, group.members}]++};
   }

@@ -52,7 +52,7 @@ TEST(MixtureProgram, SumsGradientsOfExpertCopies) {
   const ModelSpec model = small_mixture(1, false, true);
   std::int64_t expert_elements = 0;
   for (const LogicalTensor& tensor : logical_tensors(model, 1))
-    if (is_expert(tensor.cut.unit)) expert_elements += tensor.shape.num_elements();
+    if (is_expert(tensor.split.unit)) expert_elements += tensor.shape.num_elements();
   for (const int zero : {0, 1, 2, 3}) {
     const Program program = compile(mixture_plan(model, 4, zero), model, 5);
     std::set<std::vector<int>> groups;

@@ -20,9 +20,10 @@ namespace {
 
 // Durations from a keyed random number: some instructions take no time, some a hundred times the usual.
 DurationOf random_durations(std::uint64_t seed) {
-  return [seed](const Program& program, const Instruction& at) {
-    const auto index = static_cast<std::uint64_t>(&at - program.instructions.data());
-    const double u = random_uniform(RandomKey(seed).with(static_cast<std::uint64_t>(program.device)), index);
+  return [seed](const Program& program, const Instruction& instruction) {
+    const auto index = static_cast<std::uint64_t>(&instruction - program.instructions.data());
+    const double u =
+        random_uniform(RandomKey(seed).derive(static_cast<std::uint64_t>(program.device)), index);
     return u < 0.1 ? 0.0 : u > 0.9 ? 100 * u : u;
   };
 }
@@ -68,9 +69,10 @@ TEST(Program, TerminatesInOrderUnderAnyTiming) {
         const auto [p, m, block] = key;
         if (p != program.location.pipeline || block == 0 || !devices.contains(program.device)) continue;
         for (const Stage& before : pipeline.stages) {
-          const bool holds_it = std::any_of(
-              before.chunks.begin(), before.chunks.end(),
-              [b = block](const Chunk& chunk) { return b - 1 >= chunk.first() && b - 1 < chunk.end(); });
+          const bool holds_it =
+              std::any_of(before.chunks.begin(), before.chunks.end(), [b = block](const Chunk& chunk) {
+                return b - 1 >= chunk.first_block() && b - 1 < chunk.end_block();
+              });
           if (!holds_it) continue;
           const int sequences = pipeline.microbatches[static_cast<std::size_t>(m)];
           for (const Route& route :
@@ -112,7 +114,7 @@ TEST(Program, DoesAllWorkOnce) {
       };
       for (int m = 0; m < std::ssize(pipeline.microbatches); ++m)
         for (const Chunk& chunk : stage.chunks)
-          for (int block = chunk.first(); block < chunk.end(); ++block) {
+          for (int block = chunk.first_block(); block < chunk.end_block(); ++block) {
             const LayerStrategy& s = strategy_of(stage, block);
             const bool is_layer = block_kind(model, block) == BlockKind::layer;
             std::vector<Op> passes = {Op::forward};
@@ -184,7 +186,7 @@ TEST(Program, SavedMicrobatchesMatchFormula) {
       // micro-batches as 1F1B.
       const Stage& stage = pipeline.stages[static_cast<std::size_t>(program.location.stage)];
       const bool is_head_only =
-          plan.schedule == Schedule::zero_bubble && stage.chunks.front().first() == plan.num_blocks - 1;
+          plan.schedule == Schedule::zero_bubble && stage.chunks.front().first_block() == plan.num_blocks - 1;
       RC_ASSERT(max_saved_microbatches(program) ==
                 max_saved_microbatches(is_head_only ? Schedule::one_f_one_b : plan.schedule, at));
     }
@@ -202,14 +204,17 @@ TEST(Program, DurationMatchesScheduleUnderUnitTimes) {
         Plan plan = uniform_plan(
             model, {.pp = pp, .chunks = chunks, .batch = m, .sequence_length = 8, .schedule = schedule});
         ASSERT_EQ(find_problem(plan, model), std::nullopt);
-        const auto timeline = execute(compile_all(plan, model), [&](const Program&, const Instruction& at) {
+        const auto timeline = execute(compile_all(plan, model), [&](const Program&,
+                                                                    const Instruction& instruction) {
           // Only layers take time: two layers per chunk, two parts each, a quarter of a unit per part. An
           // undivided backward takes its two units in the input gradient; otherwise its last weight gradient
           // would overlap with the next stage.
-          const bool is_layer = at.block > 0 && at.block < plan.num_blocks - 1;
-          if (!is_layer || at.lane != Lane::compute || at.op == Op::optimizer) return 0.0;
+          const bool is_layer = instruction.block > 0 && instruction.block < plan.num_blocks - 1;
+          if (!is_layer || instruction.lane != Lane::compute || instruction.op == Op::optimizer) return 0.0;
           if (schedule == Schedule::zero_bubble) return 0.25;
-          return at.op == Op::backward_input ? 0.5 : at.op == Op::backward_weight ? 0.0 : 0.25;
+          return instruction.op == Op::backward_input    ? 0.5
+                 : instruction.op == Op::backward_weight ? 0.0
+                                                         : 0.25;
         });
         ASSERT_TRUE(timeline) << timeline.error().why;
         EXPECT_NEAR(timeline->length, unit_times(schedule, pp, m, chunks).length, 1e-9)
@@ -272,16 +277,16 @@ TEST(Program, DetectsSeededErrors) {
   // A missing receive, and a backward that is waited for before its forward was sent.
   std::vector<Program> lost = programs;
   auto& list = lost[2].instructions;
-  list.erase(
-      std::find_if(list.begin(), list.end(), [](const Instruction& at) { return at.op == Op::receive; }));
+  list.erase(std::find_if(list.begin(), list.end(),
+                          [](const Instruction& instruction) { return instruction.op == Op::receive; }));
   EXPECT_FALSE(execute(lost, no_time));
   std::vector<Program> circle = programs;
   auto& first = circle[0].instructions;
-  const auto send = std::find_if(first.begin(), first.end(), [](const Instruction& at) {
-    return at.op == Op::send && at.microbatch == 0;
+  const auto send = std::find_if(first.begin(), first.end(), [](const Instruction& instruction) {
+    return instruction.op == Op::send && instruction.microbatch == 0;
   });
-  const auto gradient = std::find_if(first.begin(), first.end(), [](const Instruction& at) {
-    return at.op == Op::receive && at.is_backward;
+  const auto gradient = std::find_if(first.begin(), first.end(), [](const Instruction& instruction) {
+    return instruction.op == Op::receive && instruction.is_backward;
   });
   circle[0].wait_pool.push_back(static_cast<int>(gradient - first.begin()));
   send->waits_begin = static_cast<std::uint32_t>(circle[0].wait_pool.size()) - 1,

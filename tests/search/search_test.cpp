@@ -176,7 +176,7 @@ TEST(Search, IsNotBeatenByItsNeighbours) {
         if (s + 1 < std::ssize(pipeline.stages) && pick(0, 1) && plan.schedule != Schedule::interleaved) {
           BlockRun& here = pipeline.stages[static_cast<std::size_t>(s)].chunks.back().runs.back();
           BlockRun& next = pipeline.stages[static_cast<std::size_t>(s) + 1].chunks.front().runs.front();
-          if (here.count > 1) --here.count, --next.first, ++next.count;
+          if (here.count > 1) --here.count, --next.first_block, ++next.count;
         }
       }
     if (find_problem(plan, problem->model) || !peak_memory_of(demand, *problem->cluster_view, plan).fits())
@@ -264,7 +264,7 @@ TEST(Search, SplitsChunksUnevenly) {
   const SearchResult result = search(problem->demand(), *problem->cluster_view);
   EXPECT_LT(result.step.seconds, result.grid_seconds * (1 - 1e-3));
   const std::vector<Stage>& stages = result.plan.pipelines.front().stages;
-  const auto layers = [](const Chunk& chunk) { return chunk.end() - chunk.first(); };
+  const auto layers = [](const Chunk& chunk) { return chunk.end_block() - chunk.first_block(); };
   EXPECT_LT(layers(stages.back().chunks.back()) - 1, layers(stages[1].chunks.front()));
 }
 

@@ -34,7 +34,7 @@ class RandomWeights final : public WeightSource {
   template <typename Real>
   static void fill(const LogicalTensor& tensor, const Box& box, std::span<Real> out) {
     std::vector<float> values(out.size());
-    fill_normal(RandomKey(3).with(tensor.name), tensor.shape, box, std::span<float>(values));
+    fill_normal(RandomKey(3).derive(tensor.name), tensor.shape, box, std::span<float>(values));
     std::transform(values.begin(), values.end(), out.begin(), [](float v) { return Real(0.3F * v); });
   }
 };

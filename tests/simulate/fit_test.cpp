@@ -42,7 +42,7 @@ TEST(Fit, RespectsBounds) {
   const double found = fit(problem, Constants{}, {}).bandwidth;
   for (const ConstantRow& row : constant_rows()) {
     if (row.name != "bandwidth") continue;
-    EXPECT_LE(found, row.high);
+    EXPECT_LE(found, row.max_value);
   }
 }
 

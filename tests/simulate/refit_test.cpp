@@ -55,7 +55,8 @@ TEST(Refit, RecoversSyntheticRun) {
     for (const MadeUpRun* run : {small.get(), large.get()})
       plans.push_back({"run", &*run->simulator, run->simulator->seconds(truth), 50, false});
     const Refit found = refit(plans, fitted_constants());
-    for (const Refit::Row& row : found.rows) RC_ASSERT(std::abs(row.after / row.measured - 1) < 0.01);
+    for (const Refit::Row& row : found.rows)
+      RC_ASSERT(std::abs(row.predicted_after / row.measured - 1) < 0.01);
     const double real = unseen->simulator->seconds(truth);
     const double before = std::abs(unseen->simulator->seconds(fitted_constants()) / real - 1),
                  after = std::abs(unseen->simulator->seconds(found.constants) / real - 1);

@@ -49,12 +49,12 @@ double exact_seconds(const Case& one, const Constants& constants) {
     prices[&program] = priced.price(constants);
   }
   const LinkCost links(constants);
-  const auto timeline = execute(programs, [&](const Program& program, const Instruction& at) {
-    if (at.peer >= 0)
+  const auto timeline = execute(programs, [&](const Program& program, const Instruction& instruction) {
+    if (instruction.peer >= 0)
       return links.message(
-          one.cluster.link(one.map[VirtualDevice{program.device}], one.map[VirtualDevice{at.peer}]),
-          static_cast<double>(at.bytes));
-    return prices[&program][static_cast<std::size_t>(&at - program.instructions.data())];
+          one.cluster.link(one.map[VirtualDevice{program.device}], one.map[VirtualDevice{instruction.peer}]),
+          static_cast<double>(instruction.bytes));
+    return prices[&program][static_cast<std::size_t>(&instruction - program.instructions.data())];
   });
   EXPECT_TRUE(timeline.has_value());
   return timeline->length;
@@ -215,10 +215,12 @@ TEST(Simulate, InstructionsFillSlots) {
   }
   // 8 layers per stage, forward in two halves, 6 micro-batches.
   EXPECT_EQ(std::count_if(all.begin(), all.end(),
-                          [](const TracedInstruction& at) { return at.name.starts_with("forward layer"); }),
+                          [](const TracedInstruction& instruction) {
+                            return instruction.name.starts_with("forward layer");
+                          }),
             24 * 2 * 6);
-  EXPECT_TRUE(std::any_of(all.begin(), all.end(), [](const TracedInstruction& at) {
-    return at.name == "backward_weight layer 23 mlp, micro-batch 5";
+  EXPECT_TRUE(std::any_of(all.begin(), all.end(), [](const TracedInstruction& instruction) {
+    return instruction.name == "backward_weight layer 23 mlp, micro-batch 5";
   }));
   EXPECT_TRUE(simulator.instructions(fitted_constants(), 10).empty());
   const Json trace = Json::parse(perfetto_text(step, all));

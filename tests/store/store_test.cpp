@@ -244,7 +244,7 @@ TEST(Store, RejectsUsedPort) {
 }
 
 TEST(Store, ListensOnLoopbackByDefault) {
-  const StoreServer open({.token = kToken, .where = Listening::everywhere});
+  const StoreServer open({.token = kToken, .interface = Listening::everywhere});
   EXPECT_TRUE(Socket::connect("127.0.0.1", open.port(), within(5)));
   const StoreServer closed({.token = kToken});
   // 127.0.0.2 is this machine as well, but not the bound address.

@@ -19,7 +19,7 @@
 namespace optimus {
 namespace {
 
-constexpr std::array kFields = {&BlockState::masters, &BlockState::first, &BlockState::second};
+constexpr std::array kFields = {&BlockState::masters, &BlockState::first_moment, &BlockState::second_moment};
 
 // The value of an element of a tensor's field: small integers and halves, which every type can represent.
 at::Tensor expected(const Parameters& parameters, int tensor, std::size_t field, const Box& box) {
@@ -51,8 +51,9 @@ void spoil_masters_of_others(Parameters& parameters) {
     if (!masters.defined()) continue;
     masters.fill_(-1);
     for (const Parameters* const of : {&parameters, parameters.copies()}) {
-      if (of == nullptr || !of->view(name, &BlockState::first).defined()) continue;
-      const Box box = of->box(name, &BlockState::first), all = parameters.box(name, &BlockState::masters);
+      if (of == nullptr || !of->view(name, &BlockState::first_moment).defined()) continue;
+      const Box box = of->box(name, &BlockState::first_moment),
+                all = parameters.box(name, &BlockState::masters);
       if (all.contains(box)) sub_view(masters, all, box).copy_(expected(parameters, t, 0, box));
     }
   }

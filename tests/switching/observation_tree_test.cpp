@@ -10,10 +10,11 @@ namespace optimus::test {
 namespace {
 
 Observation seen_by(int rank, std::int64_t step, int num_groups) {
-  RankStep one{.rank = rank, .group = rank % num_groups, .seconds = 1.0 + rank};
-  one.kinds[static_cast<std::size_t>(WorkKind::forward)] = {1, 0.5 + static_cast<double>(step) + rank, 0};
+  RankStep rank_step{.rank = rank, .group = rank % num_groups, .seconds = 1.0 + rank};
+  rank_step.kinds[static_cast<std::size_t>(WorkKind::forward)] = {1, 0.5 + static_cast<double>(step) + rank,
+                                                                  0};
   Observation seen{.step = step};
-  seen.add(one);
+  seen.add(rank_step);
   return seen;
 }
 

@@ -128,13 +128,13 @@ TEST(PlanSwitchController, RefusalIsKnownWithinTwoSteps) {
   std::future<std::vector<ControlAnswer>> asked = std::async(std::launch::async, [&] {
     std::vector<ControlAnswer> answers;
     for (int i = 0; i < 2; ++i)
-      answers.push_back(value_or_throw(ask(folder.path(), switch_request_json(copies(model, 3)),
-                                           Deadline::after(Seconds(60), "an answer"))));
+      answers.push_back(value_or_throw(send_request(folder.path(), switch_request_json(copies(model, 3)),
+                                                    Deadline::after(Seconds(60), "an answer"))));
     return answers;
   });
-  const auto began = std::chrono::steady_clock::now();
+  const auto begin_time = std::chrono::steady_clock::now();
   const auto ends = run_all({.requests = folder.path(), .check = last_rank_refuses_first_attempt});
-  EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count(), kSoon);
+  EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_time).count(), kSoon);
   for (const std::vector<ObservedOutcome>& own : ends) {
     ASSERT_EQ(own.size(), 2U);
     EXPECT_EQ(own[0].end.why_not, "rank 2: too small here");
@@ -193,15 +193,15 @@ TEST(PlanSwitchController, RequestDoesNotWaitForProvisionalFinding) {
   };
   std::future<ControlAnswer> asked = std::async(std::launch::async, [&] {
     is_suspected.get_future().wait();
-    return value_or_throw(
-        ask(folder.path(), switch_request_json(copies(model, 3)), Deadline::after(Seconds(60), "an answer")));
+    return value_or_throw(send_request(folder.path(), switch_request_json(copies(model, 3)),
+                                       Deadline::after(Seconds(60), "an answer")));
   });
-  const auto began = std::chrono::steady_clock::now();
+  const auto begin_time = std::chrono::steady_clock::now();
   const auto ends = run_all({.requests = folder.path(),
                              .check = [](int, int) {},
                              .proposal = proposal,
                              .provisional_status = [] { return ProvisionalStatus::open; }});
-  EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count(), kSoon);
+  EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_time).count(), kSoon);
   for (const std::vector<ObservedOutcome>& own : ends) {
     ASSERT_EQ(own.size(), 2U);
     EXPECT_EQ(own[0].end.why_not, "rank 0: its reason no longer applies");
@@ -274,10 +274,10 @@ TEST(PlanSwitchController, ScriptDoesNotWaitForProvisionalFinding) {
 
 TEST(PlanSwitchController, RefusedScriptDelaysNoRank) {
   const ModelSpec model = model_of("gpt2", 2, 2);
-  const auto began = std::chrono::steady_clock::now();
+  const auto begin_time = std::chrono::steady_clock::now();
   const auto ends = run_all({.script = {{kDue, copies(model, 3)}, {kDue + 5, copies(model, 1)}},
                              .check = last_rank_refuses_first_attempt});
-  EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count(), kSoon);
+  EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_time).count(), kSoon);
   for (const std::vector<ObservedOutcome>& own : ends) {
     ASSERT_EQ(own.size(), 2U);
     EXPECT_EQ(own[0].end.why_not, "rank 2: too small here");

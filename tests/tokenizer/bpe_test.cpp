@@ -104,7 +104,7 @@ Ids reference_encoded(Ids ids, const std::map<std::pair<TokenId, TokenId>, std::
 // used.
 TEST(Bpe, MatchesReference) {
   for (std::uint64_t round = 0; round < 60; ++round) {
-    const RandomKey key = RandomKey(5).with(round);
+    const RandomKey key = RandomKey(5).derive(round);
     std::vector<std::string> tokens = {"a", "b", "c"};
     MergeTable table;
     std::map<std::pair<TokenId, TokenId>, std::pair<int, TokenId>> merges;
@@ -122,8 +122,8 @@ TEST(Bpe, MatchesReference) {
     for (std::uint64_t i = 0; i < 60; ++i) {
       std::string word;
       Ids ids;
-      for (std::uint64_t n = random_below(key.with(i), 0, 150); n > 0; --n) {
-        ids.push_back(static_cast<TokenId>(random_below(key.with(i), n, 3)));
+      for (std::uint64_t n = random_below(key.derive(i), 0, 150); n > 0; --n) {
+        ids.push_back(static_cast<TokenId>(random_below(key.derive(i), n, 3)));
         word += tokens[static_cast<std::size_t>(ids.back())];
       }
       ASSERT_EQ(encoded(bpe, word), reference_encoded(ids, merges)) << "round " << round << " word " << word;

@@ -106,7 +106,7 @@ TEST(FastSplit, MatchesRegularExpression) {
     const SplitRegex regex(regex_of(pattern), "x");
     RegexScratch scratch;
     for (std::uint64_t i = 0; i < num_texts; ++i) {
-      const std::string text = random_text(RandomKey(17).with(i), code_points);
+      const std::string text = random_text(RandomKey(17).derive(i), code_points);
       ASSERT_EQ(pieces(pattern, text), pieces(regex, scratch, text)) << "seed 17, text " << i;
     }
   }

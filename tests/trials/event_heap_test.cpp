@@ -12,11 +12,11 @@ ReplayEvent event_at(std::int64_t time, EventKind kind, int node) {
 
 TEST(EventHeap, TiesKeepInsertionOrder) {
   EventHeap heap({event_at(5, EventKind::add, 0), event_at(5, EventKind::add, 1)}, TieOrder::insertion_order);
-  heap.put(event_at(5, EventKind::remove, 2));
-  heap.put(event_at(5, EventKind::add, 3));
-  heap.put(event_at(1, EventKind::step_end, 4));
+  heap.push(event_at(5, EventKind::remove, 2));
+  heap.push(event_at(5, EventKind::add, 3));
+  heap.push(event_at(1, EventKind::step_end, 4));
   std::vector<int> order;
-  while (!heap.is_empty()) order.push_back(heap.take().node);
+  while (!heap.is_empty()) order.push_back(heap.pop().node);
   EXPECT_EQ(order, (std::vector<int>{4, 0, 1, 3, 2}));
 }
 
@@ -26,7 +26,7 @@ TEST(EventHeap, TiesMatchHeapq) {
   for (int i = 0; i < 7; ++i) equal.push_back(event_at(0, EventKind::add, i));
   EventHeap heap(equal, TieOrder::heapq_order);
   std::vector<int> order;
-  while (!heap.is_empty()) order.push_back(heap.take().node);
+  while (!heap.is_empty()) order.push_back(heap.pop().node);
   EXPECT_EQ(order, (std::vector<int>{6, 2, 5, 0, 1, 4, 3}));
 }
 
@@ -36,11 +36,11 @@ TEST(EventHeap, IsSortedWithAnyTieOrder) {
         std::vector<ReplayEvent> events;
         for (const std::uint8_t time : first) events.push_back(event_at(time % 16, EventKind::add, 0));
         EventHeap heap(events, is_heapq ? TieOrder::heapq_order : TieOrder::insertion_order);
-        for (const std::uint8_t time : later) heap.put(event_at(time % 16, EventKind::remove, 0));
+        for (const std::uint8_t time : later) heap.push(event_at(time % 16, EventKind::remove, 0));
         std::int64_t before = -1;
         std::size_t number = 0;
         for (; !heap.is_empty(); ++number) {
-          const ReplayEvent event = heap.take();
+          const ReplayEvent event = heap.pop();
           RC_ASSERT(event.time >= before);
           before = event.time;
         }

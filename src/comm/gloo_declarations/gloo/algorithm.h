@@ -1,2 +1,2 @@
-// Placeholder for Gloo's header of this name: c10d's header includes it and uses nothing of it.
+// Placeholder for Gloo's header of this name: c10d's header includes it but uses nothing from it.
 #pragma once

@@ -1,4 +1,4 @@
-// Gloo's context, with the one function of it that c10d's header calls.
+// Gloo's context, with the only member function that c10d's header calls.
 #pragma once
 
 #include <chrono>
