@@ -16,7 +16,7 @@ class Decisions final : public Command {
     OrderedJson list = OrderedJson::array();
     std::string output;
     for (const Decision& decision : read_decisions(run_)) {
-      output += text(one) + "\n";
+      output += text(decision) + "\n";
       list.push_back(to_json(decision));
     }
     console.result(list, output.empty() ? "no decisions\n" : output);

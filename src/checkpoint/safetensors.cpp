@@ -132,7 +132,8 @@ class HeaderEvents final : public nlohmann::json_sax<Json> {
   [[noreturn]] bool refuse(std::string_view found) const {
     const char* const right = expected();
     if (right == nullptr)
-      throw UserError("{}: unknown key {}; expected dtype, shape or data_offsets", where(), in_quotes(key_));
+      throw UserError("{}: unknown key {}; expected dtype, shape or data_offsets", location(),
+                      in_quotes(key_));
     throw UserError("{}: {}: expected {}, got {}", location(), in_quotes(key_), right, found);
   }
 

@@ -124,7 +124,7 @@ void check_devices(const HardwareProfile& profile, std::int64_t num_devices, con
     require_range(entry.device, 0, num_devices - 1, source, "a device in speed_factors");
     if (entry.device <= previous_device)
       throw UserError("{}: speed_factors: expected devices in ascending order, got {} after {}", source,
-                      entry.device, before);
+                      entry.device, previous_device);
     require_positive(entry.factor, source, "a factor in speed_factors");
     previous_device = entry.device;
   }
@@ -133,7 +133,7 @@ void check_devices(const HardwareProfile& profile, std::int64_t num_devices, con
     require_range(device, 0, num_devices - 1, source, "a device in missing_devices");
     if (device <= previous_device)
       throw UserError("{}: missing_devices: expected devices in ascending order, got {} after {}", source,
-                      device, before);
+                      device, previous_device);
     previous_device = device;
   }
   if (static_cast<std::int64_t>(profile.missing_devices.size()) == num_devices)

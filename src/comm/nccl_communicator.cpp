@@ -94,7 +94,7 @@ class NcclCommunicator final : public NcclGroup, public std::enable_shared_from_
   std::unique_ptr<Pending> start(CommOperation operation) override;
   CommOutcome<void> wait(NcclOperation& operation, const Deadline& deadline);
   bool is_done(NcclOperation& operation);
-  std::optional<Seconds> took(const NcclOperation& operation);
+  std::optional<Seconds> duration(const NcclOperation& operation);
 
   void poll() override {
     const std::lock_guard lock(mutex_);
@@ -161,7 +161,7 @@ class NcclPending final : public Pending {
       : group_(std::move(group)), operation_(std::move(operation)) {}
   bool is_done() override { return group_->is_done(*operation_); }
   CommOutcome<void> wait(const Deadline& deadline) override { return group_->wait(*operation_, deadline); }
-  std::optional<Seconds> took() const override { return group_->took(*operation_); }
+  std::optional<Seconds> duration() const override { return group_->duration(*operation_); }
 
  private:
   const std::shared_ptr<NcclCommunicator> group_;
@@ -239,7 +239,7 @@ bool NcclCommunicator::is_done(NcclOperation& operation) {
   return operation.is_ended;
 }
 
-std::optional<Seconds> NcclCommunicator::took(const NcclOperation& operation) {
+std::optional<Seconds> NcclCommunicator::duration(const NcclOperation& operation) {
   const std::lock_guard lock(mutex_);
   poll_locked();
   if (!operation.is_ended || operation.failure) return std::nullopt;

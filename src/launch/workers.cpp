@@ -301,7 +301,7 @@ TrainResult Workers::wait(const StopToken& stop, EmergencyCheckpointHost* emerge
     const std::string line = why() + (emergency_checkpoint != nullptr ? emergency_checkpoint->finish() : "");
     log_failure(options_.run, line);
     const std::optional<int> cause = first_failed();
-    const auto report = cause ? all_[static_cast<std::size_t>(*cause)].report : std::nullopt;
+    const auto report = cause ? workers_[static_cast<std::size_t>(*cause)].report : std::nullopt;
     throw_run_failure(line, report && report->is_user_error);
   }
   for (const Worker& worker : workers_)  // also before its first step

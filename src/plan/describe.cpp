@@ -185,11 +185,11 @@ std::vector<std::string> difference(const Plan& a, const Plan& b) {
     for (std::size_t s = 0; s < std::min(from.stages.size(), to.stages.size()); ++s) {
       const std::string stage = fmt::format("{}, stage {}", name, s);
       changed(stage + " devices", ranges_text(from.stages[s].devices), ranges_text(to.stages[s].devices));
-      const auto layers = [](const Plan& plan, const Stage& stage) {
+      const auto layers = [](const Plan& plan, const Stage& shown) {
         std::vector<std::string> parts;
-        for (std::size_t c = 0; c < stage.chunks.size(); ++c)
-          for (const BlockRun& run : stage.chunks[c].runs)
-            parts.push_back((stage.chunks.size() > 1 ? fmt::format("chunk {}: ", c) : "") +
+        for (std::size_t c = 0; c < shown.chunks.size(); ++c)
+          for (const BlockRun& run : shown.chunks[c].runs)
+            parts.push_back((shown.chunks.size() > 1 ? fmt::format("chunk {}: ", c) : "") +
                             fmt::format("{} ({})", block_text(plan, run.first_block, run.count),
                                         strategy_text(stage, run.strategy)));
         return join(parts, "; ");

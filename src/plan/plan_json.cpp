@@ -160,7 +160,7 @@ Fp8Plan parse_fp8(const JsonView& json) {
 // "buddy" is the name of the key in version 1. Files of both versions may have either.
 int parse_copy_distance(const JsonView& json) {
   if (json.find("copy_distance") && json.find("buddy"))
-    throw UserError("{}: buddy is the old name of copy_distance; remove one of them", json.where());
+    throw UserError("{}: buddy is the old name of copy_distance; remove one of them", json.location());
   return small_integer(json, json.find("buddy") ? "buddy" : "copy_distance", 0);
 }
 

@@ -21,9 +21,8 @@ std::string plan_text(const Plan& plan);  // content of the file
 Plan parse_plan(std::string_view text, const std::string& source);
 Plan read_plan(const Path& path);
 
-// A hash of the file's content in version 1, without the model's name, in 16 hexadecimal digits. Equal plans have
-// equal
-// hashes, whatever the version of their files.
+// A hash of the file's content in version 1, without the model's name, in 16 hexadecimal digits. Equal
+// plans have equal hashes, whatever the version of their files.
 std::string plan_hash(const Plan& plan);
 
 }  // namespace optimus

@@ -271,7 +271,7 @@ Problem problem_with_custom(const Plan& plan, const ModelSpec& model) {
           if (s.recompute_layers != 1)
             return problem_text(
                 "block {}: recompute_layers: expected 1 (custom blocks are recomputed one by one), got {}",
-                run.first, s.recompute_layers);
+                run.first_block, s.recompute_layers);
         }
   return std::nullopt;
 }

@@ -12,7 +12,7 @@
 
 namespace optimus {
 
-// From inexpensive to expensive. `recut`: the stages are divided anew. `resume`: return to a plan that ran
+// From inexpensive to expensive. `recut`: the stages are divided again. `resume`: return to a plan that ran
 // before the condition or before the last switch.
 enum class Response { stay, share, recut, replan, drop, resume };
 std::string text(Response response);

@@ -3,7 +3,7 @@
 // from the two plans; nothing is modified. switching/move.h executes the transition.
 //
 // State is what cannot be recomputed: master weights and moments. Weights of lower precision are rounded
-// from master weights, and gradients start anew in the next step. If the weights serve as master weights
+// from master weights, and gradients start again in the next step. If the weights serve as master weights
 // (fp32, fp64), master weights are distributed like weights, otherwise like moments:
 //
 //              bf16                                 fp32

@@ -45,9 +45,10 @@ struct WorkerReport {
   // `failed`: ended by an error of its own. `lost`: ended because other ranks did not respond.
   enum class End { done, interrupted, failed, lost };
   End end = End::done;
-  std::string why;           // one line, for `failed` and `lost`
-  std::vector<int> missing;  // ranks that did not respond, for `lost`
-  Json result;               // the result of the work, for `done`
+  std::string why;             // one line, for `failed` and `lost`
+  std::vector<int> missing;    // ranks that did not respond, for `lost`
+  Json result;                 // the result of the work, for `done`
+  bool is_user_error = false;  // for `failed`: a mistake of the user caused it
 };
 std::string text(const WorkerReport& report);  // one line
 // Throws UserError if the line is not a report.

@@ -49,9 +49,8 @@ class Socket {
 };
 
 enum class Listening { on_loopback, everywhere };
-// Opens a non-blocking socket that accepts connections. Port 0 means any free port. Throws a RuntimeFailure if
-// the
-// port is not available.
+// Opens a non-blocking socket that accepts connections. Port 0 means any free port. Throws a RuntimeFailure
+// if the port is not available.
 Socket listen_at(Listening interface, int port);
 int port_of(const Socket& listener);
 

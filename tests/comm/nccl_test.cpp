@@ -79,8 +79,8 @@ TEST_F(Nccl, ReportsDeviceTime) {
     const std::unique_ptr<Pending> gather = comm_->all_gather(kWorld, x, y, "numbers");
     must(gather->wait(soon()));
     must(comm_->synchronize(soon()));
-    ASSERT_TRUE(gather->took().has_value());
-    seconds = gather->took()->value;
+    ASSERT_TRUE(gather->duration().has_value());
+    seconds = gather->duration()->value;
   }
   // 256 MiB are read and written: no GPU does that in less than 10 us (50 TB/s), and none takes 0.1 s.
   EXPECT_GT(seconds, 10e-6);
@@ -130,7 +130,7 @@ TEST_F(Nccl, FailsInTimeAndStaysBroken) {
   const std::unique_ptr<Pending> sum = comm_->all_reduce(kWorld, x, ReduceOp::sum, "gradients of block 3");
   must(sum->wait(Deadline::after(Seconds(0.4), "step 12")));  // the stream waits, not the host
   EXPECT_FALSE(sum->is_done());
-  EXPECT_FALSE(sum->took().has_value());
+  EXPECT_FALSE(sum->duration().has_value());
   const CommOutcome<void> settled = comm_->synchronize(soon(30));
   ASSERT_FALSE(settled.has_value());
   EXPECT_LT(std::chrono::duration<double>(Deadline::Clock::now() - began).count(), 5);
