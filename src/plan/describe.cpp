@@ -144,7 +144,7 @@ std::string picture(const Plan& plan) {
       for (const Chunk& chunk : stage.chunks)
         for (const BlockRun& run : chunk.runs)
           result += fmt::format("            {}: {}\n", block_text(plan, run.first_block, run.count),
-                                strategy_text(stage, run.strategy));
+                                strategy_text(shown, run.strategy));
     }
   }
   return result;
@@ -191,7 +191,7 @@ std::vector<std::string> difference(const Plan& a, const Plan& b) {
           for (const BlockRun& run : shown.chunks[c].runs)
             parts.push_back((shown.chunks.size() > 1 ? fmt::format("chunk {}: ", c) : "") +
                             fmt::format("{} ({})", block_text(plan, run.first_block, run.count),
-                                        strategy_text(stage, run.strategy)));
+                                        strategy_text(shown, run.strategy)));
         return join(parts, "; ");
       };
       changed(stage, layers(a, from.stages[s]), layers(b, to.stages[s]));
