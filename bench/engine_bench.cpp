@@ -80,7 +80,7 @@ Batch random_batch(const Plan& plan, const ModelSpec& model, std::int64_t step) 
       }
       if (i > 0) samples[s].targets.push_back(id);
     }
-    samples[s].num_counted = plan.sequence_length;
+    samples[s].num_targets = plan.sequence_length;
   }
   return make_batch(samples, plan, step, step * plan.batch);
 }

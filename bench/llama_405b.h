@@ -39,12 +39,12 @@ class Llama405bBuilder {
       }
   }
 
-  void add(const std::string& name, Shape shape, int block, int stage, int cut_dim) {
+  void add(const std::string& name, Shape shape, int block, int stage, int split_dim) {
     layout_.tensors.push_back({name, shape, 12, block});
     auto& placements = layout_.placements.emplace_back();
     for (int group = 0; group < num_groups(); ++group) {
-      Placement placement{stage * num_groups() + group, cut_dim, {}};
-      if (cut_dim >= 0) placement.parts = split_evenly(shape[cut_dim], kTp);
+      Placement placement{stage * num_groups() + group, split_dim, {}};
+      if (split_dim >= 0) placement.parts = split_evenly(shape[split_dim], kTp);
       placements.push_back(placement);
     }
   }
@@ -64,9 +64,9 @@ inline Layout llama_405b(const ClusterSize& size) {
   for (int stage = 0; stage < size.pp; ++stage) {
     const Span layers = stages[static_cast<std::size_t>(stage)];
     for (auto layer = layers.begin; layer < layers.end; ++layer) {
-      const auto add = [&](const char* name, Shape shape, int cut_dim) {
+      const auto add = [&](const char* name, Shape shape, int split_dim) {
         builder.add(fmt::format("layers.{}.{}", layer, name), shape, static_cast<int>(layer) + 1, stage,
-                    cut_dim);
+                    split_dim);
       };
       add("norm1", {hidden}, -1), add("norm2", {hidden}, -1);
       add("q", {hidden, hidden}, 0), add("k", {kv, hidden}, 0), add("v", {kv, hidden}, 0),

@@ -40,7 +40,7 @@ std::vector<Sample> samples_of(std::int64_t count) {
   for (Sample& sample : data) {
     for (std::int32_t i = 0; i < kLength; ++i)
       sample.inputs.push_back(i), sample.targets.push_back(i + 1), sample.positions.push_back(i);
-    sample.num_counted = kLength;
+    sample.num_targets = kLength;
   }
   return data;
 }

@@ -28,11 +28,11 @@ void add_to(CLI::App& app, ParsedFlag& parsed) {
   // the flag.
   parsed.flag = app.add_option((option.is_positional ? "" : "--") + option.name,
                                [](const CLI::results_t&) { return true; });
-  parsed.flag->allow_extra_args(option.is_list && option.list_length == 0);
-  if (option.is_list && option.list_length == 0)
+  parsed.flag->allow_extra_args(option.is_list && option.values_per_occurrence == 0);
+  if (option.is_list && option.values_per_occurrence == 0)
     parsed.flag->expected(1, 1 << 20)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   else if (option.is_list)
-    parsed.flag->expected(option.list_length)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+    parsed.flag->expected(option.values_per_occurrence)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   else
     parsed.flag->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
 }
@@ -60,7 +60,7 @@ void check_values(OptionTable& table, const std::vector<std::string>& arguments)
       throw UsageError("--{} takes no value, got {}", option.name,
                        in_quotes(arguments[i].substr(equals + 1)));
     if (is_switch(option) || option.is_positional || equals != std::string::npos) continue;
-    const auto needed = static_cast<std::size_t>(std::max(1, option.list_length));
+    const auto needed = static_cast<std::size_t>(std::max(1, option.values_per_occurrence));
     std::size_t given = 0;
     while (given < needed && i + given + 1 < arguments.size() && !is_option(arguments[i + given + 1]))
       ++given;
@@ -135,9 +135,9 @@ std::string in_capitals(std::string word) {
 std::string default_text(const Option& option) {
   const Json value = option.value();
   const bool is_unset = value.is_null() || value == "" || value == false ||
-                        (value.is_array() && value.empty()) || (option.value_texts && value == 0);
+                        (value.is_array() && value.empty()) || (option.display_value && value == 0);
   if (is_unset || option.is_required) return "";
-  if (option.value_texts) return fmt::format(" [{}]", option.value_texts());
+  if (option.display_value) return fmt::format(" [{}]", option.display_value());
   return fmt::format(" [{}]", value.is_string() ? value.get<std::string>() : value.dump());
 }
 

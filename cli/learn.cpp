@@ -138,8 +138,8 @@ class Learn final : public Command {
     mean /= num;
     // Adds two samples with the usual error of 5 %, because a few decisions say little about the spread.
     constexpr double kUsual = 0.05;
-    options_.environment.mean_miss = mean * num / (num + 2);
-    options_.environment.miss_spread =
+    options_.environment.mean_prediction_error = mean * num / (num + 2);
+    options_.environment.prediction_error_spread =
         std::sqrt((std::max(0.0, squares - num * mean * mean) + 2 * kUsual * kUsual) / (num + 2));
   }
 

@@ -47,7 +47,7 @@ class PlanCommand final : public Command {
     table.add("svg", svg_, "FILE", "draw the plan as SVG: devices, layers, memory and time");
     optimus::declare(table, import_);
     optimus::declare(table, export_);
-    table.add("diff", diff_, "A B", "list the differences between plans A and B").list_length = 2;
+    table.add("diff", diff_, "A B", "list the differences between plans A and B").values_per_occurrence = 2;
   }
 
   int run(Console& console) override {

@@ -139,7 +139,7 @@ void AdaptationController::weigh_if_due() {
   const bool is_calibrated = history_.num_observations() >= kObservationsToCompare;
   const bool seeks_better =
       context_.seeks_better_plan && context_.decides() && !has_sought_better_plan_ && is_calibrated;
-  if (now.empty() && !history_.original_plan() && !has_disappointed() && !seeks_better) return;
+  if (now.empty() && !history_.original_plan() && !has_missed_gain() && !seeks_better) return;
   if (num_unexplained_ > 0 && num_unexplained_ <= kMostUnexplained) return;
   if (!schedule_.take_turn(question_key(), context_.clock())) return;
   if (is_calibrated) has_sought_better_plan_ = true;

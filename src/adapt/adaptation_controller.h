@@ -94,7 +94,7 @@ class AdaptationController final : public ProposalSource {
     return findings_.begun_since_switch(verdicts_.answered_conditions());
   }
   double seconds_since_switch() const;
-  bool has_disappointed() const { return verdicts_.has_disappointed(history_.num_observations()); }
+  bool has_missed_gain() const { return verdicts_.has_missed_gain(history_.num_observations()); }
 
   const AdaptationContext context_;
   const Cluster cluster_;  // of context_.machines

@@ -26,14 +26,15 @@ Question AdaptationController::question(bool is_provisional) const {
   question.step_times = history_.step_times();
   question.memory = memory_;
   if (context_.scripted) {
-    question.true_rest = seconds_until_change(*context_.scripted, context_.clock(), context_.policy.horizon);
+    question.true_remaining_seconds =
+        seconds_until_change(*context_.scripted, context_.clock(), context_.policy.horizon);
     question.is_settled = history_.has_lasting_conditions(question.conditions);
   }
   add_plans_to_return_to(question);
   add_calibration(question);
   question.evidence = evidence_of(findings);
   for (const Finding& finding : findings) {
-    if (!is_answerable(finding.cause)) continue;
+    if (!is_mitigable_by_plan(finding.cause)) continue;
     const double age = question.seconds * 10;  // a condition is found after about ten steps
     question.ongoing.push_back({finding.cause, finding.factor, age});
     for (const int location : finding.locations) question.spreads[{finding.cause, location}] = finding.spread;
@@ -74,13 +75,13 @@ std::string AdaptationController::question_key() const {
       plan_hash(plan);
   for (const Finding& finding : findings_.unseen().findings())
     key += fmt::format(" {} {}", word_of(finding.cause), finding.locations.front());
-  return has_disappointed() ? key + " disappointed" : key;
+  return has_missed_gain() ? key + " disappointed" : key;
 }
 
 std::string AdaptationController::evidence_of(const std::vector<Finding>& findings) const {
   std::string evidence;
   for (const Finding& finding : findings)
-    if (is_answerable(finding.cause)) evidence += (evidence.empty() ? "" : ", ") + text(finding);
+    if (is_mitigable_by_plan(finding.cause)) evidence += (evidence.empty() ? "" : ", ") + text(finding);
   if (!evidence.empty()) return evidence;
   return findings_.was_ever_slow() ? "the condition that slowed the run has ended"
                                    : "measured step times favor another plan";

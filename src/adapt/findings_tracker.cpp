@@ -60,7 +60,7 @@ void FindingsTracker::begin_plan(bool carries_findings, double now) {
   std::vector<Finding> unused;
   held_back_.clear();
   for (const Finding& finding : carries_findings ? findings_ : std::vector<Finding>()) {
-    if (!is_answerable(finding.cause) || finding.cause == Cause::heavy_stage) continue;
+    if (!is_mitigable_by_plan(finding.cause) || finding.cause == Cause::heavy_stage) continue;
     const Condition first{finding.cause, finding.locations.front(), finding.factor};
     const bool is_used = !conditions_of_plan({first}, history_.plan(), cluster_).empty();
     (is_used ? held_back_ : unused).push_back(finding);
@@ -130,7 +130,7 @@ double FindingsTracker::probe_interval(double now) const {
 
 bool FindingsTracker::is_quiet() const {
   return std::none_of(findings_.begin(), findings_.end(),
-                      [](const Finding& finding) { return is_answerable(finding.cause); });
+                      [](const Finding& finding) { return is_mitigable_by_plan(finding.cause); });
 }
 
 // Other devices of its stage show that this one is slow.
@@ -156,7 +156,7 @@ std::vector<Condition> FindingsTracker::begun_since_switch(
     const std::vector<Condition>& known_conditions) const {
   std::vector<Condition> result;
   for (const Finding& finding : findings_) {
-    if (!is_answerable(finding) || finding.cause == Cause::heavy_stage) continue;
+    if (!is_mitigable_by_plan(finding) || finding.cause == Cause::heavy_stage) continue;
     if (finding.begin_step < history_.first_step() + kSettlingObservations && !has_stage_peers(finding))
       continue;
     for (const int location : finding.locations) {

@@ -10,7 +10,7 @@ namespace optimus {
 // of the state.
 void GainTotals::add(double predicted_gain, double measured_gain) {
   const double miss = std::log((1 + predicted_gain) / (1 + measured_gain));
-  ++num_missed;
+  ++num_prediction_errors;
   if (predicted_gain > 0) {
     ++num_judged;
     promised += predicted_gain / (1 + predicted_gain), measured += measured_gain / (1 + measured_gain);
@@ -21,17 +21,18 @@ void GainTotals::add(double predicted_gain, double measured_gain) {
 
 double GainTotals::uncertainty() const {
   constexpr int kCorrectBefore = 3;  // one wrong prediction does not make all of them worthless
-  return std::sqrt(shortfalls / (num_missed + kCorrectBefore));
+  return std::sqrt(shortfalls / (num_prediction_errors + kCorrectBefore));
 }
 
 void GainTotals::describe(Situation& situation) const {
   situation.switches = num_switches;
-  situation.num_judged = num_judged, situation.num_missed = num_missed;
-  situation.gain_promised = promised, situation.gain_measured = measured;
-  if (num_missed == 0) return;
-  situation.mean_miss = misses / num_missed;
-  situation.miss_spread =
-      std::sqrt(std::max(0.0, squares / num_missed - situation.mean_miss * situation.mean_miss));
+  situation.num_judged = num_judged, situation.num_prediction_errors = num_prediction_errors;
+  situation.predicted_gain_sum = promised, situation.gain_measured = measured;
+  if (num_prediction_errors == 0) return;
+  situation.mean_prediction_error = misses / num_prediction_errors;
+  situation.prediction_error_spread =
+      std::sqrt(std::max(0.0, squares / num_prediction_errors -
+                                  situation.mean_prediction_error * situation.mean_prediction_error));
 }
 
 void GainVerdicts::begin(const std::optional<PlanProposal>& proposal, PendingProposal pending) {

@@ -24,7 +24,7 @@ struct GainTotals {
   int num_judged = 0;    // those with a predicted gain and a verdict
   // sums over those: the time saved as a fraction of the step, 1 - 1 / (1 + gain)
   double promised = 0, measured = 0;
-  int num_missed = 0;  // those with a verdict
+  int num_prediction_errors = 0;  // those with a verdict
   // sums over those: log(measured seconds / predicted seconds), and its square
   double misses = 0, squares = 0;
   double shortfalls = 0;  // sum of the squares over those that were slower than predicted
@@ -51,8 +51,8 @@ class GainVerdicts {
   std::optional<double> verdict(int num_observations) const;
   // The same, once for each proposal.
   std::optional<double> take_verdict(int num_observations);
-  bool has_disappointed(int num_observations) const {
-    return optimus::has_disappointed(predicted_, verdict(num_observations));
+  bool has_missed_gain(int num_observations) const {
+    return optimus::has_missed_gain(predicted_, verdict(num_observations));
   }
 
   const std::optional<double>& predicted_gain() const { return predicted_; }

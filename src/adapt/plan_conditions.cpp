@@ -25,14 +25,14 @@ std::vector<int> node_of_each_device(const Cluster& cluster) {
   return result;
 }
 
-bool is_answerable(const Finding& finding) {
-  return is_answerable(finding.cause) && finding.factor > kLeastAnswerableFactor;
+bool is_mitigable_by_plan(const Finding& finding) {
+  return is_mitigable_by_plan(finding.cause) && finding.factor > kLeastAnswerableFactor;
 }
 
 std::vector<Condition> answerable_conditions(const std::vector<Finding>& findings) {
   std::vector<Condition> result;
   for (const Finding& finding : findings) {
-    if (!is_answerable(finding)) continue;
+    if (!is_mitigable_by_plan(finding)) continue;
     for (const int location : finding.locations) result.push_back({finding.cause, location, finding.factor});
   }
   return result;

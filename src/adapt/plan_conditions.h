@@ -19,7 +19,7 @@ std::vector<int> node_of_each_device(const Cluster& cluster);
 // The conditions that another plan can answer. A finding whose nodes cannot be told apart gives a condition
 // for each of them, because an answer must be good whichever node is slow.
 std::vector<Condition> answerable_conditions(const std::vector<Finding>& findings);
-bool is_answerable(const Finding& finding);
+bool is_mitigable_by_plan(const Finding& finding);
 
 // Returns the conditions that affect this plan: heavy stages, and slow devices and nodes that it uses.
 std::vector<Condition> conditions_of_plan(const std::vector<Condition>& conditions, const Plan& plan,

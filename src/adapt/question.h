@@ -28,8 +28,8 @@ struct Question {
   double exploration_left = 0, run_left = Situation{}.run_left;  // seconds
   RoleRates rates{};
   double ring_factor = 1;
-  // The gains of the last switch. `true_rest` is the number of seconds until a scripted condition changes.
-  std::optional<double> predicted_gain, measured_gain, true_rest;
+  // The gains of the last switch. `true_remaining_seconds` is the number of seconds until a scripted condition changes.
+  std::optional<double> predicted_gain, measured_gain, true_remaining_seconds;
   bool is_provisional = false;
   bool is_settled = true;  // `seconds` was measured under these conditions
   GainTotals totals;

@@ -24,7 +24,7 @@ std::vector<double> device_slowdowns(const ProbeResult& probe, const Cluster& cl
 
 void UnseenFindings::add(Finding finding, double now) {
   double& num_tries = num_tries_[{finding.cause, finding.locations.front()}];
-  const double remainder = expected_rest(usual_lifetime(finding.cause), 0, horizon_);
+  const double remainder = expected_remaining_seconds(usual_lifetime(finding.cause), 0, horizon_);
   entries_.push_back({std::move(finding), now, now + remainder * std::exp2(num_tries++)});
 }
 

@@ -29,7 +29,7 @@ Situation situation_of(const Question& question, const std::vector<PlannedOption
   situation.recovery_seconds = context.costs.detection_seconds + context.costs.recovery_seconds;
   situation.since_switch = question.since_switch, situation.exploration_left = question.exploration_left;
   situation.predicted_gain = question.predicted_gain, situation.measured_gain = question.measured_gain;
-  situation.true_rest = question.true_rest, situation.run_left = question.run_left;
+  situation.true_remaining_seconds = question.true_remaining_seconds, situation.run_left = question.run_left;
   question.totals.describe(situation);
   for (const PlannedOption& planned_option : options) {
     situation.options.push_back(planned_option.option);

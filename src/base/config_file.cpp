@@ -109,7 +109,7 @@ class SettingsReader {
                       std::max(line, before->second), in_quotes(spelled), std::min(line, before->second));
     if (option == nullptr) return;
     try {
-      options_.set(*option, value_texts(node, *option, location), origin_, location);
+      options_.set(*option, display_value(node, *option, location), origin_, location);
     } catch (const UserError& error) {
       const std::string message = error.what();
       if (message.starts_with(path_.string())) throw;
@@ -130,8 +130,8 @@ class SettingsReader {
     return std::nullopt;
   }
 
-  std::vector<std::string> value_texts(const toml::node& node, const Option& option,
-                                       const std::string& location) const {
+  std::vector<std::string> display_value(const toml::node& node, const Option& option,
+                                         const std::string& location) const {
     if (const auto one = scalar_text(node)) return {*one};
     std::vector<std::string> texts;
     const toml::array* list = node.as_array();

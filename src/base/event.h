@@ -29,7 +29,7 @@ using Event = std::variant<Progress, Warning>;
 
 // Thrown by report() when the user interrupts the work, to cancel preparations such as tokenizing. The caller
 // of report() releases its resources and lets the exception propagate. A training that runs ends by value
-// instead: see reports_interrupt() and base/stop_token.h.
+// instead: see report_and_check_interrupt() and base/stop_token.h.
 struct Interrupted {};
 
 class EventSink {
@@ -39,7 +39,7 @@ class EventSink {
 };
 
 // Reports an event. Returns true if the receiver interrupts the work.
-inline bool reports_interrupt(EventSink& events, const Event& event) {
+inline bool report_and_check_interrupt(EventSink& events, const Event& event) {
   try {
     events.report(event);
     return false;

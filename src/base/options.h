@@ -41,7 +41,7 @@ struct Option {
   bool is_list = false;
   // Number of values after one occurrence of the flag; 0 if it takes all values up to the next flag. A list
   // option may occur several times.
-  int list_length = 1;
+  int values_per_occurrence = 1;
   bool is_required = false;
   bool is_saved = true;              // false for options that concern only one invocation: --json
   std::vector<std::string> choices;  // the accepted words; empty if the option is not limited to a list
@@ -54,7 +54,7 @@ struct Option {
   // The current value as JSON; null if unset.
   std::function<Json()> value;
   // The current value in readable form, where that differs from the JSON: "5.00 GiB".
-  std::function<std::string()> value_texts;
+  std::function<std::string()> display_value;
 };
 
 // A duration in the form that options accept: "10m".
@@ -86,7 +86,7 @@ class OptionTable {
   Option& add_positional(std::string name, T& target, std::string help) {
     Option option = make(std::move(name), target, "", std::move(help));
     option.is_positional = true;
-    option.list_length = 0;
+    option.values_per_occurrence = 0;
     return insert(std::move(option));
   }
 
@@ -169,9 +169,9 @@ Option OptionTable::make(std::string name, T& target, std::string value_name, st
       option_value::parse(target, values[0], setting_name);
     };
     option.value = [&target] { return option_value::show(target); };
-    if constexpr (std::is_same_v<T, Bytes>) option.value_texts = [&target] { return text(target); };
+    if constexpr (std::is_same_v<T, Bytes>) option.display_value = [&target] { return text(target); };
     if constexpr (std::is_same_v<T, Seconds>)
-      option.value_texts = [&target] { return short_duration_text(target); };
+      option.display_value = [&target] { return short_duration_text(target); };
   }
   return option;
 }

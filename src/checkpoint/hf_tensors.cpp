@@ -72,7 +72,7 @@ std::vector<std::string> possible_names(const LogicalTensor& tensor) {
       names.push_back(usual_name.substr(0, usual_name.size() - alias.usual_suffix.size()) +
                       std::string(alias.alternative_suffix));
   }
-  if (tensor.is_also_head) names.emplace_back(tied_head(name));
+  if (tensor.is_tied_to_head) names.emplace_back(tied_head(name));
   return names;
 }
 
@@ -180,7 +180,7 @@ void check_hf_weights(const SafetensorsFolder& folder, const ModelSpec& spec, Ev
   std::unordered_set<std::string_view> used;
   for (const LogicalTensor& tensor : logical_tensors(spec)) {
     used.insert(stored(folder, tensor).name);
-    if (tensor.is_also_head) check_tied_head(folder, tensor);
+    if (tensor.is_tied_to_head) check_tied_head(folder, tensor);
   }
   for (const SafetensorsFile& file : folder.files())
     for (const StoredTensor& tensor : file.tensors())

@@ -69,8 +69,8 @@ Cluster open_measured_cluster(const std::string& name) {
 }  // namespace
 
 HardwareProfile replicate_device(HardwareProfile measured, const DeviceType& type, int num_devices,
-                                 int num_sharing) {
-  measured.types = {part_of_device(type, num_sharing)};
+                                 int workers_per_processor) {
+  measured.types = {part_of_device(type, workers_per_processor)};
   measured.groups.resize(1);
   NodeGroup& group = measured.groups.front();
   group.type = 0;

@@ -101,7 +101,7 @@ class ThreadPending final : public Pending {
 
   CommOutcome<void> wait(const Deadline& deadline) override {
     if (!outcome_) {
-      outcome_ = wait_once(deadline);
+      outcome_ = wait_for_outcome(deadline);
       info_.log->end(info_.number, *outcome_ ? FlightState::done : FlightState::failed);
     }
     return *outcome_;
@@ -121,7 +121,7 @@ class ThreadPending final : public Pending {
     return true;
   }
 
-  CommOutcome<void> wait_once(const Deadline& deadline) {
+  CommOutcome<void> wait_for_outcome(const Deadline& deadline) {
     const auto begin_time = Deadline::Clock::now();
     std::unique_lock lock(info_.world->mutex);
     SharedOperation& shared_operation = *info_.shared_operation;

@@ -85,8 +85,9 @@ constexpr ConstantRow kRows[] = {
     {"residual.rings", &C::ring_residual, 0.02, 50,
      "collectives between nodes, in addition to residual.links", true},
     {"residual.embedding", &C::embedding_residual, 0.02, 50,
-     "compute of the embedding, in addition to the others", true},
-    {"residual.head", &C::head_residual, 0.02, 50, "compute of the head, in addition to the others", true},
+     "factor on the compute time of the embedding, on top of the other residuals", true},
+    {"residual.head", &C::head_residual, 0.02, 50,
+     "factor on the compute time of the head, on top of the other residuals", true},
 };
 constexpr std::size_t kNumConstants = std::size(kRows);
 static_assert(kNumConstants <= 60);

@@ -270,11 +270,12 @@ double PricedProgram::item_seconds(const WorkItem& item, const Instruction& inst
     case OperationKind::loss: {
       // With a chunked loss, the gradient overwrites the logits, so they are written and read only once.
       const double passes = setup_.software.has_chunked_loss ? 1 : device.constants().loss_traffic;
-      return is_weight ? 0
-                       : device.traffic(item.moved_elements * width_ * fraction * own_tokens * 0.5 * passes);
+      return is_weight
+                 ? 0
+                 : device.traffic(item.accessed_elements * width_ * fraction * own_tokens * 0.5 * passes);
     }
     case OperationKind::embedding:
-      return is_weight || is_forward ? device.traffic(item.moved_elements * 2 * width_ * own_tokens) : 0;
+      return is_weight || is_forward ? device.traffic(item.accessed_elements * 2 * width_ * own_tokens) : 0;
     case OperationKind::custom: {
       const double flops =
           is_weight || is_forward ? item.forward_flops : item.backward_flops - item.forward_flops;
@@ -287,7 +288,7 @@ double PricedProgram::item_seconds(const WorkItem& item, const Instruction& inst
     case OperationKind::routing: {
       if (is_weight) return 0;
       const double load = item.part == Part::experts ? imbalance(s, device.constants()) : 1;
-      const double bytes = item.moved_elements * width_ * fraction * own_tokens * load;
+      const double bytes = item.accessed_elements * width_ * fraction * own_tokens * load;
       return device.pointwise_traffic(is_forward ? bytes : kBackwardTraffic * bytes) + forward_again;
     }
   }

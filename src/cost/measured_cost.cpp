@@ -14,9 +14,9 @@ double fp8_gemm_seconds(const KernelTimes& times, const MeasuredTask& task) {
   const WorkItem& item = task.item;
   const double inner = item.inner, outer = item.outer * task.fraction, work = 2 * task.rows * inner * outer;
   const bool can_be_fused = !task.has_current_scaling;
-  const bool is_down = can_be_fused && item.part == Part::mlp && item.adds_to_stream,
-             is_up = can_be_fused && item.part == Part::mlp && !item.adds_to_stream;
-  const bool is_written_in_fp8 = is_down || (can_be_fused && !item.adds_to_stream && !task.is_post_norm);
+  const bool is_down = can_be_fused && item.part == Part::mlp && item.fuses_residual_add,
+             is_up = can_be_fused && item.part == Part::mlp && !item.fuses_residual_add;
+  const bool is_written_in_fp8 = is_down || (can_be_fused && !item.fuses_residual_add && !task.is_post_norm);
   const auto gemm = [&](const char* name) { return times.seconds(name, work, {task.rows, inner, outer}); };
   const auto cheap = [&](const char* name, double elements) {
     return times.seconds(name, elements, {elements});
@@ -53,7 +53,7 @@ double gemm_seconds(const KernelTimes& times, const MeasuredTask& task) {
   if (task.op == Op::backward_input)
     return times.seconds("product.input", multiply_adds, {rows, inner, outer});
   if (task.op != Op::backward_weight)
-    return times.seconds(item.adds_to_stream ? "product.add" : "product", multiply_adds,
+    return times.seconds(item.fuses_residual_add ? "product.add" : "product", multiply_adds,
                          {rows, inner, outer});
   const double gemm = times.seconds("product.weight", multiply_adds, {rows, inner, outer});
   if (gemm < 0 || !item.has_bias) return gemm;

@@ -270,10 +270,10 @@ class StageMemoryModel {
                                           : sizes_.graph_work(block, sequences).value),
               again};
     }
-    return foreign_activations(block, strategy, sequences);
+    return other_software_activations(block, strategy, sequences);
   }
 
-  ActivationBytes foreign_activations(int block, const LayerStrategy& s, int sequences) const {
+  ActivationBytes other_software_activations(int block, const LayerStrategy& s, int sequences) const {
     const int dp = data_parallel(stage_, s);
     const double tokens = static_cast<double>((sequences + dp - 1) / dp) *
                           static_cast<double>(setup_.plan.sequence_length) / s.cp;
@@ -285,7 +285,7 @@ class StageMemoryModel {
                                                             : share_of_part(setup_.model, saved.split, s.tp);
         const double bytes = saved.elements_per_token * bytes_per_element(saved.type, width) * share * tokens;
         all += bytes;
-        if (saved.saved_up_to == RecomputeMode::full) input += bytes;
+        if (saved.strongest_saving_mode == RecomputeMode::full) input += bytes;
       }
     if (block_kind(setup_.model, block) == BlockKind::head) {
       // Logits in 16 bits, in fp32, and their gradient in fp32.

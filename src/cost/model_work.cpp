@@ -26,16 +26,16 @@ void name_kernel(const ModelSpec& model, const Operation& op, WorkItem& item) {
   switch (op.kind) {
     case OperationKind::norm:
       item.kernel = model.norm == NormKind::layer_norm ? "norm.layer_norm" : "norm.rms_norm";
-      item.width = op.moved_elements / 2;
+      item.width = op.accessed_elements / 2;
       break;
     case OperationKind::activation: {
       const bool is_gated = model.is_gated && op.split == SplitUnit::ffn;
       item.kernel = "activation." + text(model.activation) + (is_gated ? ".gated" : "");
-      item.width = op.moved_elements / (is_gated ? 3 : 2);
+      item.width = op.accessed_elements / (is_gated ? 3 : 2);
       break;
     }
     case OperationKind::rope:
-      item.kernel = "rope", item.width = op.moved_elements / 2;
+      item.kernel = "rope", item.width = op.accessed_elements / 2;
       break;
     case OperationKind::residual:
       item.kernel = "add", item.width = static_cast<double>(model.hidden);
@@ -69,11 +69,11 @@ std::vector<WorkItem> items_of(const ModelSpec& model, int block, std::int64_t s
     item.inner = static_cast<double>(op.inner), item.outer = static_cast<double>(op.outer);
     item.experts = static_cast<double>(op.experts), item.passes = static_cast<double>(op.passes);
     item.forward_flops = op.forward_flops;
-    item.backward_flops = op.backward_flops + op.repeated_flops;
-    item.moved_elements = op.moved_elements;
+    item.backward_flops = op.backward_flops + op.attention_recompute_flops;
+    item.accessed_elements = op.accessed_elements;
     item.is_recomputed_by_selective = op.is_recomputed_by_selective;
     item.has_bias = op.kind == OperationKind::gemm && has_bias(model, op.name);
-    item.adds_to_stream = op.name == "attention.out" || op.name == "mlp.down";
+    item.fuses_residual_add = op.name == "attention.out" || op.name == "mlp.down";
     item.ends_layer =
         model.norm_position == NormPosition::pre && (op.name == "mlp.down" || op.name == "residual2");
     name_kernel(model, op, item);

@@ -22,10 +22,10 @@ struct WorkItem {
   // GEMMs of experts: number of experts, and number of experts that process each token.
   double experts = 1, passes = 1;
   double forward_flops = 0, backward_flops = 0;  // attention and custom blocks, per token
-  double moved_elements = 0;                     // elements read or written in memory per token
+  double accessed_elements = 0;                  // elements read or written in memory per token
   std::string kernel = {};                       // inexpensive operations: name of their table in KernelTimes
   double width = 0;                              // elements per token that the kernel processes
-  bool adds_to_stream = false;                   // GEMMs: the kernel adds its result to the residual stream
+  bool fuses_residual_add = false;               // GEMMs: the kernel adds its result to the residual stream
   // the output of the layer is this operation's result and is read by nothing else in the layer
   bool ends_layer = false;
   bool has_bias = false;  // GEMMs

@@ -14,7 +14,7 @@ void declare(OptionTable& table, FilterOptions& options) {
   table.add("dedup", options.dedup, "drop duplicate documents");
   table.add("exclude", options.exclude, "FILE",
             "drop documents that occur in these held-out texts (text, jsonl or folder)");
-  table.add("exclude-words", options.exclude_words, "N",
+  table.add("exclude-words", options.overlap_words, "N",
             "a document occurs in a held-out text if they share N consecutive words (0: only if the "
             "documents are equal)");
 }

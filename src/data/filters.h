@@ -16,7 +16,7 @@ struct FilterOptions {
   std::int64_t min_tokens = 0;
   bool dedup = false;
   std::vector<std::string> exclude;
-  std::int64_t exclude_words = 13;
+  std::int64_t overlap_words = 13;
 };
 void declare(OptionTable& table, FilterOptions& options);
 

@@ -42,7 +42,7 @@ void mask_tokens(RandomKey key, const MaskingOptions& options, Sample& sample) {
       sample.inputs[i] = random;
     }
   }
-  sample.num_counted = static_cast<std::int64_t>(chosen.size());
+  sample.num_targets = static_cast<std::int64_t>(chosen.size());
 }
 
 }  // namespace optimus

@@ -59,10 +59,10 @@ PrepareSummary tokenize_documents(const PrepareOptions& options, const Tokenizer
   const auto begin = std::chrono::steady_clock::now();
   if (options.filters.min_tokens < 0)
     throw UserError("--min-tokens: {} is negative", options.filters.min_tokens);
-  if (options.filters.exclude_words < 0)
-    throw UserError("--exclude-words: {} is negative", options.filters.exclude_words);
+  if (options.filters.overlap_words < 0)
+    throw UserError("--exclude-words: {} is negative", options.filters.overlap_words);
   const HeldOut held_out({options.filters.exclude.begin(), options.filters.exclude.end()}, options.text_key,
-                         options.filters.exclude_words, events);
+                         options.filters.overlap_words, events);
   DocumentReader reader({options.inputs.begin(), options.inputs.end()}, events);
   PrepareSummary summary;
   summary.threads = options.threads > 0 ? options.threads

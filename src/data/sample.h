@@ -17,7 +17,7 @@ struct Sample {
   std::vector<std::int32_t> positions;
   // for each position, the index of its document within the sample: 0, 1, … in order
   std::vector<std::int32_t> documents;
-  std::int64_t num_counted = 0;  // number of targets that are not kNoTarget
+  std::int64_t num_targets = 0;  // number of targets that are not kNoTarget
 };
 
 }  // namespace optimus

@@ -185,7 +185,7 @@ Sample Samples::slice(std::size_t part, Span window) const {
     sample.positions[i] = static_cast<std::int32_t>(at - (is_within ? document_begin : window.begin));
     if (is_within && at + 1 == range.tokens->document_start(document + 1)) sample.targets[i] = kNoTarget;
   }
-  sample.num_counted =
+  sample.num_targets =
       std::count_if(sample.targets.begin(), sample.targets.end(), [](TokenId t) { return t != kNoTarget; });
   return sample;
 }

@@ -236,7 +236,7 @@ MembershipChange parse_membership_change(const std::string& text) {
   bool is_known = false;
   for (const auto& [value, word] : kSources)
     if (view.at("source").text() == word) order.source = value, is_known = true;
-  if (!is_known) view.at("source").refuse("one of live, checkpoint, begin");
+  if (!is_known) view.at("source").refuse("\"live\", \"checkpoint\" or \"begin\"");
   order.checkpoint = view.at("checkpoint").text();
   order.state = parse_training_state(view.at("state").text(), location);
   order.epoch = view.at("epoch").integer(0), order.gate = parse_exact_numbers(view.at("gate"));

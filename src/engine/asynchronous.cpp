@@ -173,7 +173,7 @@ void MicrobatchUpdates::begin(const std::vector<std::int64_t>& counted, const Up
     if (targets == 0) continue;
     const std::int64_t num_updates_before = num_updates + count_++;
     double rate = options.learning_rate;
-    if (const std::int64_t all = options.pipemare.num_rescheduled;
+    if (const std::int64_t all = options.pipemare.num_warmup_updates;
         is_rescheduled_ && num_updates_before < all)
       rate /= std::pow(delay_, 1 - static_cast<double>(num_updates_before) / static_cast<double>(all));
     numbers_[static_cast<std::size_t>(m)] =

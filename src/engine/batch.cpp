@@ -39,7 +39,7 @@ void count(const Microbatch& microbatch, const Sample& sample, Batch& batch) {
   for (const Span& span : microbatch.context.empty() ? all : microbatch.context)
     for (std::int64_t i = span.begin; i < std::min(span.end, used); ++i) {
       ++batch.num_tokens;
-      batch.num_counted += sample.targets[static_cast<std::size_t>(i)] != kNoTarget;
+      batch.num_targets += sample.targets[static_cast<std::size_t>(i)] != kNoTarget;
     }
 }
 
@@ -205,7 +205,7 @@ Sample truncate_sample(Sample sample, std::int64_t max_tokens) {
   const auto length = static_cast<std::size_t>(max_tokens);
   sample.inputs.resize(length), sample.targets.resize(length);
   sample.positions.resize(length), sample.documents.resize(length);
-  sample.num_counted = num_targets(sample);
+  sample.num_targets = num_targets(sample);
   return sample;
 }
 

@@ -35,8 +35,8 @@ struct Batch {
   std::int64_t sequence_length = 0;
   std::vector<Microbatch> microbatches;
   std::int64_t num_tokens = 0;   // without padding
-  std::int64_t num_counted = 0;  // targets with a loss
-  // Asynchronous schedules: num_counted of each micro-batch, over all devices. Each of these updates uses the
+  std::int64_t num_targets = 0;  // targets with a loss
+  // Asynchronous schedules: num_targets of each micro-batch, over all devices. Each of these updates uses the
   // mean loss of its micro-batch.
   std::vector<std::int64_t> counted;
   // squares: sum of the squared segment lengths that attention sees in the device's sequences (the device's

@@ -68,9 +68,9 @@ Span counted_rows(const Layout& layout, const LogicalTensor& tensor, int index, 
   const int part = static_cast<int>(at) % grid.num_parts;
   if (at >= grid.num_parts * grid.num_shards) return {};  // another group's, or a further copy
   const std::int64_t rows = tensor.shape[0];
-  if (placement.cut_dim < 0) return part == 0 ? Span{0, rows} : Span{};
+  if (placement.split_dim < 0) return part == 0 ? Span{0, rows} : Span{};
   const Span own_rows = placement.parts[static_cast<std::size_t>(part)];
-  if (placement.cut_dim > 0) return {0, rows};
+  if (placement.split_dim > 0) return {0, rows};
   std::int64_t begin = own_rows.begin;
   for (int lower = 0; lower < part; ++lower)
     begin = std::max(begin, placement.parts[static_cast<std::size_t>(lower)].end);
@@ -94,7 +94,7 @@ Layout with_own_copies(Layout layout, const std::vector<LogicalTensor>& tensors,
                        int head) {
   if (stage.chunks.front().first_block() == 0) return layout;
   for (std::size_t t = 0; t < tensors.size(); ++t)
-    if (tensors[t].is_also_head) layout.tensors[t].block = head;
+    if (tensors[t].is_tied_to_head) layout.tensors[t].block = head;
   return layout;
 }
 

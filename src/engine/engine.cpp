@@ -99,7 +99,7 @@ void Engine::begin_numbers(bool is_training) {
   number(numbers, StepScalar::learning_rate) = update_.learning_rate;
   number(numbers, StepScalar::loss_scale) = scale_;
   number(numbers, StepScalar::num_updates) = static_cast<double>(num_updates);
-  number(numbers, StepScalar::num_counted) = is_first ? static_cast<double>(num_counted_) : 0;
+  number(numbers, StepScalar::num_targets) = is_first ? static_cast<double>(num_counted_) : 0;
   number(numbers, StepScalar::num_tokens) = is_first ? static_cast<double>(num_tokens_) : 0;
   numbers_.copy_(host_numbers_, /*non_blocking=*/true);
 }
@@ -110,7 +110,7 @@ StepReport Engine::end_step() {
   auto* numbers = host_numbers_.data_ptr<double>();
   const bool is_finite = number(numbers, StepScalar::is_finite) != 0;
   num_updates = std::llround(number(numbers, StepScalar::num_updates));
-  const double counted = number(numbers, StepScalar::num_counted);
+  const double counted = number(numbers, StepScalar::num_targets);
   last_update_.options = update_;
   std::copy_n(numbers, kNumStepScalars, last_update_.numbers.begin());
   const double* const sums = &number(numbers, kFirstSum);
@@ -124,7 +124,7 @@ StepReport Engine::end_step() {
   StepReport report{.loss = number(numbers, StepScalar::loss_sum) / std::max(1.0, counted),
                     .grad_norm = number(numbers, StepScalar::grad_norm),
                     .num_tokens = std::llround(number(numbers, StepScalar::num_tokens)),
-                    .num_counted = std::llround(counted),
+                    .num_targets = std::llround(counted),
                     .is_skipped = !is_finite};
   if (update_.measures_gradient_noise && is_finite && !is_asynchronous(plan_.schedule)) update_noise(numbers);
   if (plan_.precision == Precision::fp16) {
@@ -138,7 +138,7 @@ void Engine::load(const Batch& batch) {
   ensure(batch.microbatches.size() == microbatches_.size() && batch.sequence_length == plan_.sequence_length,
          "a batch of {} micro-batches of length {} does not match the plan", batch.microbatches.size(),
          batch.sequence_length);
-  num_counted_ = batch.num_counted, num_tokens_ = batch.num_tokens;
+  num_counted_ = batch.num_targets, num_tokens_ = batch.num_tokens;
   // On the CPU the batch's own memory is used, on other devices a tensor at a fixed address.
   const auto copy_values = [&](const auto& values, at::ScalarType type, at::Tensor& to) {
     void* data = const_cast<void*>(static_cast<const void*>(values.data()));  // from_blob reads only
@@ -362,7 +362,7 @@ CommOutcome<Evaluation> Engine::evaluate(const Batch& batch) {
   host_numbers_.copy_(numbers_);
   auto* numbers = host_numbers_.data_ptr<double>();
   return Evaluation{number(numbers, StepScalar::loss_sum),
-                    std::llround(number(numbers, StepScalar::num_counted))};
+                    std::llround(number(numbers, StepScalar::num_targets))};
 }
 
 at::Tensor Engine::logits(const Batch& batch, KeyValueCache* cache) {

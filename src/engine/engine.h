@@ -54,14 +54,14 @@ struct StepReport {
   // Norm of the gradient of the mean loss, before clipping; asynchronous: root mean square over the updates
   // of the step.
   double grad_norm = 0;
-  std::int64_t num_tokens = 0, num_counted = 0;  // of all devices
+  std::int64_t num_tokens = 0, num_targets = 0;  // of all devices
   bool is_skipped = false;                       // the gradient was not finite; nothing was updated
   double loss_scale = 0;                         // fp16 only
 };
 
 struct Evaluation {
   double loss_sum = 0;           // sum over counted targets of all devices
-  std::int64_t num_counted = 0;  // number of counted targets of all devices
+  std::int64_t num_targets = 0;  // number of counted targets of all devices
 };
 
 // fp16: the factor of the loss that keeps small gradients from underflowing. It is halved when gradients

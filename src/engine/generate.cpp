@@ -22,7 +22,7 @@ Plan plan_for(const ModelSpec& model, Precision precision, std::int64_t length) 
 
 Batch batch_of(const std::vector<std::int64_t>& ids, std::int64_t first_position) {
   Batch batch;
-  batch.sequence_length = std::ssize(ids), batch.num_tokens = batch.num_counted = std::ssize(ids);
+  batch.sequence_length = std::ssize(ids), batch.num_tokens = batch.num_targets = std::ssize(ids);
   Microbatch& microbatch = batch.microbatches.emplace_back();
   microbatch.ids = ids, microbatch.targets.assign(ids.size(), -1), microbatch.samples = {0};
   for (std::int64_t i = 0; i < std::ssize(ids); ++i)
@@ -87,7 +87,7 @@ std::vector<std::int64_t> generate(const ModelSpec& model, Precision precision, 
   at::Tensor logits = Engine(plan_for(extended_model, precision, std::ssize(prompt)), extended_model,
                              parameters, engine_options)
                           .logits(batch_of(prompt, 0), &cache);
-  Engine reference_engine(plan_for(extended_model, precision, 1), extended_model, parameters, engine_options);
+  Engine decode_engine(plan_for(extended_model, precision, 1), extended_model, parameters, engine_options);
   const std::vector<std::int64_t>& ends = options.end_tokens;
   const RandomKey key = RandomKey(static_cast<std::uint64_t>(options.seed)).derive("generate");
   while (std::ssize(result) < options.num_tokens) {
@@ -96,7 +96,7 @@ std::vector<std::int64_t> generate(const ModelSpec& model, Precision precision, 
     if (options.on_token) options.on_token(result.back());
     if (std::count(ends.begin(), ends.end(), result.back()) > 0) break;
     if (std::ssize(result) < options.num_tokens)
-      logits = reference_engine.logits(batch_of({result.back()}, cache.length()), &cache);
+      logits = decode_engine.logits(batch_of({result.back()}, cache.length()), &cache);
   }
   return result;
 }

@@ -60,18 +60,18 @@ class HeadBlock final : public Block {
   }
 
   Exchange begin_exchange(const Instruction& collective, const Pass& pass) override {
-    const at::Tensor own_input = pass["head.output.input"];
+    const at::Tensor local_targets = pass["head.output.input"];
     const std::int64_t rows = part_.padded_slice(pass.microbatch->num_rows());
     if (collective.op == Op::all_gather) {
       if (collective.serves == Op::forward) prepare(pass);
-      return {Exchange::Kind::gather, padded_to(own_input, rows),
+      return {Exchange::Kind::gather, padded_to(local_targets, rows),
               padded_to(pass["head.whole"], rows * part_.tp)};
     }
     if (collective.serves == Op::forward)
       return {Exchange::Kind::gather, pass["head.statistics"], pass["head.statistics.all"]};
-    if (!part_.is_sequence_parallel) return {Exchange::Kind::sum, own_input, own_input};
+    if (!part_.is_sequence_parallel) return {Exchange::Kind::sum, local_targets, local_targets};
     return {Exchange::Kind::scatter, padded_to(pass["head.whole"], rows * part_.tp),
-            padded_to(own_input, rows)};
+            padded_to(local_targets, rows)};
   }
 
   std::vector<std::string> overwritten_gradients() const override { return {output_name()}; }
@@ -120,8 +120,8 @@ class HeadBlock final : public Block {
   // Column indices among the own logits; -2 if another part has the target.
   at::Tensor own_targets(const at::Tensor& targets) const {
     const at::Tensor is_elsewhere = targets.lt(part_.vocab.begin).logical_or(targets.ge(part_.vocab.end));
-    const at::Tensor own_input = (targets - part_.vocab.begin).masked_fill_(is_elsewhere, -2);
-    return own_input.masked_fill_(targets.lt(0), -1);
+    const at::Tensor local_targets = (targets - part_.vocab.begin).masked_fill_(is_elsewhere, -2);
+    return local_targets.masked_fill_(targets.lt(0), -1);
   }
 
   // Uses the gradient of the logits, which has overwritten them: adds it to the weight gradients, and

@@ -228,7 +228,7 @@ Batch read_batch(const ModuleData& data, const ModuleDescription& description, c
         throw UserError("expected samples of one shape, but sample {} differs from sample 0", number);
       inputs.push_back(sample.input), labels.push_back(sample.target);
     }
-    batch.num_tokens += own_samples.size(), batch.num_counted += own_samples.size();
+    batch.num_tokens += own_samples.size(), batch.num_targets += own_samples.size();
     if (!inputs.empty()) microbatch.inputs = at::stack(inputs), microbatch.labels = at::stack(labels);
   }
   return batch;

@@ -327,7 +327,7 @@ class KernelProbe {
     Sample sample;
     for (std::int32_t i = 0; i < 8; ++i)
       sample.inputs.push_back(i), sample.targets.push_back(i), sample.positions.push_back(i);
-    sample.num_counted = 8;
+    sample.num_targets = 8;
     const Batch batch = make_batch({sample}, plan, 0, 0);
     return seconds_of(device_, [&] {
       ensure(engine.train_step(batch, {.learning_rate = 0}).has_value(), "a step of the probe failed");

@@ -105,12 +105,12 @@ LinkSpec link_of(const std::vector<std::pair<double, double>>& seconds) {
   for (const auto& [bytes, time] : seconds)
     link.bytes_per_second =
         std::max(link.bytes_per_second, bytes / std::max(time - link.latency.value, 1e-9));
-  double previous_seconds = 0;
+  double previous_efficiency = 0;
   for (const auto& [bytes, time] : seconds) {
     if (bytes < 1024) continue;
     const double reached = bytes / std::max(time - link.latency.value, 1e-9) / link.bytes_per_second;
-    previous_seconds = std::clamp(reached, std::max(previous_seconds, 1e-6), 1.0);
-    link.efficiency.points.push_back({bytes, previous_seconds});
+    previous_efficiency = std::clamp(reached, std::max(previous_efficiency, 1e-6), 1.0);
+    link.efficiency.points.push_back({bytes, previous_efficiency});
   }
   return link;
 }

@@ -97,7 +97,7 @@ std::int64_t StateExchange::end_of_shared(int block) const {
       stage_.chunks.front().first_block() == 0 && stage_.chunks.back().end_block() == plan_.num_blocks;
   const BlockShape& shape = parameters_.shape(block);
   const LogicalTensor& first = parameters_.tensors()[static_cast<std::size_t>(shape.tensors.front().tensor)];
-  if (has_both_ends || !first.is_also_head) return 0;
+  if (has_both_ends || !first.is_tied_to_head) return 0;
   const bool is_whole = shape.num_shards == 1;
   if (shape.tensors.size() == 1) return is_whole ? shape.whole_elements : shape.shard_elements;
   return is_whole ? shape.tensors[1].offset : shape.tensors[1].shard_offset;
@@ -143,7 +143,7 @@ BlockShape StateExchange::gathered_shape(int block) const {
   const bool is_elsewhere = stage_.chunks.front().first_block() > 0;  // then the head has its own copy
   if (block != head_ || !model_.is_tied || shape.zero < 3 || is_elsewhere) return shape;
   for (const LocalTensor& local_tensor : parameters_.shape(0).tensors) {
-    if (!parameters_.tensors()[static_cast<std::size_t>(local_tensor.tensor)].is_also_head) continue;
+    if (!parameters_.tensors()[static_cast<std::size_t>(local_tensor.tensor)].is_tied_to_head) continue;
     LocalTensor word_embedding = local_tensor;
     word_embedding.offset = shape.whole_elements, word_embedding.shard_offset = shape.shard_elements;
     shape.tensors.push_back(word_embedding);

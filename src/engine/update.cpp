@@ -188,7 +188,7 @@ void Engine::add_moment_sum() {
 // Gradients are sums over targets, multiplied by the loss scale; moments refer to the mean loss.
 void Engine::update_noise(const double* numbers) {
   const auto at = [&](StepScalar which) { return numbers[static_cast<int>(which)]; };
-  const double to_mean = at(StepScalar::loss_scale) * at(StepScalar::num_counted);
+  const double to_mean = at(StepScalar::loss_scale) * at(StepScalar::num_targets);
   noise.add_measurement({.squared = at(StepScalar::grad_norm) * at(StepScalar::grad_norm),
                          .product = at(StepScalar::moment_sum) / to_mean,
                          .samples = static_cast<double>(plan_.batch),

@@ -8,7 +8,7 @@ namespace optimus {
 // D and K of Yang et al., "PipeMare". With both set to 0 the delay is not corrected.
 struct PipeMareOptions {
   double decay = 0.135;  // D: fraction of the old velocity that remains after one delay; 0: no correction
-  std::int64_t num_rescheduled =
+  std::int64_t num_warmup_updates =
       0;  // K: number of updates over which step sizes grow to their full value; 0: no warm-up
 };
 

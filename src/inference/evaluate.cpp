@@ -30,14 +30,14 @@ Sample read_window(const StreamRange& range, std::int64_t window, std::int64_t l
   sample.inputs.assign(tokens.begin(), tokens.end() - 1);
   sample.targets.assign(tokens.begin() + 1, tokens.end());
   for (std::int64_t i = 0; i < length; ++i) sample.positions.push_back(static_cast<std::int32_t>(i));
-  sample.num_counted = length;
+  sample.num_targets = length;
   return sample;
 }
 
 // Pads a batch with a sample that does not count.
 Sample without_targets(Sample sample) {
   std::fill(sample.targets.begin(), sample.targets.end(), kNoTarget);
-  sample.num_counted = 0;
+  sample.num_targets = 0;
   return sample;
 }
 
@@ -79,7 +79,7 @@ LossSum sum_losses(Engine& engine, const Plan& plan, const ModelSpec& model, con
       samples.push_back(w < windows ? read_window(range, w, length, model)
                                     : without_targets(samples.front()));
     const Evaluation evaluation = value_or_throw(engine.evaluate(make_batch(samples, plan, 0, 0, rank)));
-    total.sum += evaluation.loss_sum, total.count += evaluation.num_counted;
+    total.sum += evaluation.loss_sum, total.count += evaluation.num_targets;
   }
   return total;
 }

@@ -47,9 +47,8 @@ class PlainSegment {
   // 0 or 1 / (1 - rate) for each score; undefined without dropout.
   at::Tensor factors(const at::Tensor& like) const {
     if (task_.dropout.rate == 0) return {};
-    const Span plain_segment{segment_.begin, segment_.end};
-    return dropout_factors(task_.dropout, segment_.sequence, task_.shape.heads, plain_segment, plain_segment,
-                           like);
+    const Span positions{segment_.begin, segment_.end};
+    return dropout_factors(task_.dropout, segment_.sequence, task_.shape.heads, positions, positions, like);
   }
 
  private:
@@ -102,8 +101,8 @@ class PlainAttention final : public Attention {
       const at::Tensor value_gradient = at::matmul(dropped.transpose(1, 2), upstream);
       rows_of(task.shape, segment, dq)
           .copy_(query_gradient.transpose(0, 1));  // everything was read before, so dq may alias q
-      plain_segment.put_key_heads(key_gradient, dk);
-      plain_segment.put_key_heads(value_gradient, dv);
+      positions.put_key_heads(key_gradient, dk);
+      positions.put_key_heads(value_gradient, dv);
     }
   }
 };

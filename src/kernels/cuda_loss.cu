@@ -33,10 +33,10 @@ __device__ __forceinline__ W lowest() {
 
 // A row with any alignment: elements before the first whole pack, packs, and the rest.
 template <typename T>
-struct Pieces {
+struct AlignedRow {
   std::int64_t head, num_packs, tail;  // tail: index of the first element after the packs
 
-  __device__ Pieces(const T* row, std::int64_t width) {
+  __device__ AlignedRow(const T* row, std::int64_t width) {
     constexpr std::int64_t kBytes = kWidth<T> * sizeof(T);
     const std::int64_t over = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(row) % kBytes);
     head = min(width, over == 0 ? std::int64_t{0} : (kBytes - over) / static_cast<std::int64_t>(sizeof(T)));
@@ -56,11 +56,12 @@ struct Pieces {
 
 // The result for a whole row, returned in all threads.
 template <typename T>
-__device__ ExponentialSum<T> sum_exponentials(const T* row, std::int64_t width, const Pieces<T>& pieces) {
+__device__ ExponentialSum<T> sum_exponentials(const T* row, std::int64_t width,
+                                              const AlignedRow<T>& aligned) {
   using W = Wide<T>;
   __shared__ W maxima[kThreads / 32], sums[kThreads / 32];
   ExponentialSum<T> own{lowest<W>(), 0};
-  pieces.for_each(width, [&](std::int64_t at, auto count) {
+  aligned.for_each(width, [&](std::int64_t at, auto count) {
     Values<T, decltype(count)::value> values;
     values.load(row + at);
     W largest = values.at[0];
@@ -88,24 +89,24 @@ __global__ void __launch_bounds__(kThreads)
   using W = Wide<T>;
   T* row = logits.row(blockIdx.x);
   const std::int64_t target = targets[blockIdx.x];
-  const Pieces<T> pieces(row, width);
+  const AlignedRow<T> aligned(row, width);
   if (target >= width) __trap();  // an internal error; it would access arbitrary memory
   if (target < 0) {
     if (threadIdx.x == 0) losses[blockIdx.x] = 0;
     if (scale == 0) return;
-    pieces.for_each(width, [&](std::int64_t at, auto count) {
+    aligned.for_each(width, [&](std::int64_t at, auto count) {
       const Values<T, decltype(count)::value> zeros{};
       zeros.store(row + at);
     });
     return;
   }
-  const ExponentialSum<T> total = sum_exponentials(row, width, pieces);
+  const ExponentialSum<T> total = sum_exponentials(row, width, aligned);
   const double of_target = static_cast<double>(widen(row[target])) - static_cast<double>(total.max);
   if (threadIdx.x == 0) losses[blockIdx.x] = static_cast<W>(log(static_cast<double>(total.sum)) - of_target);
   if (scale == 0) return;
   __syncthreads();  // all threads have read the target's logit
   const W factor = static_cast<W>(scale / static_cast<double>(total.sum));
-  pieces.for_each(width, [&](std::int64_t at, auto count) {
+  aligned.for_each(width, [&](std::int64_t at, auto count) {
     Values<T, decltype(count)::value> values;
     values.load(row + at);
 #pragma unroll

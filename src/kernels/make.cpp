@@ -35,7 +35,7 @@ at::Tensor step_scalars_after_gate(at::Device device, double learning_rate, std:
   at::Tensor numbers = at::zeros({kNumStepScalars}, at::kDouble);
   auto* values = numbers.data_ptr<double>();
   number(values, StepScalar::learning_rate) = learning_rate;
-  number(values, StepScalar::num_counted) = 1 / factor;
+  number(values, StepScalar::num_targets) = 1 / factor;
   number(values, StepScalar::loss_scale) = 1;
   number(values, StepScalar::num_updates) = static_cast<double>(step - 1);
   compute_gate(options, values);

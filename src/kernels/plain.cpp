@@ -190,7 +190,7 @@ class PlainKernels final : public Kernels {
 
   void pass_gate(const GateOptions& options, at::Tensor& numbers) const override {
     const auto at = [&](StepScalar which) { return numbers.select(0, static_cast<int>(which)); };
-    const at::Tensor to_mean = at(StepScalar::loss_scale) * at(StepScalar::num_counted);
+    const at::Tensor to_mean = at(StepScalar::loss_scale) * at(StepScalar::num_targets);
     const at::Tensor norm = at(StepScalar::square_sum).sqrt() / to_mean;
     const at::Tensor is_finite = norm.isfinite().logical_and(at(StepScalar::loss_sum).isfinite());
     at(StepScalar::grad_norm).copy_(norm);

@@ -18,7 +18,7 @@ enum class StepScalar {
   learning_rate,
   loss_scale,   // factor of the loss; 1 except in fp16
   num_updates,  // number of updates before this step; the gate increments it
-  num_counted,  // targets of the whole step
+  num_targets,  // targets of the whole step
   num_tokens,
   loss_sum,     // over counted targets
   square_sum,   // of all gradients, each logical element counted once
@@ -31,7 +31,7 @@ enum class StepScalar {
 };
 constexpr int kNumStepScalars = 13;
 // These are adjacent: one collective sums them over devices.
-constexpr StepScalar kFirstSum = StepScalar::num_counted;
+constexpr StepScalar kFirstSum = StepScalar::num_targets;
 constexpr int kNumSums = 5;
 static_assert(static_cast<int>(StepScalar::moment_sum) == static_cast<int>(kFirstSum) + kNumSums - 1);
 
@@ -46,7 +46,7 @@ OPTIMUS_HOST_DEVICE inline double& number(double* numbers, StepScalar which) {
 
 // The computation of the gate.
 OPTIMUS_HOST_DEVICE inline void compute_gate(const GateOptions& options, double* numbers) {
-  const double to_mean = number(numbers, StepScalar::loss_scale) * number(numbers, StepScalar::num_counted);
+  const double to_mean = number(numbers, StepScalar::loss_scale) * number(numbers, StepScalar::num_targets);
   const double norm = std::sqrt(number(numbers, StepScalar::square_sum)) / to_mean;
   // x - x is 0 only for finite x.
   const double loss = number(numbers, StepScalar::loss_sum);

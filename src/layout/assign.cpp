@@ -24,7 +24,7 @@ std::vector<int> equal_grids(const Layout& layout) {
   for (std::size_t t = 0; t < layout.placements.size(); ++t)
     for (const Placement& placement : layout.placements[t]) {
       Content& content = contents[static_cast<std::size_t>(placement.grid)];
-      content.push_back(static_cast<std::int64_t>(t)), content.push_back(placement.cut_dim);
+      content.push_back(static_cast<std::int64_t>(t)), content.push_back(placement.split_dim);
       for (const Span& part : placement.parts) content.push_back(part.begin), content.push_back(part.end);
     }
   std::map<Content, int> numbers;

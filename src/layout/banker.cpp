@@ -12,7 +12,8 @@ namespace {
 // bytes.
 class Headroom {
  public:
-  explicit Headroom(const BankerProblem& problem) : headroom_(static_cast<std::size_t>(problem.num_classes)) {
+  explicit Headroom(const MoveOrderProblem& problem)
+      : headroom_(static_cast<std::size_t>(problem.num_classes)) {
     for (const MemoryDemandKind& kind : problem.kinds)
       for (const MemoryDemand& demand : kind.demands)
         at(demand) += (demand.allocated - demand.freed) * static_cast<std::int64_t>(kind.items.size());
@@ -48,7 +49,7 @@ class Headroom {
   std::vector<std::int64_t> headroom_;
 };
 
-const std::vector<MemoryDemand>& demands_of(const BankerProblem& problem, const std::vector<int>& kind_of,
+const std::vector<MemoryDemand>& demands_of(const MoveOrderProblem& problem, const std::vector<int>& kind_of,
                                             int item) {
   return problem.kinds[static_cast<std::size_t>(kind_of[static_cast<std::size_t>(item)])].demands;
 }
@@ -65,7 +66,7 @@ struct Queue {
   int item() const { return kind->items[next]; }
 };
 
-std::optional<std::vector<int>> find_forwards(const BankerProblem& problem, std::int64_t reserve) {
+std::optional<std::vector<int>> find_forwards(const MoveOrderProblem& problem, std::int64_t reserve) {
   std::vector<Queue> queues;
   for (const MemoryDemandKind& kind : problem.kinds)
     if (!kind.items.empty()) queues.push_back({&kind, 0, only_frees(kind.demands)});
@@ -92,7 +93,7 @@ std::optional<std::vector<int>> find_forwards(const BankerProblem& problem, std:
 }
 
 // The same problem with reversed time. The numbers are negated, so that lower ones still come first.
-BankerProblem reversed(BankerProblem problem) {
+MoveOrderProblem reversed(MoveOrderProblem problem) {
   for (MemoryDemandKind& kind : problem.kinds) {
     for (MemoryDemand& demand : kind.demands) std::swap(demand.allocated, demand.freed);
     std::reverse(kind.items.begin(), kind.items.end());
@@ -103,7 +104,7 @@ BankerProblem reversed(BankerProblem problem) {
 
 }  // namespace
 
-std::int64_t excess_of(const BankerProblem& problem, const std::vector<int>& kind_of,
+std::int64_t excess_of(const MoveOrderProblem& problem, const std::vector<int>& kind_of,
                        const std::vector<int>& order) {
   Headroom headroom(problem);
   std::int64_t maximum = 0;
@@ -115,7 +116,7 @@ std::int64_t excess_of(const BankerProblem& problem, const std::vector<int>& kin
   return maximum;
 }
 
-std::optional<std::vector<int>> find_order(const BankerProblem& problem, std::int64_t reserve) {
+std::optional<std::vector<int>> find_order(const MoveOrderProblem& problem, std::int64_t reserve) {
   if (auto order = find_forwards(problem, reserve)) return order;
   auto order = find_forwards(reversed(problem), reserve);
   if (!order) return std::nullopt;
@@ -124,7 +125,7 @@ std::optional<std::vector<int>> find_order(const BankerProblem& problem, std::in
   return order;
 }
 
-MergedOrder merge_adjacent(const BankerProblem& problem, const std::vector<int>& kind_of,
+MergedOrder merge_adjacent(const MoveOrderProblem& problem, const std::vector<int>& kind_of,
                            const std::vector<int>& order, std::int64_t reserve,
                            const std::function<bool(int before, int item)>& may_join) {
   MergedOrder merged;

@@ -25,14 +25,14 @@ struct MemoryDemandKind {
   std::vector<int> items;  // in ascending order
 };
 
-struct BankerProblem {
+struct MoveOrderProblem {
   int num_classes = 0;
   std::vector<MemoryDemandKind> kinds;
 };
 
 // The maximum over all classes of the bytes above max(bytes at the start, bytes at the end) that a rank
 // needs if the items move one after the other in this order. `kind_of` is indexed by item.
-std::int64_t excess_of(const BankerProblem& problem, const std::vector<int>& kind_of,
+std::int64_t excess_of(const MoveOrderProblem& problem, const std::vector<int>& kind_of,
                        const std::vector<int>& order);
 
 // An order whose excess (see excess_of) is at most `reserve`, or nullopt if none was found. Such an order
@@ -43,7 +43,7 @@ std::int64_t excess_of(const BankerProblem& problem, const std::vector<int>& kin
 // If the search in the order of time fails, it searches backwards from the end, where allocations become
 // releases. For one class of ranks whose items all grow or all shrink, one of the two directions finds the
 // best order.
-std::optional<std::vector<int>> find_order(const BankerProblem& problem, std::int64_t reserve);
+std::optional<std::vector<int>> find_order(const MoveOrderProblem& problem, std::int64_t reserve);
 
 // Groups adjacent items that may move together, as far as the reserve allows. `order` itself must stay
 // within the reserve.
@@ -51,7 +51,7 @@ struct MergedOrder {
   std::vector<std::vector<int>> groups;
   std::int64_t excess = 0;
 };
-MergedOrder merge_adjacent(const BankerProblem& problem, const std::vector<int>& kind_of,
+MergedOrder merge_adjacent(const MoveOrderProblem& problem, const std::vector<int>& kind_of,
                            const std::vector<int>& order, std::int64_t reserve,
                            const std::function<bool(int before, int item)>& may_join);
 

@@ -38,7 +38,7 @@ class HoldingCollector {
     return std::equal(a.partitions.begin(), a.partitions.end(), b.partitions.begin(), b.partitions.end(),
                       [](const Partition& p, const Partition& q) {
                         return p.num_shards == q.num_shards && p.num_parts == q.num_parts &&
-                               (p.cut_dim < 0) == (q.cut_dim < 0) && p.grids == q.grids;
+                               (p.split_dim < 0) == (q.split_dim < 0) && p.grids == q.grids;
                       });
   }
 
@@ -48,7 +48,7 @@ class HoldingCollector {
         const DeviceGrid& grid = layout.grids[static_cast<std::size_t>(g)];
         for (int part = 0; part < grid.num_parts; ++part)  // slot by slot, for cache efficiency
           for (int shard = 0; shard < grid.num_shards; ++shard) {
-            const int part_slot = partition.cut_dim < 0 ? 0 : part * partition.num_shards;
+            const int part_slot = partition.split_dim < 0 ? 0 : part * partition.num_shards;
             const int held = partition.first_slot + part_slot + shard;
             for (int replica = 0; replica < grid.num_replicas; ++replica) {
               int& slot = holding(grid.at(replica, shard, part).value).*side;
@@ -72,7 +72,7 @@ class HoldingCollector {
 };
 
 // In elements.
-struct Cost {
+struct ElementCounts {
   std::int64_t allocated = 0, freed = 0, missing = 0, needed = 0;
 };
 
@@ -92,9 +92,9 @@ SlotBoxes boxes_of_kind(const LayoutChange::Kind& kind) {
   return boxes;
 }
 
-Cost simple_cost(const Holding& holding, const SlotBoxes& boxes) {
+ElementCounts counts_of_one_box(const Holding& holding, const SlotBoxes& boxes) {
   const auto from = static_cast<std::size_t>(holding.from), to = static_cast<std::size_t>(holding.to);
-  Cost cost;
+  ElementCounts cost;
   if (holding.from != kNone) cost.freed = boxes.from_sizes[from];
   if (holding.to == kNone) return cost;
   cost.allocated = cost.missing = cost.needed = boxes.to_sizes[to];
@@ -125,8 +125,8 @@ std::int64_t count_elements(const std::vector<Box>& boxes, const std::vector<Box
 }
 
 // For a rank that holds several boxes of one tensor, which is rare.
-Cost general_cost(const LayoutChange& change, const LayoutChange::Kind& kind, int rank,
-                  const SlotBoxes& boxes) {
+ElementCounts counts_of_boxes(const LayoutChange& change, const LayoutChange::Kind& kind, int rank,
+                              const SlotBoxes& boxes) {
   std::vector<Box> from, to;
   for (const int slot : slots_of_rank(kind.from, change.from_index, Rank{rank}))
     from.push_back(boxes.from[static_cast<std::size_t>(slot)]);
@@ -136,7 +136,7 @@ Cost general_cost(const LayoutChange& change, const LayoutChange::Kind& kind, in
     std::sort(list->begin(), list->end());
     list->erase(std::unique(list->begin(), list->end()), list->end());
   }
-  Cost cost;
+  ElementCounts cost;
   for (const Box& box : from)
     if (std::find(to.begin(), to.end(), box) == to.end()) cost.freed += box.num_elements();
   for (const Box& box : to)
@@ -211,7 +211,7 @@ MemoryDemands demands_of(const LayoutChange& change) {
   for (int k = 0; k < static_cast<int>(change.kinds.size()); ++k) {
     const LayoutChange::Kind& kind = change.kinds[static_cast<std::size_t>(k)];
     auto boxes = std::find_if(known_boxes.begin(), known_boxes.end(), [&](const SlotBoxes& known) {
-      return known.kind->from.has_same_cuts(kind.from) && known.kind->to.has_same_cuts(kind.to);
+      return known.kind->from.has_same_splits(kind.from) && known.kind->to.has_same_splits(kind.to);
     });
     if (boxes == known_boxes.end()) boxes = known_boxes.insert(boxes, boxes_of_kind(kind));
     const std::int64_t bytes = kind.bytes_per_element;
@@ -219,8 +219,8 @@ MemoryDemands demands_of(const LayoutChange& change) {
     for (const Holding& holding : collector.collect(change, kind)) {
       if (change.is_dead[static_cast<std::size_t>(holding.rank)]) continue;
       const bool is_simple = holding.from != kSeveral && holding.to != kSeveral;
-      const Cost cost =
-          is_simple ? simple_cost(holding, *boxes) : general_cost(change, kind, holding.rank, *boxes);
+      const ElementCounts cost = is_simple ? counts_of_one_box(holding, *boxes)
+                                           : counts_of_boxes(change, kind, holding.rank, *boxes);
       missing += cost.missing, needed += cost.needed;
       if (cost.allocated != 0 || cost.freed != 0)
         refiner.refine(holding.rank, k, cost.allocated * bytes, cost.freed * bytes);

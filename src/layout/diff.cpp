@@ -51,7 +51,7 @@ class GeometryTable {
  private:
   static bool is_same(const LayoutChange::Kind& a, const LayoutChange::Kind& b) {
     return a.bytes_per_element == b.bytes_per_element && a.has_shared_ranks == b.has_shared_ranks &&
-           a.from.has_same_cuts(b.from) && a.to.has_same_cuts(b.to);
+           a.from.has_same_splits(b.from) && a.to.has_same_splits(b.to);
   }
   const LayoutChange& change_;
   std::vector<Box>& boxes_;

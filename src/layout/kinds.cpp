@@ -25,7 +25,7 @@ std::uint64_t hash_of(std::span<const Layout* const> layouts, std::size_t tensor
   hash.add(info.bytes_per_element);
   for (const Layout* layout : layouts)
     for (const Placement& placement : layout->placements[tensor]) {
-      hash.add(placement.grid), hash.add(placement.cut_dim);
+      hash.add(placement.grid), hash.add(placement.split_dim);
       for (const Span& part : placement.parts) hash.add(part.begin), hash.add(part.end);
     }
   return hash.value();

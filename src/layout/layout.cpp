@@ -65,7 +65,7 @@ Span shard_span(std::int64_t n, int shards, int index) {
 Box box_of_shard(const TensorInfo& tensor, const Placement& placement, const DeviceGrid& grid, int shard,
                  int part) {
   Box box(tensor.shape);
-  if (placement.cut_dim >= 0) box[placement.cut_dim] = placement.parts[static_cast<std::size_t>(part)];
+  if (placement.split_dim >= 0) box[placement.split_dim] = placement.parts[static_cast<std::size_t>(part)];
   const Span rows = box[0];
   const Span own_span = shard_span(rows.size(), grid.num_shards, shard);
   box[0] = {rows.begin + own_span.begin, rows.begin + own_span.end};

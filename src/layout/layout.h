@@ -9,7 +9,7 @@
 // layout is stored in this structured form, never as one box per rank, so that it has the same cost for 8
 // and for 100,000 devices. Boxes are computed on demand.
 //
-// Example: a 4 x 6 matrix, one group of 2 replicas x 2 shards x 2 parts, cut_dim 1, parts 0:3 and 3:6:
+// Example: a 4 x 6 matrix, one group of 2 replicas x 2 shards x 2 parts, split_dim 1, parts 0:3 and 3:6:
 //
 //             columns 0:3        3:6
 //   rows 0:2  ranks 0 and 4   1 and 5       shard 0
@@ -42,9 +42,9 @@ struct DeviceGrid {
 
 // The placement of one tensor on one group.
 struct Placement {
-  int grid = 0;      // index into Layout::grids
-  int cut_dim = -1;  // the dimension that the parts split; -1 if every part holds the whole tensor
-  // The range of `cut_dim` that each part holds: num_parts entries, or none if `cut_dim` is -1. Together
+  int grid = 0;        // index into Layout::grids
+  int split_dim = -1;  // the dimension that the parts split; -1 if every part holds the whole tensor
+  // The range of `split_dim` that each part holds: num_parts entries, or none if `split_dim` is -1. Together
   // they cover the dimension. They may overlap or be equal (key/value heads if tp exceeds their number),
   // and they may be empty.
   std::vector<Span> parts;

@@ -75,22 +75,22 @@ void validate_placement(const TensorInfo& tensor, const Placement& placement, co
     throw UserError("tensor {} is placed on grid {}, but the number of grids is {}", in_quotes(tensor.name),
                     placement.grid, layout.grids.size());
   const DeviceGrid& grid = layout.grids[static_cast<std::size_t>(placement.grid)];
-  if (placement.cut_dim < -1 || placement.cut_dim >= tensor.shape.num_dims)
+  if (placement.split_dim < -1 || placement.split_dim >= tensor.shape.num_dims)
     throw UserError("tensor {} of shape {} is split along dimension {}, which does not exist",
-                    in_quotes(tensor.name), text(tensor.shape), placement.cut_dim);
-  const std::size_t num_parts = placement.cut_dim < 0 ? 0 : static_cast<std::size_t>(grid.num_parts);
+                    in_quotes(tensor.name), text(tensor.shape), placement.split_dim);
+  const std::size_t num_parts = placement.split_dim < 0 ? 0 : static_cast<std::size_t>(grid.num_parts);
   if (placement.parts.size() != num_parts)
     throw UserError("tensor {} is split into {} parts, but grid {} requires {}", in_quotes(tensor.name),
                     placement.parts.size(), placement.grid, num_parts);
   if (num_parts == 0) return;
-  const std::int64_t size = tensor.shape[placement.cut_dim];
+  const std::int64_t size = tensor.shape[placement.split_dim];
   for (const Span& part : placement.parts)
     if (part.begin < 0 || part.begin > part.end || part.end > size)
       throw UserError("tensor {}: part {}:{} is not inside dimension {} of shape {}", in_quotes(tensor.name),
-                      part.begin, part.end, placement.cut_dim, text(tensor.shape));
+                      part.begin, part.end, placement.split_dim, text(tensor.shape));
   if (!covers(placement.parts, size))
     throw UserError("tensor {}: the parts on grid {} do not cover dimension {} of shape {}",
-                    in_quotes(tensor.name), placement.grid, placement.cut_dim, text(tensor.shape));
+                    in_quotes(tensor.name), placement.grid, placement.split_dim, text(tensor.shape));
 }
 
 }  // namespace

@@ -9,7 +9,7 @@ namespace optimus {
 namespace {
 
 Span rows_of_part(const Shape& shape, const Partition& partition, int part) {
-  return partition.cut_dim == 0 ? partition.parts[static_cast<std::size_t>(part)] : Span{0, shape[0]};
+  return partition.split_dim == 0 ? partition.parts[static_cast<std::size_t>(part)] : Span{0, shape[0]};
 }
 
 // The shards of a part that intersect `rows`, as a range [begin, end) of shard numbers.
@@ -25,9 +25,9 @@ Span intersecting_shards(const Span& part_rows, int num_shards, const Span& rows
 template <typename Use>
 void for_each_part(const Shape& shape, const Partition& partition, const Box& region, const Use& use) {
   for (int part = 0; part < partition.num_parts; ++part) {
-    if (partition.cut_dim > 0) {
+    if (partition.split_dim > 0) {
       const Span& columns = partition.parts[static_cast<std::size_t>(part)];
-      const Span& wanted = region[partition.cut_dim];
+      const Span& wanted = region[partition.split_dim];
       if (columns.begin >= wanted.end || columns.end <= wanted.begin || columns.size() == 0) continue;
     }
     const Span shards =
@@ -55,26 +55,26 @@ Box Slots::box(int slot) const {
   const int part = (slot - partition.first_slot) / partition.num_shards;
   const int shard = (slot - partition.first_slot) % partition.num_shards;
   Box box(shape);
-  if (partition.cut_dim >= 0) box[partition.cut_dim] = partition.parts[static_cast<std::size_t>(part)];
+  if (partition.split_dim >= 0) box[partition.split_dim] = partition.parts[static_cast<std::size_t>(part)];
   const Span own_span = shard_span(box[0].size(), partition.num_shards, shard);
   box[0] = {box[0].begin + own_span.begin, box[0].begin + own_span.end};
   return box;
 }
 
-bool Slots::has_same_cuts(const Slots& other) const {
+bool Slots::has_same_splits(const Slots& other) const {
   return shape == other.shape &&
          std::equal(partitions.begin(), partitions.end(), other.partitions.begin(), other.partitions.end(),
-                    [](const Partition& a, const Partition& b) { return a.has_same_cuts(b); });
+                    [](const Partition& a, const Partition& b) { return a.has_same_splits(b); });
 }
 
 Slots slots_of(const Layout& layout, int tensor) {
   Slots slots{layout.tensors[static_cast<std::size_t>(tensor)].shape, {}};
   for (const Placement& placement : layout.placements[static_cast<std::size_t>(tensor)]) {
     const DeviceGrid& grid = layout.grids[static_cast<std::size_t>(placement.grid)];
-    const int num_parts = placement.cut_dim < 0 ? 1 : grid.num_parts;
-    Partition partition{placement.cut_dim, placement.parts, grid.num_shards, num_parts, 0, {}};
+    const int num_parts = placement.split_dim < 0 ? 1 : grid.num_parts;
+    Partition partition{placement.split_dim, placement.parts, grid.num_shards, num_parts, 0, {}};
     const auto same = std::find_if(slots.partitions.begin(), slots.partitions.end(),
-                                   [&](const Partition& known) { return known.has_same_cuts(partition); });
+                                   [&](const Partition& known) { return known.has_same_splits(partition); });
     if (same != slots.partitions.end()) {
       same->grids.push_back(placement.grid);
       continue;
@@ -89,7 +89,7 @@ Slots slots_of(const Layout& layout, int tensor) {
 int slot_of(const Partition& partition, const RankIndex::GridPosition& position) {
   if (std::find(partition.grids.begin(), partition.grids.end(), position.grid) == partition.grids.end())
     return -1;
-  const int part = partition.cut_dim < 0 ? 0 : position.part;
+  const int part = partition.split_dim < 0 ? 0 : position.part;
   return partition.first_slot + part * partition.num_shards + position.shard;
 }
 
@@ -99,7 +99,7 @@ void append_holders(const Slots& slots, int slot, const Layout& layout, std::vec
   const int shard = (slot - partition.first_slot) % partition.num_shards;
   for (const int g : partition.grids) {
     const DeviceGrid& grid = layout.grids[static_cast<std::size_t>(g)];
-    const int end = partition.cut_dim < 0 ? grid.num_parts : part + 1;
+    const int end = partition.split_dim < 0 ? grid.num_parts : part + 1;
     for (int replica = 0; replica < grid.num_replicas; ++replica)
       for (int p = part; p < end; ++p) ranks.push_back(grid.at(replica, shard, p));
   }

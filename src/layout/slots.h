@@ -34,14 +34,14 @@ namespace optimus {
 
 // One way of splitting a tensor. The slot of (part, shard) is first_slot + part * num_shards + shard.
 struct Partition {
-  int cut_dim = -1;
-  std::vector<Span> parts;            // empty if cut_dim is -1
-  int num_shards = 1, num_parts = 1;  // one part if cut_dim is -1: all parts of the grid hold the same data
+  int split_dim = -1;
+  std::vector<Span> parts;            // empty if split_dim is -1
+  int num_shards = 1, num_parts = 1;  // one part if split_dim is -1: all parts of the grid hold the same data
   int first_slot = 0;
   std::vector<int> grids;  // grids that hold the tensor in this way
 
-  bool has_same_cuts(const Partition& other) const {
-    return cut_dim == other.cut_dim && num_shards == other.num_shards && num_parts == other.num_parts &&
+  bool has_same_splits(const Partition& other) const {
+    return split_dim == other.split_dim && num_shards == other.num_shards && num_parts == other.num_parts &&
            parts == other.parts;
   }
 };
@@ -54,7 +54,7 @@ struct Slots {
   const Partition& partition_of(int slot) const;
   Box box(int slot) const;  // may be empty
   // Whether both tensors are split in the same way, regardless of the ranks that hold them.
-  bool has_same_cuts(const Slots& other) const;
+  bool has_same_splits(const Slots& other) const;
 };
 
 Slots slots_of(const Layout& layout, int tensor);

@@ -52,7 +52,7 @@ class StorageBuilder {
     if (spec.alignment < 1 || (spec.alignment & (spec.alignment - 1)) != 0)
       throw UserError("storage alignment: expected a power of two, got {} bytes", spec.alignment);
     if (!spec.types.empty() && spec.types.size() != layout.tensors.size())
-      throw UserError("a storage has number types for {} tensors, but the layout has {}", spec.types.size(),
+      throw UserError("a storage has element types for {} tensors, but the layout has {}", spec.types.size(),
                       layout.tensors.size());
     is_transposed_.resize(layout.tensors.size());
     fusion_of_.resize(layout.tensors.size(), -1);

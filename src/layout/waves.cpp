@@ -15,7 +15,7 @@ namespace {
 struct Units {
   std::vector<std::vector<int>> tensors;  // [unit], in the order of the model
   std::vector<int> kind_of;               // [unit]: index into problem.kinds
-  BankerProblem problem;
+  MoveOrderProblem problem;
 };
 
 std::vector<MemoryDemand> sum_of(const std::vector<int>& kinds, const MemoryDemands& demands) {

@@ -32,7 +32,7 @@ class BlockOperations {
     const bool is_learned = spec_.positions == PositionKind::learned;
     const double num_tables = 1 + (is_learned ? 1 : 0) + (spec_.token_types > 0 ? 1 : 0);
     Operation& lookup = memory_bound("embedding.lookup", OperationKind::embedding, SplitUnit::vocab);
-    lookup.moved_elements = (num_tables + 1) * hidden_;
+    lookup.accessed_elements = (num_tables + 1) * hidden_;
     lookup.saved = {{"embedding.ids", 1, SavedType::index, SplitUnit::none, kAlwaysSaved}};
     if (spec_.token_types > 0)
       lookup.saved.push_back({"embedding.token_types", 1, SavedType::index, SplitUnit::none, kAlwaysSaved});
@@ -70,7 +70,7 @@ class BlockOperations {
                             SplitUnit::none, kAlwaysSaved});
       Operation& activation =
           memory_bound("head.transform_activation", OperationKind::activation, SplitUnit::none);
-      activation.moved_elements = 2 * hidden_;
+      activation.accessed_elements = 2 * hidden_;
       activation.saved = {
           {"head.transform.output", hidden_, SavedType::activation, SplitUnit::none, kAlwaysSaved}};
       norm("head.transform_norm", kAlwaysSaved, false, kAlwaysSaved);
@@ -78,7 +78,7 @@ class BlockOperations {
     Operation& output = gemm("head.output", spec_.hidden, spec_.vocab, SplitUnit::vocab);
     output.saved = {{"head.output.input", hidden_, SavedType::activation, SplitUnit::none, kAlwaysSaved}};
     Operation& loss = memory_bound("head.loss", OperationKind::loss, SplitUnit::vocab);
-    loss.moved_elements = 2 * as_double(spec_.vocab);
+    loss.accessed_elements = 2 * as_double(spec_.vocab);
     loss.saved = {{"head.loss.targets", 1, SavedType::index, SplitUnit::none, kAlwaysSaved},
                   {"head.loss.tokens", 1, SavedType::fp32, SplitUnit::none, kAlwaysSaved}};
   }
@@ -108,7 +108,7 @@ class BlockOperations {
 
   void latent_norm(const std::string& name, double width) {
     Operation& op = memory_bound(name, OperationKind::norm, SplitUnit::none);
-    op.moved_elements = 2 * width;
+    op.accessed_elements = 2 * width;
     op.saved = {{name + ".input", width, SavedType::activation, SplitUnit::none, kSavedBySelective},
                 {name + ".statistics", 1, SavedType::fp32, SplitUnit::none, kSavedBySelective}};
     op.is_recomputed_by_selective = true;
@@ -136,8 +136,8 @@ class BlockOperations {
     Operation& attention = memory_bound("attention.core", OperationKind::attention, SplitUnit::heads);
     attention.forward_flops = 2 * (query_ + output_) * positions;  // scores, then weighted sum of values
     attention.backward_flops = 2 * attention.forward_flops;
-    attention.repeated_flops = 2 * query_ * positions;  // the scores
-    attention.moved_elements = query_ + output_ + kv_ + value_;
+    attention.attention_recompute_flops = 2 * query_ * positions;  // the scores
+    attention.accessed_elements = query_ + output_ + kv_ + value_;
     // With norms on q and k, their inputs are already saved, and recomputing the outputs is inexpensive.
     const RecomputeMode of_qk = spec_.has_qk_norm ? kRecomputedFirst : kSavedBySelective;
     const std::string qk = spec_.has_qk_norm ? "" : "qkv";
@@ -157,7 +157,7 @@ class BlockOperations {
     Operation& up = gemm("mlp.up", spec_.hidden, spec_.ffn, SplitUnit::ffn);
     if (!spec_.is_gated) up.saved = {saved_input};
     Operation& activation = memory_bound("mlp.activation", OperationKind::activation, SplitUnit::ffn);
-    activation.moved_elements = (spec_.is_gated ? 3 : 2) * ffn_;
+    activation.accessed_elements = (spec_.is_gated ? 3 : 2) * ffn_;
     if (spec_.is_gated)
       activation.saved.push_back(
           {"mlp.gate.output", ffn_, SavedType::activation, SplitUnit::ffn, kSavedBySelective, "up"});
@@ -177,7 +177,7 @@ class BlockOperations {
         {std::move(input), hidden_, SavedType::activation, SplitUnit::none, kRecomputedFirst}};
     Operation& routing = memory_bound("routing", OperationKind::routing, SplitUnit::none);
     // Scores in fp32, the copy of each token for each of its experts, and the gathered and summed outputs.
-    routing.moved_elements = 4 * as_double(m.experts) + 2 * (k + 1) * hidden_;
+    routing.accessed_elements = 4 * as_double(m.experts) + 2 * (k + 1) * hidden_;
     routing.saved = {
         {"routing.scores", as_double(m.experts), SavedType::fp32, SplitUnit::none, kSavedBySelective},
         {"routing.places", k, SavedType::index, SplitUnit::none, kSavedBySelective}};
@@ -186,7 +186,7 @@ class BlockOperations {
         {"experts.input", k * hidden_, SavedType::activation, SplitUnit::none, kSavedBySelective}};
     expert_gemm("experts.up", spec_.hidden, m.ffn);
     Operation& activation = memory_bound("experts.activation", OperationKind::activation, SplitUnit::none);
-    activation.moved_elements = 3 * expert_width;
+    activation.accessed_elements = 3 * expert_width;
     activation.saved = {{"experts.gate.output", expert_width, SavedType::activation, SplitUnit::none,
                          kSavedBySelective, "experts.up"},
                         {"experts.up.output", expert_width, SavedType::activation, SplitUnit::none,
@@ -203,7 +203,7 @@ class BlockOperations {
     gemm("shared.gate", spec_.hidden, ffn, SplitUnit::none);
     gemm("shared.up", spec_.hidden, ffn, SplitUnit::none);
     Operation& activation = memory_bound("shared.activation", OperationKind::activation, SplitUnit::none);
-    activation.moved_elements = 3 * expert_width;
+    activation.accessed_elements = 3 * expert_width;
     activation.saved = {{"shared.gate.output", expert_width, SavedType::activation, SplitUnit::none,
                          kSavedBySelective, "shared.up"},
                         {"shared.up.output", expert_width, SavedType::activation, SplitUnit::none,
@@ -217,7 +217,7 @@ class BlockOperations {
     Operation& op = gemm(name, inner, outer, SplitUnit::none);
     op.experts = spec_.mixture.experts, op.passes = spec_.mixture.experts_per_token;
     const double times = as_double(op.passes);
-    op.forward_flops *= times, op.backward_flops *= times, op.moved_elements *= times;
+    op.forward_flops *= times, op.backward_flops *= times, op.accessed_elements *= times;
     return op;
   }
 
@@ -226,7 +226,7 @@ class BlockOperations {
   void norm(const std::string& name, RecomputeMode input_saved_up_to, bool is_recomputed = true,
             RecomputeMode statistics_saved_up_to = kSavedBySelective) {
     Operation& op = memory_bound(name, OperationKind::norm, SplitUnit::none);
-    op.moved_elements = 2 * hidden_;
+    op.accessed_elements = 2 * hidden_;
     op.saved = {{name + ".input", hidden_, SavedType::activation, SplitUnit::none, input_saved_up_to},
                 {name + ".statistics", statistics_per_row(), SavedType::fp32, SplitUnit::none,
                  statistics_saved_up_to}};
@@ -235,7 +235,7 @@ class BlockOperations {
 
   void head_norm(const std::string& name, double width, double num_heads, SplitUnit split) {
     Operation& op = memory_bound(name, OperationKind::norm, split);
-    op.moved_elements = 2 * width;
+    op.accessed_elements = 2 * width;
     op.saved = {
         {name + ".input", width, SavedType::activation, split, kSavedBySelective, "qkv"},
         {name + ".statistics", num_heads * statistics_per_row(), SavedType::fp32, split, kSavedBySelective}};
@@ -244,12 +244,12 @@ class BlockOperations {
 
   void rope(const std::string& name, double width, SplitUnit split) {
     Operation& op = memory_bound(name, OperationKind::rope, split);
-    op.moved_elements = 2 * width;
+    op.accessed_elements = 2 * width;
     op.is_recomputed_by_selective = spec_.has_qk_norm;
   }
 
   void residual(const std::string& name) {
-    memory_bound(name, OperationKind::residual, SplitUnit::none).moved_elements = 3 * hidden_;
+    memory_bound(name, OperationKind::residual, SplitUnit::none).accessed_elements = 3 * hidden_;
   }
 
   Operation& gemm(const std::string& name, std::int64_t inner, std::int64_t outer, SplitUnit split) {
@@ -257,7 +257,7 @@ class BlockOperations {
     op.inner = inner, op.outer = outer;
     op.forward_flops = 2 * as_double(inner) * as_double(outer);
     op.backward_flops = 2 * op.forward_flops;
-    op.moved_elements = as_double(inner) + as_double(outer);
+    op.accessed_elements = as_double(inner) + as_double(outer);
     return op;
   }
 
@@ -301,7 +301,7 @@ std::vector<Operation> custom_operations(const CustomBlock& block) {
   Operation all;
   all.name = block.name, all.kind = OperationKind::custom;
   all.forward_flops = block.forward_flops, all.backward_flops = 2 * block.forward_flops;
-  all.moved_elements = as_double(block.inputs + block.outputs);
+  all.accessed_elements = as_double(block.inputs + block.outputs);
   const SavedType type = block.has_index_inputs ? SavedType::index : SavedType::activation;
   all.saved = {{"input", as_double(block.inputs), type, SplitUnit::none, kAlwaysSaved}};
   return {all};
@@ -426,7 +426,7 @@ double saved_bytes(const std::vector<Operation>& operations, RecomputeMode mode,
   double total = 0;
   for (const Operation& operation : operations)
     for (const SavedTensor& saved : operation.saved)
-      if (saved.saved_up_to >= mode)
+      if (saved.strongest_saving_mode >= mode)
         total += saved.elements_per_token * bytes_per_element(saved.type, activation_bytes);
   return total;
 }

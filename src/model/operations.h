@@ -37,7 +37,8 @@ struct SavedTensor {
   double elements_per_token = 0;
   SavedType type = SavedType::activation;
   SplitUnit split = SplitUnit::none;
-  RecomputeMode saved_up_to = RecomputeMode::selective;  // the strongest mode that still saves the tensor
+  RecomputeMode strongest_saving_mode =
+      RecomputeMode::selective;  // the strongest mode that still saves the tensor
   // If not empty, the tensor is a range of columns of this matrix, all of which one GEMM writes.
   std::string matrix = {};
   bool operator==(const SavedTensor&) const = default;
@@ -75,10 +76,10 @@ struct Operation {
   double backward_flops = 0;  // input and weight gradients together: twice the forward
   // Forward work that the backward repeats in every mode because its result is never stored: the attention
   // scores. MFU does not count it. (The logits are repeated if tensor parallelism splits the vocabulary.)
-  double repeated_flops = 0;
+  double attention_recompute_flops = 0;
   // Activation elements read and written per token in the forward; determines the time of memory-bound
   // operations.
-  double moved_elements = 0;
+  double accessed_elements = 0;
   std::vector<SavedTensor> saved;
   // executed a second time in the backward under selective recomputation
   bool is_recomputed_by_selective = false;

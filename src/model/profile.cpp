@@ -20,24 +20,24 @@ void count_parameters(const ModelSpec& spec, int block, BlockProfile& profile) {
     if (tensor.split.unit != SplitUnit::none && !is_expert(tensor.split.unit))
       cut += static_cast<double>(elements);
   }
-  profile.cut_parameters = fraction(cut, static_cast<double>(profile.parameters));
+  profile.split_parameter_fraction = fraction(cut, static_cast<double>(profile.parameters));
 }
 
 void count_work(const ModelSpec& spec, int block, std::int64_t length, BlockProfile& profile) {
-  double cut_flops = 0, cut_saved = 0, saved = 0;
+  double split_flops_fraction = 0, split_saved_fraction = 0, saved = 0;
   for (const Operation& operation : operations(spec, block, length)) {
     profile.forward_flops += operation.forward_flops;
     profile.backward_flops += operation.backward_flops;
-    profile.repeated_flops += operation.repeated_flops;
-    if (operation.split != SplitUnit::none) cut_flops += operation.forward_flops;
+    profile.attention_recompute_flops += operation.attention_recompute_flops;
+    if (operation.split != SplitUnit::none) split_flops_fraction += operation.forward_flops;
     for (const SavedTensor& tensor : operation.saved) {
       const double bytes = tensor.elements_per_token * bytes_per_element(tensor.type, 2);
       saved += bytes;
-      if (tensor.split != SplitUnit::none) cut_saved += bytes;
+      if (tensor.split != SplitUnit::none) split_saved_fraction += bytes;
     }
   }
-  profile.cut_flops = fraction(cut_flops, profile.forward_flops);
-  profile.cut_saved = fraction(cut_saved, saved);
+  profile.split_flops_fraction = fraction(split_flops_fraction, profile.forward_flops);
+  profile.split_saved_fraction = fraction(split_saved_fraction, saved);
   for (const RecomputeMode mode : kModes) {
     const auto index = static_cast<std::size_t>(mode);
     profile.saved_bytes_bf16[index] = saved_bytes_per_token(spec, block, length, mode, 2);
@@ -82,7 +82,7 @@ ModelProfile profile_model(const ModelSpec& spec, std::int64_t sequence_length) 
     if (const int block = p < num_patterns(spec) ? first_of_pattern(spec, p) : -1; block >= 0)
       profile.blocks.push_back(profile_block(spec, block, sequence_length));
   profile.max_stages = num_blocks(spec);
-  profile.cut_elements = spec.hidden;
+  profile.boundary_elements_per_token = spec.hidden;
   return profile;
 }
 

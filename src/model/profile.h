@@ -30,11 +30,11 @@ struct BlockProfile {
   std::int64_t count = 1;
   std::int64_t parameters = 0;  // a tied head does not include the word embedding
   // as executed, so causal attention counts half; see Operation
-  double forward_flops = 0, backward_flops = 0, repeated_flops = 0;
+  double forward_flops = 0, backward_flops = 0, attention_recompute_flops = 0;
   std::array<double, 3> saved_bytes_bf16{}, saved_bytes_fp32{};  // indexed by RecomputeMode
   // The fractions (0 to 1) of the parameters, of the FLOPs and of the saved bytes that tensor parallelism
   // divides.
-  double cut_parameters = 0, cut_flops = 0, cut_saved = 0;
+  double split_parameter_fraction = 0, split_flops_fraction = 0, split_saved_fraction = 0;
   std::int64_t max_parts = 1;  // the largest useful tp; with more ranks, some would have no work
 };
 
@@ -47,9 +47,9 @@ struct ModelProfile {
   // embedding, dense layer, mixture layer, head, as far as the model has them
   std::vector<BlockProfile> blocks;
   // Pipelines can be split between any two blocks, so there are at most `max_stages` stages. Each boundary
-  // between stages transfers `cut_elements` elements per token in the forward and the same number in the
+  // between stages transfers `boundary_elements_per_token` elements per token in the forward and the same number in the
   // backward.
-  std::int64_t max_stages = 0, cut_elements = 0;
+  std::int64_t max_stages = 0, boundary_elements_per_token = 0;
 };
 
 // Throws a UserError if the model has fewer learned positions than sequence_length.

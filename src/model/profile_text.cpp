@@ -35,12 +35,12 @@ OrderedJson block_json(const BlockProfile& block) {
                            {"fp32", state_json(block.parameters, kFp32State)}};
   result["flops_per_token"] = {{"forward", block.forward_flops},
                                {"backward", block.backward_flops},
-                               {"repeated", block.repeated_flops}};
+                               {"repeated", block.attention_recompute_flops}};
   result["kept_bytes_per_token"] = {{"bf16", by_mode(block.saved_bytes_bf16)},
                                     {"fp32", by_mode(block.saved_bytes_fp32)}};
-  result["tensor_parallel"] = {{"parameters", block.cut_parameters},
-                               {"flops", block.cut_flops},
-                               {"kept", block.cut_saved},
+  result["tensor_parallel"] = {{"parameters", block.split_parameter_fraction},
+                               {"flops", block.split_flops_fraction},
+                               {"kept", block.split_saved_fraction},
                                {"most_parts", block.max_parts}};
   return result;
 }
@@ -82,7 +82,8 @@ std::string table_text(const ModelProfile& profile) {
                text(Bytes(block.parameters * kBf16State.total())), text(Flops(block.forward_flops)),
                text(Flops(block.backward_flops)), bytes_text(block.saved_bytes_bf16[0]),
                bytes_text(block.saved_bytes_bf16[1]), bytes_text(block.saved_bytes_bf16[2]),
-               percent(block.cut_flops), percent(block.cut_parameters), percent(block.cut_saved)});
+               percent(block.split_flops_fraction), percent(block.split_parameter_fraction),
+               percent(block.split_saved_fraction)});
   const auto saved = total_saved(profile, &BlockProfile::saved_bytes_bf16);
   table.row({"all", fmt::format("{}", profile.max_stages), with_commas(profile.parameters),
              text(Bytes(profile.parameters * kBf16State.total())),
@@ -125,7 +126,8 @@ OrderedJson to_json(const ModelProfile& profile) {
                                     {"fp32", by_mode(total_saved(profile, &BlockProfile::saved_bytes_fp32))}};
   result["blocks"] = OrderedJson::array();
   for (const BlockProfile& block : profile.blocks) result["blocks"].push_back(block_json(block));
-  result["pipeline"] = {{"most_stages", profile.max_stages}, {"elements_per_token", profile.cut_elements}};
+  result["pipeline"] = {{"most_stages", profile.max_stages},
+                        {"elements_per_token", profile.boundary_elements_per_token}};
   return result;
 }
 
@@ -155,7 +157,7 @@ std::string text(const ModelProfile& profile) {
             "parallelism divides\n";
   result += table_text(profile);
   result += fmt::format("Pipelines: up to {} stages, {} elements per token between two stages\n",
-                        profile.max_stages, profile.cut_elements);
+                        profile.max_stages, profile.boundary_elements_per_token);
   return result;
 }
 

@@ -30,7 +30,7 @@ class BlockTensors {
 
   void embedding() {
     table("embedding.words", names_.words, spec_.vocab, {SplitUnit::vocab, 0});
-    tensors_.back().is_also_head = spec_.is_tied;
+    tensors_.back().is_tied_to_head = spec_.is_tied;
     if (spec_.positions == PositionKind::learned)
       table("embedding.positions", names_.positions, spec_.max_positions, kUncut);
     if (spec_.token_types > 0) table("embedding.token_types", names_.token_types, spec_.token_types, kUncut);

@@ -72,8 +72,8 @@ struct HfLocation {
 struct LogicalTensor {
   std::string name;  // "layers.3.attention.q.weight"
   Shape shape;
-  int block = 0;              // the block that uses it first
-  bool is_also_head = false;  // a tied word embedding, which the head block uses too
+  int block = 0;                 // the block that uses it first
+  bool is_tied_to_head = false;  // a tied word embedding, which the head block uses too
   // True for norms of heads: the tensor is not split, but each tensor-parallel rank applies it only to its
   // own heads and therefore computes only a part of its gradient.
   bool is_per_head = false;

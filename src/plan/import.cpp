@@ -101,7 +101,7 @@ Plan build_imported(const ImportedGrid& given, const ModelSpec& model, const std
   plan.accumulators = grid.accumulators;
   plan.fp8 = grid.fp8;
   distribute_layers(grid, plan);
-  if (grid.has_inner_pipeline) renumber_inner_pipeline(grid, plan);
+  if (grid.stages_vary_before_replicas) renumber_inner_pipeline(grid, plan);
   validate(plan, model, source);
   return plan;
 }

@@ -20,7 +20,7 @@ struct ImportedGrid {
   // with full recompute: number of layers that each part recomputes, counted from its first; 0 if all
   int recomputed_layers = 0;
   // in the order of ranks, pipeline stages vary faster than data-parallel ranks
-  bool has_inner_pipeline = false;
+  bool stages_vary_before_replicas = false;
   std::int64_t devices = 1;
 };
 

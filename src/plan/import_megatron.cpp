@@ -301,7 +301,7 @@ ImportedGrid grid_from_flags(ArgumentList& a, const std::string& source, const I
   read_sharding(a, source, s);
   read_recompute(a, source, grid, notes);
   read_precision(a, model.layers, grid, notes);
-  grid.has_inner_pipeline = a.has_flag("--use-tp-pp-dp-mapping");
+  grid.stages_vary_before_replicas = a.has_flag("--use-tp-pp-dp-mapping");
   grid.shape.microbatch = static_cast<int>(a.count("--micro-batch-size", 1, 1'000'000).value_or(1));
   const auto batch = a.count("--global-batch-size", 1, 1'000'000'000'000);
   grid.shape.batch = request.batch ? *request.batch : batch.value_or(0);

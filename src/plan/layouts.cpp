@@ -154,7 +154,7 @@ Layout layout_of(const Plan& plan, const ModelSpec& model, StateKind kind) {
         Placement placement;
         placement.grid = grids.grid(group, stage, width, shards);
         if (split.unit != SplitUnit::none && width > 1) {
-          placement.cut_dim = split.dim;
+          placement.split_dim = split.dim;
           std::vector<Span>& spans = parts[{split.unit, width}];
           if (spans.empty()) spans = tensor_parts(model, split.unit, width);
           placement.parts = spans;
@@ -163,7 +163,7 @@ Layout layout_of(const Plan& plan, const ModelSpec& model, StateKind kind) {
         if (std::find(all.begin(), all.end(), placement) == all.end()) all.push_back(std::move(placement));
       };
       placement_of(tensors[t].block);
-      if (tensors[t].is_also_head) placement_of(plan.num_blocks - 1);
+      if (tensors[t].is_tied_to_head) placement_of(plan.num_blocks - 1);
     }
   }
   return layout;

@@ -25,7 +25,7 @@ std::string text(Cause cause);                                                //
 Cause parse_cause(const std::string& word, const std::string& setting_name);  // "device"; throws UserError
 std::string word_of(Cause cause);
 // Whether another plan can reduce the effect of the condition.
-inline bool is_answerable(Cause cause) {
+inline bool is_mitigable_by_plan(Cause cause) {
   return cause == Cause::device || cause == Cause::host || cause == Cause::link ||
          cause == Cause::heavy_stage;
 }

@@ -68,7 +68,7 @@ Choice by_malleus(const Policy& policy, const Situation& situation) {
 
 Choice by_oracle(const Situation& situation) {
   if (!can_run(situation.options.front())) return fastest_lasting(situation);
-  const double remainder = std::min(situation.true_rest.value_or(0), situation.run_left);
+  const double remainder = std::min(situation.true_remaining_seconds.value_or(0), situation.run_left);
   const auto best = best_by(situation, [&](const PlanOption&, std::size_t i) {
     return i == 0 ? 0 : net_gain(situation, i, remainder, 0);
   });

@@ -66,8 +66,9 @@ std::optional<std::string> too_long_a_pause(const Situation& situation, const Fe
 bool has_missed_gains(const Situation& situation) {
   if (situation.num_judged < kJudged) return false;
   const double num = situation.num_judged;
-  const double known_miss = situation.mean_miss * situation.num_missed / (situation.num_missed + 1.0);
-  const double expected = 1 - (1 - situation.gain_promised / num) * std::exp(std::max(0.0, known_miss));
+  const double known_miss = situation.mean_prediction_error * situation.num_prediction_errors /
+                            (situation.num_prediction_errors + 1.0);
+  const double expected = 1 - (1 - situation.predicted_gain_sum / num) * std::exp(std::max(0.0, known_miss));
   return situation.gain_measured / num < kLeastGainPart * expected;
 }
 

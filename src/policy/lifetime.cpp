@@ -36,7 +36,7 @@ Lifetime usual_lifetime(Cause cause) {
   return {};
 }
 
-double expected_rest(const Lifetime& lifetime, double age, double horizon) {
+double expected_remaining_seconds(const Lifetime& lifetime, double age, double horizon) {
   if (lifetime.is_endless) return horizon;
   const double alive = probability_beyond(lifetime, age);
   if (alive < 1e-12) return horizon;  // older than any observed condition, so it is assumed to last

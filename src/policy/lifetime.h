@@ -18,7 +18,7 @@ struct Lifetime {
 Lifetime usual_lifetime(Cause cause);
 
 // Expected remaining seconds of a condition that is `age` seconds old; at most `horizon`.
-double expected_rest(const Lifetime& lifetime, double age, double horizon);
+double expected_remaining_seconds(const Lifetime& lifetime, double age, double horizon);
 
 // The probability that a condition of this age ends within the next second.
 double chance_to_end(const Lifetime& lifetime, double age);

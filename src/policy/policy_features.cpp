@@ -14,11 +14,11 @@ namespace {
 constexpr double kHour = 3600, kLongestRest = 36'000;
 
 double clamped(double value, double limit) { return std::clamp(value, -limit, limit); }
-double digits(double seconds) { return std::log10(1 + std::clamp(seconds, 0.0, 1e7)); }
+double log_seconds(double seconds) { return std::log10(1 + std::clamp(seconds, 0.0, 1e7)); }
 
 double upper_tail(double z) { return 0.5 * std::erfc(z / std::numbers::sqrt2); }
 
-// The closed form of expected_rest() (policy/lifetime.h), which is faster; training makes many decisions.
+// The closed form of expected_remaining_seconds() (policy/lifetime.h), which is faster; training makes many decisions.
 double closed_form_rest(Cause cause, double age) {
   const Lifetime lifetime = usual_lifetime(cause);
   if (lifetime.is_endless) return kLongestRest;
@@ -63,7 +63,9 @@ double corrected_estimate(const PlanOption& option, const Situation& situation) 
   if (option.is_measured || option.response == Response::stay) return std::log(option.step_seconds) + more;
   const double predicted =
       std::log(option.mean_predicted_seconds > 0 ? option.mean_predicted_seconds : option.step_seconds);
-  return predicted + more + situation.mean_miss * situation.num_missed / (situation.num_missed + 1.0);
+  return predicted + more +
+         situation.mean_prediction_error * situation.num_prediction_errors /
+             (situation.num_prediction_errors + 1.0);
 }
 
 // Plans with nearly as many devices should need nearly the same device time per step. Computes the mean
@@ -230,23 +232,23 @@ std::array<float, kSituationFeatures> shared_row(const Common& common) {
                                : 0;
   const std::array<double, kSituationFeatures> row = {
       common.is_broken ? 1.0 : 0.0,
-      digits(situation.since_switch) / 4,
-      digits(situation.since_loss) / 4,
-      digits(situation.since_arrival) / 4,
+      log_seconds(situation.since_switch) / 4,
+      log_seconds(situation.since_loss) / 4,
+      log_seconds(situation.since_arrival) / 4,
       std::log1p(situation.losses_last_hour) / 3,
       std::log1p(situation.arrivals_last_hour) / 3,
       std::min(num, 8.0) / 4,
       clamped(std::log(largest_factor), 2),
-      num > 0 ? digits(newest) / 4 : 0,
+      num > 0 ? log_seconds(newest) / 4 : 0,
       num > 0 ? links / num : 0,
-      digits(common.remaining_seconds) / 4,
+      log_seconds(common.remaining_seconds) / 4,
       clamped(std::log(step / common.remaining_seconds) / 5, 3),
       std::log1p(situation.recovery_seconds / step) / 3,
       (common.present - used) / common.present,
       std::log1p(situation.switches / std::max(situation.elapsed_seconds / kHour, 1.0)) / 3,
       clamped(shortfall, 1),
-      clamped(situation.mean_miss, 1),
-      5 * clamped(situation.miss_spread, 0.5),
+      clamped(situation.mean_prediction_error, 1),
+      5 * clamped(situation.prediction_error_spread, 0.5),
   };
   std::array<float, kSituationFeatures> result{};
   std::transform(row.begin(), row.end(), result.begin(), [](double x) { return static_cast<float>(x); });
@@ -303,8 +305,9 @@ const std::array<const char*, kFeatures>& feature_names() {
 
 Situation without_misses(Situation situation) {
   const Situation nothing;
-  situation.num_missed = nothing.num_missed, situation.mean_miss = nothing.mean_miss;
-  situation.miss_spread = nothing.miss_spread;
+  situation.num_prediction_errors = nothing.num_prediction_errors,
+  situation.mean_prediction_error = nothing.mean_prediction_error;
+  situation.prediction_error_spread = nothing.prediction_error_spread;
   situation.predicted_gain = situation.measured_gain = std::nullopt;
   for (PlanOption& option : situation.options)
     option.mean_predicted_seconds = option.step_seconds, option.num_predictions = 1,

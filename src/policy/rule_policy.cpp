@@ -46,8 +46,8 @@ double rest_of(const Policy& policy, const Situation& situation, const PlanOptio
   double remainder =
       std::min(until_membership_change(situation, option, node, policy.horizon), situation.run_left);
   for (const OngoingCondition& condition : situation.conditions)
-    remainder =
-        std::min(remainder, expected_rest(usual_lifetime(condition.cause), condition.age, policy.horizon));
+    remainder = std::min(remainder, expected_remaining_seconds(usual_lifetime(condition.cause), condition.age,
+                                                               policy.horizon));
   return remainder;
 }
 
@@ -60,7 +60,7 @@ double price_of_try(const Policy& policy, const Situation& situation, const Plan
 // The fastest earlier plan to which a return is worth its pause. Empty if the last switch has reached its
 // gain, or if no earlier plan is worth the pause.
 std::optional<std::size_t> plan_to_return_to(const Policy& policy, const Situation& situation) {
-  if (!has_disappointed(situation.predicted_gain, situation.measured_gain) ||
+  if (!has_missed_gain(situation.predicted_gain, situation.measured_gain) ||
       *situation.measured_gain >= policy.least_gain)
     return std::nullopt;
   const double now = situation.options.front().step_seconds;

@@ -6,7 +6,7 @@
 
 namespace optimus {
 
-bool has_disappointed(std::optional<double> predicted_gain, std::optional<double> measured_gain) {
+bool has_missed_gain(std::optional<double> predicted_gain, std::optional<double> measured_gain) {
   constexpr double kLeastPart = 0.25;
   return predicted_gain && measured_gain && *predicted_gain > 0 &&
          *measured_gain < kLeastPart * *predicted_gain;

@@ -49,19 +49,20 @@ struct Situation {
   double exploration_left = 0;             // seconds that may be spent on trying uncertain options
   std::optional<double> predicted_gain{};  // of the last switch, as a fraction of the step time
   std::optional<double> measured_gain{};   // of the last switch; empty until enough steps are measured
-  std::optional<double> true_rest{};       // seconds that the conditions will still last; only for the oracle
-  double run_left = 1e9;  // seconds until the run ends, at the present speed; default: unknown
+  std::optional<double>
+      true_remaining_seconds{};  // seconds that the conditions will still last; only for the oracle
+  double run_left = 1e9;         // seconds until the run ends, at the present speed; default: unknown
   // The history of the run so far.
   double since_loss = 1e9, since_arrival = 1e9;  // seconds
   int losses_last_hour = 0, arrivals_last_hour = 0, switches = 0;
   int devices_present = 0;  // devices of the largest plan that can run now; 0: unknown
   // Plans that have run: the prediction error log(measured step time / predicted step time).
-  int num_missed = 0;
-  double mean_miss = 0, miss_spread = 0;
+  int num_prediction_errors = 0;
+  double mean_prediction_error = 0, prediction_error_spread = 0;
   // Switches that the policy chose and whose gain has been measured; gains are summed as fractions of the
   // step time.
   int num_judged = 0;
-  double gain_promised = 0, gain_measured = 0;
+  double predicted_gain_sum = 0, gain_measured = 0;
 };
 
 // The fraction of an option's work that losses undo at the present rate of losses; less than 1.
@@ -69,6 +70,6 @@ double undone_part(const Situation& situation, const PlanOption& option);
 // Seconds per step that no loss undoes: step_seconds / (1 - undone_part).
 double lasting_seconds(const Situation& situation, const PlanOption& option);
 // Whether the last switch has yielded less than a quarter of its predicted gain.
-bool has_disappointed(std::optional<double> predicted_gain, std::optional<double> measured_gain);
+bool has_missed_gain(std::optional<double> predicted_gain, std::optional<double> measured_gain);
 
 }  // namespace optimus

@@ -89,21 +89,23 @@ double RepairForecast::survival_probability(double elapsed, double further) cons
   return now > 0 ? survival(elapsed + further) / now : 1;
 }
 
-double RepairForecast::expected_beyond(double elapsed, double further) const {
+double RepairForecast::expected_excess_seconds(double elapsed, double further) const {
   const double now = survival(elapsed);
   return now > 0 ? std::max(0.0, tail(elapsed + further)) / now : 0;
 }
 
-double RepairForecast::expected_rest(double elapsed) const { return expected_beyond(elapsed, 0); }
+double RepairForecast::expected_remaining_seconds(double elapsed) const {
+  return expected_excess_seconds(elapsed, 0);
+}
 
 WaitChoice wait_or_replan(const RepairForecast& forecast, double elapsed, const WaitCosts& costs) {
-  const double remainder = forecast.expected_rest(elapsed);
+  const double remainder = forecast.expected_remaining_seconds(elapsed);
   const auto loss_of = [&](double wait) {
     const double is_still_absent = forecast.survival_probability(elapsed, wait);
-    const double waited = remainder - forecast.expected_beyond(elapsed, wait);
-    const double without = forecast.expected_beyond(elapsed, wait + costs.replan_seconds);
+    const double waited = remainder - forecast.expected_excess_seconds(elapsed, wait);
+    const double without = forecast.expected_excess_seconds(elapsed, wait + costs.replan_seconds);
     // lost while the new plan is prepared
-    const double preparing = forecast.expected_beyond(elapsed, wait) - without;
+    const double preparing = forecast.expected_excess_seconds(elapsed, wait) - without;
     return waited + (1 - is_still_absent) * costs.resume_seconds + preparing +
            (1 - costs.speed_without) * without + is_still_absent * costs.readmit_seconds;
   };
@@ -122,7 +124,7 @@ double FailureRate::per_node_second() const {
   return (kFailures + failures_) / (kNodeSeconds + node_seconds_);
 }
 
-std::vector<double> outage_lengths(const AvailabilityTrace& trace, Matching matching) {
+std::vector<double> outage_durations(const AvailabilityTrace& trace, Matching matching) {
   std::vector<double> lengths;
   std::map<int, double> lost_at;  // [node]: when it was lost
   std::deque<double> open;        // times of losses that no new node has replaced yet

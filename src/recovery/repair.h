@@ -37,10 +37,10 @@ class RepairForecast {
   // Forecasts for an ongoing outage that has lasted `elapsed` seconds.
   // The probability that it lasts at least `further` seconds more.
   double survival_probability(double elapsed, double further) const;
-  double expected_rest(double elapsed) const;
+  double expected_remaining_seconds(double elapsed) const;
   // The expected seconds of outage beyond the next `further` seconds: the mean of max(0, remaining -
   // further).
-  double expected_beyond(double elapsed, double further) const;
+  double expected_excess_seconds(double elapsed, double further) const;
   // The probability of each kind for the next outage.
   const std::array<double, 3>& shares() const { return shares_; }
 
@@ -81,7 +81,7 @@ class FailureRate {
 // until the next node joins (spot machines, which do not return but are replaced). Outages that do not end
 // within the trace are omitted.
 enum class Matching { by_name, by_count };
-std::vector<double> outage_lengths(const AvailabilityTrace& trace, Matching matching);
+std::vector<double> outage_durations(const AvailabilityTrace& trace, Matching matching);
 
 // A log-normal distribution. fit_log_normal() is the maximum-likelihood fit and needs at least two
 // durations.

@@ -116,7 +116,7 @@ StepMetrics Training::run_step() {
 // Called on all ranks, with or without a part.
 Training::AfterStep Training::end_of_step() {
   const bool is_interrupted =
-      reports_interrupt(rank_.events, Progress{"training", step_, spec_.settings.steps, "steps"});
+      report_and_check_interrupt(rank_.events, Progress{"training", step_, spec_.settings.steps, "steps"});
   const StepVote agreed = agreement_.take();
   if (rank_.elastic != nullptr && rank_.elastic->step_heartbeat() != nullptr)
     rank_.elastic->step_heartbeat()->set_completed_step(step_);
@@ -256,7 +256,7 @@ StepMetrics Training::train_step_of_part() {
   if (companions_.monitor != nullptr) companions_.monitor->begin_step(*part_.engine);
   // The step sizes of stages with delays grow to the given one within five warm-ups; each micro-batch is an
   // update.
-  const std::int64_t num_rescheduled =
+  const std::int64_t num_warmup_updates =
       5 * spec_.settings.learning_rate.warmup * std::ssize(part_.plan.pipelines[0].microbatches);
   const StepReport report = value_or_throw(
       part_.engine->train_step(batch, {.learning_rate = rate_,
@@ -265,7 +265,7 @@ StepMetrics Training::train_step_of_part() {
                                        .epsilon = spec_.options.epsilon,
                                        .weight_decay = spec_.options.weight_decay,
                                        .clip = spec_.options.clip,
-                                       .pipemare = {.num_rescheduled = num_rescheduled},
+                                       .pipemare = {.num_warmup_updates = num_warmup_updates},
                                        .measures_gradient_noise = is_noise_ramp(spec_.options.batch_ramp)}));
   StepMetrics metrics = metrics_of(report);
   decide_phase();

@@ -138,24 +138,24 @@ void StepCompiler::forward(int microbatch, int chunk_number) {
     ready = {batch_loaded_};
   } else {
     const Neighbour from = previous_neighbour(chunk_number);
-    ready = cross(*from.stage, from.block, stage_, chunk.first_block(), microbatch, false,
-                  passed_on_[{chunk.first_block(), microbatch}]);
+    ready = add_crossing(*from.stage, from.block, stage_, chunk.first_block(), microbatch, false,
+                         local_chunk_waits_[{chunk.first_block(), microbatch}]);
   }
   if (chunk.end_block() == plan_.num_blocks) ready.push_back(batch_loaded_);  // waits for the targets
   ready.insert(ready.end(), pending_updates_.begin(), pending_updates_.end());
   pending_updates_.clear();
   for (int block = chunk.first_block(); block < chunk.end_block(); ++block) {
     if (block > chunk.first_block())
-      ready = cross(stage_, block - 1, stage_, block, microbatch, false, ready);
+      ready = add_crossing(stage_, block - 1, stage_, block, microbatch, false, ready);
     ready = gather_parameters(block, std::move(ready));
     ready = forward_block(microbatch, block, std::move(ready), Op::forward);
   }
   if (chunk.end_block() < plan_.num_blocks) {
     const Neighbour to = next_neighbour(chunk_number);
     if (to.stage == &stage_)
-      passed_on_[{to.block, microbatch}] = ready;  // sent when that chunk begins
+      local_chunk_waits_[{to.block, microbatch}] = ready;  // sent when that chunk begins
     else
-      cross(stage_, chunk.end_block() - 1, *to.stage, to.block, microbatch, false, ready);
+      add_crossing(stage_, chunk.end_block() - 1, *to.stage, to.block, microbatch, false, ready);
   }
 }
 
@@ -164,13 +164,13 @@ void StepCompiler::backward(int microbatch, int chunk_number, bool with_weights)
   Dependencies ready;
   if (chunk.end_block() < plan_.num_blocks) {
     const Neighbour from = next_neighbour(chunk_number);
-    ready = cross(*from.stage, from.block, stage_, chunk.end_block() - 1, microbatch, true,
-                  passed_on_[{chunk.end_block() - 1, microbatch}]);
+    ready = add_crossing(*from.stage, from.block, stage_, chunk.end_block() - 1, microbatch, true,
+                         local_chunk_waits_[{chunk.end_block() - 1, microbatch}]);
   }
   ready.insert(ready.end(), pending_updates_.begin(), pending_updates_.end());
   for (int block = chunk.end_block() - 1; block >= chunk.first_block(); --block) {
     if (block < chunk.end_block() - 1)
-      ready = cross(stage_, block + 1, stage_, block, microbatch, true, ready);
+      ready = add_crossing(stage_, block + 1, stage_, block, microbatch, true, ready);
     if (is_recomputed(block) && block + 1 == recompute_group(block).end)
       ready = recompute(microbatch, block, std::move(ready));  // gathers the weights that the backward needs
     else if (needs_gather(block, microbatch, chunk_number))
@@ -180,9 +180,9 @@ void StepCompiler::backward(int microbatch, int chunk_number, bool with_weights)
   if (chunk.first_block() > 0) {
     const Neighbour to = previous_neighbour(chunk_number);
     if (to.stage == &stage_)
-      passed_on_[{to.block, microbatch}] = ready;
+      local_chunk_waits_[{to.block, microbatch}] = ready;
     else
-      cross(stage_, chunk.first_block(), *to.stage, to.block, microbatch, true, ready);
+      add_crossing(stage_, chunk.first_block(), *to.stage, to.block, microbatch, true, ready);
   }
 }
 
@@ -219,8 +219,8 @@ StepCompiler::Neighbour StepCompiler::next_neighbour(int chunk) const {
   return {&stage, stage.chunks[static_cast<std::size_t>(wraps ? chunk + 1 : chunk)].first_block()};
 }
 
-Dependencies StepCompiler::cross(const Stage& from, int from_block, const Stage& to, int to_block,
-                                 int microbatch, bool is_backward, const Dependencies& dependencies) {
+Dependencies StepCompiler::add_crossing(const Stage& from, int from_block, const Stage& to, int to_block,
+                                        int microbatch, bool is_backward, const Dependencies& dependencies) {
   const LayerStrategy &from_strategy = strategy_of(from, from_block),
                       &to_strategy = strategy_of(to, to_block);
   if (&from == &to && is_same_split(from_strategy, to_strategy)) return dependencies;

@@ -71,7 +71,7 @@ std::int64_t DeviceSizes::elements(int block, int shards, bool with_embedding) c
     if (!is_expert(tensor.split.unit)) sum += part_elements(model_, tensor, strategy.tp, part, shards);
   if (block == plan_.num_blocks - 1 && model_.is_tied && with_embedding)
     for (const LogicalTensor& tensor : tensors_[index_of(model_, 0)])
-      if (tensor.is_also_head) sum += part_elements(model_, tensor, strategy.tp, part, shards);
+      if (tensor.is_tied_to_head) sum += part_elements(model_, tensor, strategy.tp, part, shards);
   return sum;
 }
 
@@ -125,7 +125,7 @@ Bytes DeviceSizes::aligned_size(int block, StateKind kind, BufferLayout buffer_l
   const bool with_embedding = kind == StateKind::weights || !has_shared_tied_embedding_;
   if (block == plan_.num_blocks - 1 && model_.is_tied && with_embedding)
     for (const LogicalTensor& tensor : tensors_[index_of(model_, 0)])
-      if (tensor.is_also_head) add(tensor);
+      if (tensor.is_tied_to_head) add(tensor);
   return Bytes(elements * width);
 }
 
@@ -180,7 +180,7 @@ Bytes DeviceSizes::shared(int block) const {
   const LayerStrategy& strategy = strategy_of(stage_, block);
   std::int64_t sum = 0;
   for (const LogicalTensor& tensor : tensors_[index_of(model_, 0)])
-    if (tensor.is_also_head) sum += part_elements(model_, tensor, strategy.tp, tensor_part(strategy), 1);
+    if (tensor.is_tied_to_head) sum += part_elements(model_, tensor, strategy.tp, tensor_part(strategy), 1);
   return Bytes(sum * state_bytes(plan_.precision, plan_.accumulators, StateKind::gradients));
 }
 
@@ -238,7 +238,7 @@ ActivationBuffer DeviceSizes::activations(int block, int sequences, bool is_save
   ActivationBufferBuilder activation_buffer(bytes_of(plan_.precision));
   for (const Operation& operation : operations_[index_of(model_, block)])
     for (const SavedTensor& tensor : operation.saved)
-      if ((mode <= tensor.saved_up_to) == is_saved) add(activation_buffer, block, tokens, tensor);
+      if ((mode <= tensor.strongest_saving_mode) == is_saved) add(activation_buffer, block, tokens, tensor);
   // The last layer of a recompute group is recomputed including its norm, for the statistics of the norm.
   // Its output is stored but not used.
   if (!is_saved && strategy.recompute_layers > 1 && model_.norm_position == NormPosition::post &&

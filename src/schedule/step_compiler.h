@@ -44,8 +44,8 @@ class StepCompiler {
   };
   // Moves an activation (or its gradient) from block `from_block` of `from` to block `to_block` of `to`. This
   // device belongs to one of the stages or to both. Returns what the receiving block waits for.
-  Dependencies cross(const Stage& from, int from_block, const Stage& to, int to_block, int microbatch,
-                     bool is_backward, const Dependencies& dependencies);
+  Dependencies add_crossing(const Stage& from, int from_block, const Stage& to, int to_block, int microbatch,
+                            bool is_backward, const Dependencies& dependencies);
   // Cached, because chunks have few distinct crossings. The reference is valid until the next call.
   const std::vector<Route>& routes(bool is_out, const Side& from, const Side& to, int sequences,
                                    std::int64_t width);
@@ -173,8 +173,8 @@ class StepCompiler {
   // What the embedding's weight gradient waits for (received gradients), and what the head's backward waits
   // for (sums over logits).
   std::map<BlockMicrobatch, Dependencies> arrived_;
-  std::map<BlockMicrobatch, Dependencies> passed_on_;  // what a chunk of the same stage waits for
-  std::map<bool, std::vector<int>> readers_;           // is gradient -> computes that read the received data
+  std::map<BlockMicrobatch, Dependencies> local_chunk_waits_;  // what a chunk of the same stage waits for
+  std::map<bool, std::vector<int>> readers_;  // is gradient -> computes that read the received data
   // (is gradient, receiving stage) -> messages of each crossing
   std::map<std::pair<bool, const Stage*>, std::vector<Dependencies>> sent_;
   std::map<int, int> gathered_;               // ZeRO 3: block -> buffer of its gathered weights

@@ -182,9 +182,9 @@ HardwareProfile default_machines(const DeviceFacts& device, int size) {
   return machines;
 }
 
-DeviceFacts with_memory_of_plan(DeviceFacts device, Bytes held, int num_sharing) {
-  if (!device.is_gpu) device.num_sharing = num_sharing;
-  if (device.memory) *device.memory += Bytes(held.value * device.num_sharing.value_or(1));
+DeviceFacts with_memory_of_plan(DeviceFacts device, Bytes held, int workers_per_processor) {
+  if (!device.is_gpu) device.workers_per_processor = workers_per_processor;
+  if (device.memory) *device.memory += Bytes(held.value * device.workers_per_processor.value_or(1));
   return device;
 }
 

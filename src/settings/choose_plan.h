@@ -35,9 +35,9 @@ Plan plan_for_size(const PlannerRequest& request, int size);
 // `size` devices with the usual properties of their type. Workers on a processor share its memory.
 HardwareProfile default_machines(const DeviceFacts& device, int size);
 
-// The memory that later plans may use while a running plan owns `held` bytes on each of `num_sharing` workers
+// The memory that later plans may use while a running plan owns `held` bytes on each of `workers_per_processor` workers
 // of this machine: the free memory plus what the running plan owns.
-DeviceFacts with_memory_of_plan(DeviceFacts device, Bytes held, int num_sharing);
+DeviceFacts with_memory_of_plan(DeviceFacts device, Bytes held, int workers_per_processor);
 
 // The planner's demand for this training on a cluster. The request's model and the cluster must outlive it.
 Demand demand_of(const PlannerRequest& request, const Cluster& cluster);

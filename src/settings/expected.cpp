@@ -31,12 +31,13 @@ std::optional<DeviceType> measured_type(const std::string& name, EventSink& even
 }
 
 std::optional<MeasuredMachine> measured_machine(const std::string& name, bool is_gpu, int num_devices,
-                                                int num_sharing, Precision precision, EventSink& events) {
+                                                int workers_per_processor, Precision precision,
+                                                EventSink& events) {
   const std::optional<DeviceType> type = measured_type(name, events);
   if (!type || !has_measured(*type, precision)) return std::nullopt;
-  return MeasuredMachine{
-      Cluster(replicate_device(open_cluster("here").profile(), *type, num_devices, is_gpu ? 1 : num_sharing)),
-      with_measured_links(fitted_constants())};
+  return MeasuredMachine{Cluster(replicate_device(open_cluster("here").profile(), *type, num_devices,
+                                                  is_gpu ? 1 : workers_per_processor)),
+                         with_measured_links(fitted_constants())};
 }
 
 std::optional<double> expected_step_seconds(const DeviceType& type, const Plan& plan,

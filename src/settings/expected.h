@@ -17,14 +17,15 @@ namespace optimus {
 // cannot be read.
 std::optional<DeviceType> measured_type(const std::string& name, EventSink& events);
 
-// `num_devices` devices of the measured type, connected as measured on this machine; `num_sharing` workers
+// `num_devices` devices of the measured type, connected as measured on this machine; `workers_per_processor` workers
 // share a processor. Returns nothing if no kernels of the precision were measured.
 struct MeasuredMachine {
   Cluster cluster;
   Constants constants;
 };
 std::optional<MeasuredMachine> measured_machine(const std::string& name, bool is_gpu, int num_devices,
-                                                int num_sharing, Precision precision, EventSink& events);
+                                                int workers_per_processor, Precision precision,
+                                                EventSink& events);
 
 // Seconds per step of a single-device plan. Returns nothing if no kernels of its precision were measured, or
 // if the model is not a transformer.

@@ -22,7 +22,7 @@ void declare_model_and_data(OptionTable& table, TrainOptions& o) {
       .add("data", o.data, "D",
            "text file, jsonl file, folder or token-file prefix; or a blend: 0.7 A 0.3 B (default: the C++ "
            "headers of this machine)")
-      .list_length = 0;
+      .values_per_occurrence = 0;
   table.add("tokenizer", o.tokenizer, "bytes|FILE",
             "tokenizer of the text (default: the one in the model's folder, else bytes)");
   table.add("run", o.run, "DIR", "folder of the run (default: runs/<model>-<date>)");

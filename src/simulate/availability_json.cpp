@@ -84,7 +84,7 @@ AvailabilityTrace read_faults(const std::vector<JsonView>& events, const std::st
 AvailabilityTrace parse_json_trace(std::string_view text, const std::string& source) {
   const Json document = parse_json(text, source);
   const std::vector<JsonView> elements = JsonView(document, source).elements();
-  if (elements.empty()) throw UserError("{}: the trace never has an available node", source);
+  if (elements.empty()) throw UserError("{}: no node is ever available in the trace", source);
   const JsonView& first = elements.front();
   if (first.raw().is_object() && first.find("Time")) return read_samples(elements, source);
   if (first.raw().is_object() && first.find("size")) return read_durations(elements, source);

@@ -47,7 +47,7 @@ bool TraceBuilder::is_present(const std::string& name) const {
 }
 
 AvailabilityTrace TraceBuilder::take(const std::string& form, const std::string& source) {
-  if (events_.empty()) throw UserError("{}: the trace never has an available node", source);
+  if (events_.empty()) throw UserError("{}: no node is ever available in the trace", source);
   return {std::move(events_), static_cast<int>(numbers_.size()), length_, form};
 }
 
@@ -180,7 +180,7 @@ AvailabilityTrace parse_trace(std::string_view text, const std::string& source) 
     return is_json_lines ? parse_json_lines_trace(text, source) : parse_json_trace(text, source);
   }
   const std::vector<Line> lines = lines_of(text, source);
-  if (lines.empty()) throw UserError("{}: the trace never has an available node", source);
+  if (lines.empty()) throw UserError("{}: no node is ever available in the trace", source);
   const std::vector<std::string>& first = lines.front().cells;
   if (first.size() == 2) return read_counts(lines, source);
   if (first.size() == 3 && (first[1] == "add" || first[1] == "remove")) return read_events(lines, source);

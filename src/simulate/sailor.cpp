@@ -38,14 +38,14 @@ ModelSpec model_with(int blocks, const JsonView& view) {
   view.refuse("layers of OPT-350M (26) or GPT-Neo 2.7B (34)");
 }
 
-struct SailorCard {
+struct SailorGpu {
   const char *name, *type;
 };
-constexpr SailorCard kSailorGpus[] = {
+constexpr SailorGpu kSailorGpus[] = {
     {"GH-96", "gh200"}, {"RTX-2080", "rtx2080ti"}, {"Titan-RTX", "titan-rtx"}, {"RTX-3090", "rtx3090"}};
 
 const char* type_of_gpu(const JsonView& card) {
-  for (const SailorCard& row : kSailorGpus)
+  for (const SailorGpu& row : kSailorGpus)
     if (card.text() == row.name) return row.type;
   card.refuse("GH-96, RTX-2080, Titan-RTX or RTX-3090");
 }

@@ -47,10 +47,10 @@ RecoveryCosts random_costs(RandomStream& draw) {
 }
 
 void set_errors(TrialCase& trial_case, RandomStream& draw, const EnvironmentOptions& options) {
-  if (options.miss_spread >= 0) {
-    trial_case.prediction_error = options.miss_spread * draw.between(0.3, 1);
-    trial_case.permanent_error = options.miss_spread * draw.between(0.3, 1);
-    trial_case.prediction_bias = std::exp(-options.mean_miss);
+  if (options.prediction_error_spread >= 0) {
+    trial_case.prediction_error = options.prediction_error_spread * draw.between(0.3, 1);
+    trial_case.permanent_error = options.prediction_error_spread * draw.between(0.3, 1);
+    trial_case.prediction_bias = std::exp(-options.mean_prediction_error);
     return;
   }
   // Half of the trials use the simulator's errors (5 %, drawn independently), the others a random mixture.

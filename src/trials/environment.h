@@ -32,7 +32,8 @@ struct EnvironmentOptions {
   std::vector<AvailabilityTrace> traces{};  // every third node trial replays a part of one of these
   std::vector<Throughput> throughputs{};    // and uses one of these throughput tables
   double batch = 1;                         // samples per step of these tables
-  double mean_miss = 0, miss_spread = -1;   // prediction errors, logarithmic; negative spread: drawn
+  double mean_prediction_error = 0,
+         prediction_error_spread = -1;  // prediction errors, logarithmic; negative spread: drawn
 };
 
 TrialCase random_trial(TrialFamily family, std::uint64_t number, const EnvironmentOptions& options = {});

@@ -202,13 +202,14 @@ class TrialRun {
 
   void add_history(Situation& situation) {
     situation.switches = outcome_.switches, situation.devices_present = present_;
-    situation.num_missed = prediction_errors_.times;
+    situation.num_prediction_errors = prediction_errors_.times;
     if (prediction_errors_.times > 0) {
-      situation.mean_miss = prediction_errors_.sum / prediction_errors_.times;
-      situation.miss_spread = std::sqrt(std::max(0.0, prediction_errors_.squares / prediction_errors_.times -
-                                                          situation.mean_miss * situation.mean_miss));
+      situation.mean_prediction_error = prediction_errors_.sum / prediction_errors_.times;
+      situation.prediction_error_spread =
+          std::sqrt(std::max(0.0, prediction_errors_.squares / prediction_errors_.times -
+                                      situation.mean_prediction_error * situation.mean_prediction_error));
     }
-    situation.num_judged = num_recorded_gains_, situation.gain_promised = predicted_gain_sum_,
+    situation.num_judged = num_recorded_gains_, situation.predicted_gain_sum = predicted_gain_sum_,
     situation.gain_measured = measured_gain_sum_;
   }
 

@@ -52,7 +52,7 @@ TEST(MeasuredCost, AddsUpToModelWork) {
   double flops = 0, spared = 0;
   for (int block = 0; block < num_blocks(model); ++block)
     for (const Operation& op : operations(model, block, 512))
-      flops += (op.forward_flops + op.backward_flops + op.repeated_flops) * tokens;
+      flops += (op.forward_flops + op.backward_flops + op.attention_recompute_flops) * tokens;
   EXPECT_NEAR(step_seconds(model, RecomputeMode::none, optimus_software()), flops / kRate,
               1e-9 * flops / kRate);
   // Layers are recomputed except for their last GEMM.

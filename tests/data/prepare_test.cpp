@@ -59,14 +59,14 @@ TEST(Prepare, FiltersShortDuplicateAndHeldOut) {
       "held.jsonl", "{\"text\": \"the held out\\ndocument\"}\n{\"text\": \"x w1 w2 w3 w4 w5 y\"}\n");
   PrepareOptions options;
   options.inputs = {in.string()};
-  options.filters = {.min_tokens = 5, .dedup = true, .exclude = {held.string()}, .exclude_words = 5};
+  options.filters = {.min_tokens = 5, .dedup = true, .exclude = {held.string()}, .overlap_words = 5};
   PrepareSummary summary;
   EXPECT_EQ(texts_of(options, &summary),
             (std::vector<std::string>{"a longer text", "w1 w2 w3 w4 but not the fifth"}));
   EXPECT_EQ(summary.dropped_short, 1);
   EXPECT_EQ(summary.dropped_duplicate, 1);
   EXPECT_EQ(summary.dropped_held_out, 2);
-  options.filters.exclude_words = 0;  // only whole documents are compared
+  options.filters.overlap_words = 0;  // only whole documents are compared
   EXPECT_EQ(texts_of(options).size(), 3u);
 }
 

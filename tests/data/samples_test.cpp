@@ -122,7 +122,7 @@ TEST(Samples, DocumentMaskRestartsPositions) {
   EXPECT_EQ(sample.documents, (std::vector<std::int32_t>{0, 0, 0, 1, 1, 2, 2, 2}));
   EXPECT_EQ(sample.positions, (std::vector<std::int32_t>{0, 1, 2, 0, 1, 0, 1, 2}));
   EXPECT_EQ(sample.targets, (std::vector<TokenId>{1, 2, kNoTarget, 4, kNoTarget, 6, 7, 8}));
-  EXPECT_EQ(sample.num_counted, 6);
+  EXPECT_EQ(sample.num_targets, 6);
 }
 
 // The segment lengths are known without reading tokens.
@@ -187,7 +187,7 @@ TEST(Samples, MaskingIsDeterministicWithCorrectRates) {
   for (std::int64_t i = 0; i < 200; ++i) {
     const Sample sample = samples.read(i), again = samples.read(i);
     EXPECT_EQ(sample.inputs, again.inputs);
-    EXPECT_GE(sample.num_counted, 1);
+    EXPECT_GE(sample.num_targets, 1);
     for (std::size_t p = 0; p < sample.inputs.size(); ++p) {
       if (sample.targets[p] == kNoTarget) continue;
       EXPECT_NE(sample.targets[p], 5);

@@ -95,7 +95,7 @@ TEST(Asynchronous, PipeDreamWithContextParallelism) {
 }
 
 TEST(Asynchronous, PipeMareMatchesOldForwardAndCorrectedBackward) {
-  const PipeMareOptions settings[] = {{.decay = 0}, {.decay = 0.2, .num_rescheduled = 8}};
+  const PipeMareOptions settings[] = {{.decay = 0}, {.decay = 0.2, .num_warmup_updates = 8}};
   for (const PipeMareOptions& options : settings)
     for (const int pp : {2, 3, 4})
       for (const int dp : {1, 2}) {
@@ -123,7 +123,7 @@ TEST(Asynchronous, AutogradAgreesWithOneDevice) {
   const Gradient one = OneDevice(model)(weights, samples, 0, 0),
                  two = TwoWeights(model, weights, weights).gradient(samples);
   EXPECT_NEAR(one.loss_sum, two.loss_sum, 1e-12 * one.loss_sum);
-  EXPECT_EQ(one.num_counted, two.num_counted);
+  EXPECT_EQ(one.num_targets, two.num_targets);
   for (const auto& [name, sums] : one.sums) {
     if (name.find("attention.k.bias") != std::string::npos) continue;  // rounding noise
     EXPECT_LT(distance(sums, two.sums.at(name)), 1e-10) << name;
@@ -159,7 +159,7 @@ std::vector<Sample> text_samples(const std::string& text, std::int64_t first, st
       sample.targets.push_back(static_cast<unsigned char>(text[at + static_cast<std::size_t>(i) + 1]));
       sample.positions.push_back(static_cast<std::int32_t>(i));
     }
-    sample.num_counted = length;
+    sample.num_targets = length;
   }
   return result;
 }
@@ -200,7 +200,7 @@ TEST(Asynchronous, PipeMareLearnsBetterThanPlainDelay) {
   double gap = 0;
   for (int seed = 1; seed <= num_seeds; ++seed) {
     const double plain = evaluated_loss(model, plan, text, seed, {.decay = 0}),
-                 corrected = evaluated_loss(model, plan, text, seed, {.num_rescheduled = 384});
+                 corrected = evaluated_loss(model, plan, text, seed, {.num_warmup_updates = 384});
     std::printf("seed %d: loss %.3f with plain delay, %.3f with PipeMare\n", seed, plain, corrected);
     gap += (plain - corrected) / num_seeds;
     EXPECT_LT(corrected, 4) << "seed " << seed;  // the initial loss is 5.5

@@ -51,7 +51,7 @@ inline std::size_t stage_of(const Plan& plan, int block) {
 struct Gradient {
   Values sums{};
   double loss_sum = 0;
-  std::int64_t num_counted = 0;
+  std::int64_t num_targets = 0;
 };
 using Differentiate =
     std::function<Gradient(const Values& forward, const Values& backward, const std::vector<Sample>&,
@@ -94,8 +94,8 @@ class Reference {
       }
       Gradient gradient = differentiate_(forward, backward, setup.samples(first, size), step, first);
       first += size;
-      losses += gradient.loss_sum, counted += gradient.num_counted;
-      if (gradient.num_counted > 0) {
+      losses += gradient.loss_sum, counted += gradient.num_targets;
+      if (gradient.num_targets > 0) {
         ++num_updates;
         squares += update(gradient);
       }
@@ -126,13 +126,13 @@ class Reference {
     for (const LogicalTensor& tensor : tensors_) {
       const int delay = counts_[stage_of(plan_, tensor.block)].most();
       double rate = update_.learning_rate;
-      if (const auto all = static_cast<double>(update_.pipemare.num_rescheduled); all > 0)
+      if (const auto all = static_cast<double>(update_.pipemare.num_warmup_updates); all > 0)
         rate /= std::pow(1 + delay, 1 - std::min(k / all, 1.0));
       std::vector<double>&weights = learned_.tensors.at(tensor.name), &first = first_[tensor.name],
       &second = second_[tensor.name], &velocity = velocities_[tensor.name];
       first.resize(weights.size()), second.resize(weights.size()), velocity.resize(weights.size());
       for (std::size_t i = 0; i < weights.size(); ++i) {
-        const double g = gradient.sums.at(tensor.name)[i] / static_cast<double>(gradient.num_counted),
+        const double g = gradient.sums.at(tensor.name)[i] / static_cast<double>(gradient.num_targets),
                      before = weights[i];
         squares += g * g;
         first[i] = update_.beta1 * first[i] + (1 - update_.beta1) * g;
@@ -172,8 +172,8 @@ class OneDevice {
     for (const auto& [name, values] : weights) made->parameters.set(name, std::span<const double>(values));
     const StepReport report = value_or_throw(made->engine.train_step(
         make_batch(samples, made->plan, step, first), {.learning_rate = 0, .clip = 0}));
-    Gradient result{.loss_sum = report.loss * static_cast<double>(report.num_counted),
-                    .num_counted = report.num_counted};
+    Gradient result{.loss_sum = report.loss * static_cast<double>(report.num_targets),
+                    .num_targets = report.num_targets};
     for (const auto& [name, values] : weights)
       result.sums[name] = made->parameters.get(name, &BlockState::gradients);
     return result;
@@ -217,7 +217,7 @@ class TwoWeights {
     for (const Sample& sample : samples) {
       const at::Tensor loss = loss_of(sample);
       loss.backward();
-      result.loss_sum += loss.item<double>(), result.num_counted += sample.num_counted;
+      result.loss_sum += loss.item<double>(), result.num_targets += sample.num_targets;
     }
     for (const auto& [name, leaf] : leaves_) {
       const at::Tensor sums = leaf.grad().contiguous();

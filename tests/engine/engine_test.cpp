@@ -42,7 +42,7 @@ std::vector<Sample> samples(std::int64_t first, std::int64_t vocab) {
       sample.targets.push_back(i % 5 == 4 ? kNoTarget
                                           : (sample.inputs.back() * 7 + 1) % static_cast<TokenId>(vocab));
       sample.positions.push_back(static_cast<std::int32_t>(i));
-      sample.num_counted += sample.targets.back() != kNoTarget;
+      sample.num_targets += sample.targets.back() != kNoTarget;
     }
   }
   return result;
@@ -174,7 +174,7 @@ TEST(Engine, PredictedMemoryMatchesAllocation) {
           Sample& sample = data.emplace_back();
           for (std::int32_t i = 0; i < 128; ++i)
             sample.inputs.push_back(i), sample.targets.push_back(i + 1), sample.positions.push_back(i);
-          sample.num_counted = 128;
+          sample.num_targets = 128;
         }
         const Batch batch = make_batch(data, plan, 0, 0);
         engine.train_step(batch, {.learning_rate = 1e-3}).value();
@@ -211,7 +211,7 @@ TEST(Engine, GeneratesMostLikelyTokens) {
       sample.positions.push_back(static_cast<std::int32_t>(sample.inputs.size()));
       sample.inputs.push_back(static_cast<TokenId>(token)), sample.targets.push_back(0);
     }
-    sample.num_counted = std::ssize(all);
+    sample.num_targets = std::ssize(all);
     EXPECT_EQ(
         engine.logits(make_batch({sample}, whole, 0, 0))[std::ssize(all) - 1].argmax().item<std::int64_t>(),
         id);
@@ -281,7 +281,7 @@ TEST(Engine, SeparateDocumentsDoNotAttendToEachOther) {
           result.targets.push_back(static_cast<TokenId>((i * 5) % 61));
       result.positions.push_back(static_cast<std::int32_t>(i < 9 ? i : i - 9));
     }
-    result.num_counted = to - from;
+    result.num_targets = to - from;
     return result;
   };
   const auto loss = [&](const std::vector<Sample>& data) {

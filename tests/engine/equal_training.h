@@ -57,7 +57,7 @@ inline std::vector<Sample> make_samples(std::int64_t first, std::int64_t count, 
       sample.targets.push_back(is_counted ? (sample.inputs.back() * 7 + 1) % static_cast<TokenId>(vocab)
                                           : kNoTarget);
       sample.positions.push_back(static_cast<std::int32_t>(i));
-      sample.num_counted += sample.targets.back() != kNoTarget;
+      sample.num_targets += sample.targets.back() != kNoTarget;
     }
   }
   return result;

@@ -29,7 +29,7 @@ std::vector<Sample> samples() {
   for (Sample& sample : result)
     for (std::int64_t i = 0; i < kLength; ++i) {
       sample.inputs.push_back(static_cast<TokenId>(3 * i % 31)), sample.targets.push_back(7);
-      sample.positions.push_back(static_cast<std::int32_t>(i)), ++sample.num_counted;
+      sample.positions.push_back(static_cast<std::int32_t>(i)), ++sample.num_targets;
     }
   return result;
 }

@@ -41,7 +41,7 @@ TEST(Noise, MultipliesGradientsWithPreviousMoments) {
   const double product = sum_of_blocks(parameters, [&](const BlockState& state, int block) {
     return at::dot(state.gradients, moments[static_cast<std::size_t>(block)]).item<double>();
   });
-  const double gradient = product / static_cast<double>(report.num_counted) / moment;
+  const double gradient = product / static_cast<double>(report.num_targets) / moment;
   ASSERT_NE(gradient, 0);
   // Doubles, several thousand terms in a different order: 1e-12 of |gradient| |moment|, which is not much
   // larger than the product.

@@ -22,7 +22,7 @@ std::vector<Sample> some_samples(std::int64_t count) {
     Sample& sample = data.emplace_back();
     for (std::int32_t i = 0; i < kLength; ++i)
       sample.inputs.push_back(i), sample.targets.push_back(i + 1), sample.positions.push_back(i);
-    sample.num_counted = kLength;
+    sample.num_targets = kLength;
   }
   return data;
 }

@@ -79,7 +79,7 @@ std::vector<Sample> make_samples(std::int64_t first, std::int64_t count, const M
       sample.targets.push_back(i % 5 == 4 ? kNoTarget
                                           : (sample.inputs.back() * 7 + 1) % static_cast<TokenId>(vocab));
       sample.positions.push_back(static_cast<std::int32_t>(i));
-      sample.num_counted += sample.targets.back() != kNoTarget;
+      sample.num_targets += sample.targets.back() != kNoTarget;
     }
   }
   return result;

@@ -399,7 +399,7 @@ class Check {
         const auto numbers = at::zeros({kNumStepScalars}, at::kDouble);
         auto* values = numbers.data_ptr<double>();
         number(values, StepScalar::learning_rate) = 1e-2, number(values, StepScalar::num_updates) = 4;
-        number(values, StepScalar::num_counted) = 100, number(values, StepScalar::loss_scale) = 2;
+        number(values, StepScalar::num_targets) = 100, number(values, StepScalar::loss_scale) = 2;
         number(values, StepScalar::loss_sum) = loss, number(values, StepScalar::square_sum) = squares;
         at::Tensor here = numbers.to(at::kCUDA), plain_numbers = numbers.clone();
         ours_->pass_gate({.clip = clip}, here);

@@ -383,7 +383,7 @@ TEST_P(HostTest, GateMatchesReference) {
       auto* values = numbers.data_ptr<double>();
       number(values, StepScalar::learning_rate) = 1e-2, number(values, StepScalar::num_updates) = 4;
       number(values, StepScalar::loss_sum) = loss, number(values, StepScalar::square_sum) = squares;
-      number(values, StepScalar::num_counted) = counted, number(values, StepScalar::loss_scale) = scale;
+      number(values, StepScalar::num_targets) = counted, number(values, StepScalar::loss_scale) = scale;
       at::Tensor plain_numbers = numbers.clone();
       host_->pass_gate({.clip = clip}, numbers);
       plain_->pass_gate({.clip = clip}, plain_numbers);

@@ -103,9 +103,9 @@ inline Layout random_layout(const std::vector<TensorInfo>& tensors, const std::v
     for (int i = 0; i < num_placements; ++i) {
       Placement placement;
       placement.grid = draw(0, num_grids - 1);
-      placement.cut_dim = draw(-1, tensor.shape.num_dims - 1);
-      if (placement.cut_dim >= 0)
-        placement.parts = random_parts(tensor.shape[placement.cut_dim],
+      placement.split_dim = draw(-1, tensor.shape.num_dims - 1);
+      if (placement.split_dim >= 0)
+        placement.parts = random_parts(tensor.shape[placement.split_dim],
                                        layout.grids[static_cast<std::size_t>(placement.grid)].num_parts);
       placements.push_back(placement);
     }

@@ -17,9 +17,9 @@ namespace {
 Layout attention() {
   Layout layout;
   layout.grids = {{1, 1, 2, first_ranks(2)}};
-  const auto add = [&](const char* name, Shape shape, int cut_dim) {
+  const auto add = [&](const char* name, Shape shape, int split_dim) {
     layout.tensors.push_back({name, shape, 4, 1});
-    layout.placements.push_back({{0, cut_dim, split_evenly(shape[cut_dim], 2)}});
+    layout.placements.push_back({{0, split_dim, split_evenly(shape[split_dim], 2)}});
   };
   add("q", {8, 3}, 0), add("k", {4, 3}, 0), add("v", {2, 3}, 0), add("o", {3, 8}, 1);
   return layout;

@@ -16,7 +16,7 @@ namespace optimus {
 namespace {
 
 struct RandomBanker {
-  BankerProblem problem;
+  MoveOrderProblem problem;
   std::vector<int> kind_of;
 };
 

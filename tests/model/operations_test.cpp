@@ -62,7 +62,7 @@ TEST(Operations, BackwardIsTwiceForward) {
     for (const BlockKind kind : {BlockKind::embedding, BlockKind::layer, BlockKind::head})
       for (const Operation& operation : operations(random_spec(seed), kind, 16)) {
         EXPECT_DOUBLE_EQ(operation.backward_flops, 2 * operation.forward_flops) << operation.name;
-        EXPECT_GT(operation.moved_elements, 0) << operation.name;
+        EXPECT_GT(operation.accessed_elements, 0) << operation.name;
         const bool is_gemm = operation.kind == OperationKind::gemm;
         EXPECT_EQ(operation.inner > 0, is_gemm);
         const double gemm = 2 * d(operation.inner) * d(operation.outer);

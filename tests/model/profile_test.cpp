@@ -37,14 +37,14 @@ TEST(Profile, JsonHasDocumentedKeys) {
 TEST(Profile, TensorParallelDividesNearlyAllOfALayer) {
   const ModelProfile profile = profile_model(*find_preset("llama3-70b"), 8192);
   const BlockProfile& layer = profile.blocks[1];
-  EXPECT_EQ(layer.cut_flops, 1);
-  EXPECT_GT(layer.cut_parameters, 0.999);
-  EXPECT_LT(layer.cut_parameters, 1);
-  EXPECT_GT(layer.cut_saved, 0.7);
-  EXPECT_LT(layer.cut_saved, 0.95);
+  EXPECT_EQ(layer.split_flops_fraction, 1);
+  EXPECT_GT(layer.split_parameter_fraction, 0.999);
+  EXPECT_LT(layer.split_parameter_fraction, 1);
+  EXPECT_GT(layer.split_saved_fraction, 0.7);
+  EXPECT_LT(layer.split_saved_fraction, 0.95);
   EXPECT_EQ(layer.max_parts, 64);
   // the transform is not cut
-  EXPECT_LT(profile_model(*find_preset("bert-base"), 512).blocks[2].cut_flops, 1);
+  EXPECT_LT(profile_model(*find_preset("bert-base"), 512).blocks[2].split_flops_fraction, 1);
 }
 
 TEST(Profile, FormatsTable) {

@@ -91,8 +91,8 @@ TEST(Tensors, Gpt2ResidualInitIsScaled) {
 }
 
 TEST(Tensors, OnlyTiedEmbeddingIsShared) {
-  EXPECT_TRUE(logical_tensors(*find_preset("gpt2"), 0)[0].is_also_head);
-  EXPECT_FALSE(logical_tensors(*find_preset("llama3-8b"), 0)[0].is_also_head);
+  EXPECT_TRUE(logical_tensors(*find_preset("gpt2"), 0)[0].is_tied_to_head);
+  EXPECT_FALSE(logical_tensors(*find_preset("llama3-8b"), 0)[0].is_tied_to_head);
   EXPECT_EQ(names(*find_preset("llama3-8b"), 33),
             (std::vector<std::string>{"head.norm.weight", "head.output.weight"}));
 }

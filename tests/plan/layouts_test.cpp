@@ -34,7 +34,7 @@ TEST(Layouts, EveryPipelineOwnsEveryElement) {
           for (int part = 0; part < grid.num_parts; ++part)
             held += box_of_shard(tensor, placement, grid, shard, part).num_elements();
         const std::int64_t whole = tensor.shape.num_elements();
-        if (placement.cut_dim < 0)
+        if (placement.split_dim < 0)
           RC_ASSERT(held == whole * grid.num_parts);
         else if (tensor.name.find(".k.") == std::string::npos && tensor.name.find(".v.") == std::string::npos)
           RC_ASSERT(held == whole);

@@ -220,10 +220,10 @@ TEST(Lifetime, RestGrowsWithAge) {
     const double mean = lifetime.median * std::exp(lifetime.spread * lifetime.spread / 2);
     // The expected rest of a new condition is the mean. The integration steps of 1 s are small relative to a
     // median of minutes: tolerance 2 %.
-    EXPECT_NEAR(expected_rest(lifetime, 0, 1e7) / mean, 1, 0.02);
-    EXPECT_GT(expected_rest(lifetime, 3600, 1e7), expected_rest(lifetime, 60, 1e7));
+    EXPECT_NEAR(expected_remaining_seconds(lifetime, 0, 1e7) / mean, 1, 0.02);
+    EXPECT_GT(expected_remaining_seconds(lifetime, 3600, 1e7), expected_remaining_seconds(lifetime, 60, 1e7));
   }
-  EXPECT_EQ(expected_rest(usual_lifetime(Cause::heavy_stage), 1, 500), 500);
+  EXPECT_EQ(expected_remaining_seconds(usual_lifetime(Cause::heavy_stage), 1, 500), 500);
 }
 
 RC_GTEST_PROP(Trial, NoPolicyBeatsHindsight, ()) {

@@ -155,7 +155,7 @@ TEST(LearnedPolicyFile, StoresWithoutResidual) {
   exact.options = {{.step_seconds = 1, .usual_seconds = 1, .devices = 8},
                    {.response = Response::replan, .step_seconds = 0.8, .usual_seconds = 0.8, .devices = 8}};
   wrong = exact;
-  wrong.num_missed = 5, wrong.mean_miss = 0.3, wrong.miss_spread = 0.1;
+  wrong.num_prediction_errors = 5, wrong.mean_prediction_error = 0.3, wrong.prediction_error_spread = 0.1;
   wrong.options[1].mean_predicted_seconds = 1.1, wrong.options[1].num_predictions = 4;
   wrong.options[1].prediction_spread = 0.2;
   LearnedPolicy network = random_network(9);
@@ -271,7 +271,7 @@ TEST(LearnedPolicyGuards, SlowerChoicesAreVetoed) {
 TEST(LearnedPolicyGuards, RuleDecidesAfterMissedGains) {
   const LearnedPolicy network = one_sided(20);
   Situation now = usual_situation();
-  now.num_judged = 4, now.gain_promised = 0.4, now.gain_measured = 0.05;
+  now.num_judged = 4, now.predicted_gain_sum = 0.4, now.gain_measured = 0.05;
   expect_reason(choose(with_network(network), now), "predicted gains were not reached");
   now.gain_measured = 0.3;
   expect_reason(choose(with_network(network), now), "learned policy, ");

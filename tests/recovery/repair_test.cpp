@@ -34,7 +34,7 @@ TEST(Repair, RemainingTimeGrowsWithElapsedTime) {
   const RepairForecast forecast({}, 0);
   double rest = 0;
   for (const double elapsed : {0.0, 60.0, 3600.0, 86400.0, 86400.0 * 20}) {
-    const double next = forecast.expected_rest(elapsed);
+    const double next = forecast.expected_remaining_seconds(elapsed);
     EXPECT_GT(next, rest);
     rest = next;
     EXPECT_GE(forecast.survival_probability(elapsed, 10), forecast.survival_probability(elapsed, 20));
@@ -51,8 +51,9 @@ TEST(Repair, MeanIsIntegralOfSurvivalFunction) {
     const double factor = 1.001;
     for (double at = 1e-3; at < 1e11; at *= factor)
       sum += forecast.survival_probability(elapsed, at * std::sqrt(factor)) * at * (factor - 1);
-    EXPECT_NEAR(sum / forecast.expected_rest(elapsed), 1, 0.01) << elapsed;
-    EXPECT_NEAR(forecast.expected_beyond(elapsed, 0), forecast.expected_rest(elapsed), 1e-9);
+    EXPECT_NEAR(sum / forecast.expected_remaining_seconds(elapsed), 1, 0.01) << elapsed;
+    EXPECT_NEAR(forecast.expected_excess_seconds(elapsed, 0), forecast.expected_remaining_seconds(elapsed),
+                1e-9);
   }
 }
 
@@ -89,8 +90,8 @@ TEST(Repair, FailureRateFollowsObservations) {
 TEST(Repair, ReadsOutagesFromTraces) {
   const AvailabilityTrace trace = parse_trace(
       "0,add,a\n0,add,b\n10000,remove,a\n20000,remove,b\n30000,add,b\n50000,add,a\n60000,remove,a\n", "t");
-  EXPECT_EQ(outage_lengths(trace, Matching::by_name), (std::vector<double>{10, 40}));
-  EXPECT_EQ(outage_lengths(trace, Matching::by_count), (std::vector<double>{20, 30}));
+  EXPECT_EQ(outage_durations(trace, Matching::by_name), (std::vector<double>{10, 40}));
+  EXPECT_EQ(outage_durations(trace, Matching::by_count), (std::vector<double>{20, 30}));
   const LogNormal fit = fit_log_normal({std::exp(1.0), std::exp(3.0)});
   EXPECT_NEAR(fit.median, std::exp(2.0), 1e-9);
   EXPECT_NEAR(fit.spread, 1, 1e-9);
@@ -102,10 +103,10 @@ TEST(Repair, PriorIsFittedToPublishedTraces) {
              faults = shared_traces() / "infinitehbd" / "fault_trace.json";
   if (std::error_code error; !std::filesystem::exists(spot, error) || !std::filesystem::exists(faults, error))
     GTEST_SKIP() << shared_traces() << " does not exist: the fit of the prior is not checked";
-  const LogNormal returns = fit_log_normal(outage_lengths(read_trace(spot), Matching::by_count));
+  const LogNormal returns = fit_log_normal(outage_durations(read_trace(spot), Matching::by_count));
   EXPECT_NEAR(returns.median, outage_kinds()[1].median_seconds, 0.01 * returns.median);
   EXPECT_NEAR(returns.spread, outage_kinds()[1].spread, 0.01);
-  std::vector<double> repairs = outage_lengths(read_trace(faults), Matching::by_name);
+  std::vector<double> repairs = outage_durations(read_trace(faults), Matching::by_name);
   std::erase_if(repairs, [](double length) { return length < 60; });
   const LogNormal outages = fit_log_normal(repairs);
   EXPECT_NEAR(outages.median, outage_kinds()[2].median_seconds, 0.01 * outages.median);

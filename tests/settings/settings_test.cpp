@@ -103,9 +103,9 @@ TEST_F(Settings, WorkersShareProcessorMemory) {
   const auto each = [&](int size) { return default_machines(device, size).types.front().memory; };
   EXPECT_EQ(each(2), Bytes(24 * kGibibyte));
   EXPECT_EQ(each(4), Bytes(12 * kGibibyte));
-  device.num_sharing = 2;  // of four; the others are on another machine
+  device.workers_per_processor = 2;  // of four; the others are on another machine
   EXPECT_EQ(each(4), Bytes(24 * kGibibyte));
-  device.num_sharing.reset();
+  device.workers_per_processor.reset();
 
   // 0.72 billion parameters with 16 bytes of state each are 5.4 GiB on each of two: more than the usual 4.
   TrainOptions some = options();

@@ -43,7 +43,7 @@ std::vector<Sample> read_samples(const SafetensorsFile& file) {
     sample.inputs.push_back(static_cast<TokenId>(inputs[i]));
     sample.targets.push_back(static_cast<TokenId>(targets[i]));
     sample.positions.push_back(static_cast<std::int32_t>(i % length));
-    sample.num_counted += targets[i] != kNoTarget;
+    sample.num_targets += targets[i] != kNoTarget;
   }
   return samples;
 }
@@ -134,7 +134,7 @@ void run(const Request& request) {
     losses.push_back(report.loss), norms.push_back(report.grad_norm);
     if (step == 0)
       output.add_parameters(parameters, "grad/", &BlockState::gradients,
-                            1 / (scale * static_cast<double>(batch.num_counted)));
+                            1 / (scale * static_cast<double>(batch.num_targets)));
   }
   output.add("losses", {steps}, losses);
   output.add("grad_norms", {steps}, norms);
