@@ -60,18 +60,18 @@ class HeadBlock final : public Block {
   }
 
   Exchange begin_exchange(const Instruction& collective, const Pass& pass) override {
-    const at::Tensor local_targets = pass["head.output.input"];
+    const at::Tensor own_input = pass["head.output.input"];
     const std::int64_t rows = part_.padded_slice(pass.microbatch->num_rows());
     if (collective.op == Op::all_gather) {
       if (collective.serves == Op::forward) prepare(pass);
-      return {Exchange::Kind::gather, padded_to(local_targets, rows),
+      return {Exchange::Kind::gather, padded_to(own_input, rows),
               padded_to(pass["head.whole"], rows * part_.tp)};
     }
     if (collective.serves == Op::forward)
       return {Exchange::Kind::gather, pass["head.statistics"], pass["head.statistics.all"]};
-    if (!part_.is_sequence_parallel) return {Exchange::Kind::sum, local_targets, local_targets};
+    if (!part_.is_sequence_parallel) return {Exchange::Kind::sum, own_input, own_input};
     return {Exchange::Kind::scatter, padded_to(pass["head.whole"], rows * part_.tp),
-            padded_to(local_targets, rows)};
+            padded_to(own_input, rows)};
   }
 
   std::vector<std::string> overwritten_gradients() const override { return {output_name()}; }

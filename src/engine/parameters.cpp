@@ -170,10 +170,10 @@ at::Tensor Parameters::view(const std::string& name, at::Tensor BlockState::*mem
   if (local_tensor == nullptr) return {};
   const at::Tensor& flat = block(tensor_locations_.at(name).first).*member;
   if (!flat.defined()) return {};
-  const Box tensor_key = box(name, member);
+  const Box own_box = box(name, member);
   const std::int64_t offset =
       is_sharded(*local_tensor, member) ? local_tensor->shard_offset : local_tensor->offset;
-  return flat.narrow(0, offset, tensor_key.num_elements()).view(sizes_of(tensor_key));
+  return flat.narrow(0, offset, own_box.num_elements()).view(sizes_of(own_box));
 }
 
 BlockViews Parameters::views(int block, const at::Tensor& weights, const at::Tensor& gradients) const {
@@ -270,14 +270,13 @@ void Parameters::set(const std::string& name, std::span<const float> values) {
 
 void Parameters::set_from(const std::string& name, const at::Tensor& whole) {
   const auto part = [&](at::Tensor BlockState::*member) {
-    const Box tensor_key = box(name, member);
+    const Box own_box = box(name, member);
     at::Tensor result = whole;
-    for (int d = 0; d < tensor_key.num_dims; ++d)
-      result = result.narrow(d, tensor_key[d].begin, tensor_key[d].size());
+    for (int d = 0; d < own_box.num_dims; ++d) result = result.narrow(d, own_box[d].begin, own_box[d].size());
     return result;
   };
-  if (at::Tensor tensor_key = master(name); tensor_key.defined())
-    tensor_key.copy_(part(&BlockState::masters));
+  if (at::Tensor master_values = master(name); master_values.defined())
+    master_values.copy_(part(&BlockState::masters));
   if (copies_ != nullptr && copies_->find(name) != nullptr) copies_->set_from(name, whole);
   const BlockState& state = block(tensor_locations_.at(name).first);
   if (!state.weights.defined()) return;

@@ -101,8 +101,8 @@ class PlainAttention final : public Attention {
       const at::Tensor value_gradient = at::matmul(dropped.transpose(1, 2), upstream);
       rows_of(task.shape, segment, dq)
           .copy_(query_gradient.transpose(0, 1));  // everything was read before, so dq may alias q
-      positions.put_key_heads(key_gradient, dk);
-      positions.put_key_heads(value_gradient, dv);
+      plain_segment.put_key_heads(key_gradient, dk);
+      plain_segment.put_key_heads(value_gradient, dv);
     }
   }
 };
