@@ -134,9 +134,9 @@ void read_network_into(NetworkSpec& target, const JsonView& group, bool is_requi
 
 // The type of a group: one that the file defines, or a built-in one, which is then added to the profile.
 int find_type(std::vector<DeviceType>& types, const JsonView& name) {
-  const auto find = [&](std::string_view name) {
+  const auto find = [&](std::string_view type_name) {
     return std::find_if(types.begin(), types.end(),
-                        [&](const DeviceType& type) { return type.name == name; });
+                        [&](const DeviceType& type) { return type.name == type_name; });
   };
   auto found = find(name.text());
   if (found == types.end()) {

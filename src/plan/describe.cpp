@@ -183,8 +183,8 @@ std::vector<std::string> difference(const Plan& a, const Plan& b) {
                                        ? " (in another order or number of each)"
                                        : ""));
     for (std::size_t s = 0; s < std::min(from.stages.size(), to.stages.size()); ++s) {
-      const std::string stage = fmt::format("{}, stage {}", name, s);
-      changed(stage + " devices", ranges_text(from.stages[s].devices), ranges_text(to.stages[s].devices));
+      const std::string stage_name = fmt::format("{}, stage {}", name, s);
+      changed(stage_name + " devices", ranges_text(from.stages[s].devices), ranges_text(to.stages[s].devices));
       const auto layers = [](const Plan& plan, const Stage& stage) {
         std::vector<std::string> parts;
         for (std::size_t c = 0; c < stage.chunks.size(); ++c)
@@ -194,7 +194,7 @@ std::vector<std::string> difference(const Plan& a, const Plan& b) {
                                         strategy_text(stage, run.strategy)));
         return join(parts, "; ");
       };
-      changed(stage, layers(a, from.stages[s]), layers(b, to.stages[s]));
+      changed(stage_name, layers(a, from.stages[s]), layers(b, to.stages[s]));
     }
   }
   const auto describe_rest = [&](const Plan& plan, std::size_t common, const std::string& word) {
