@@ -17,24 +17,24 @@ inline namespace v0 {
 // Plain data. Members are named like the options of the command line and of settings files.
 struct TrainOptions {
   std::string model;  // a preset ("gpt2", "llama3-8b"), a Hugging Face folder, a config.json, or a run
-  std::vector<std::string>
-      data;  // a text or jsonl file, a folder, a token-file prefix; or a blend: weight, name, weight, name, …
+  // A text or jsonl file, a folder, a token-file prefix; or a blend: weight, name, weight, name, …
+  std::vector<std::string> data;
   std::string tokenizer;  // "bytes" or a tokenizer.json
-  std::string run;        // the run folder; empty: runs/<model>-<date>
+  std::string run;        // the run folder; if empty, runs/<model>-<date>
 
   std::optional<std::int64_t> steps;
   std::optional<std::int64_t> batch;       // sequences per step, over all devices
   std::optional<std::int64_t> microbatch;  // sequences in one micro-batch
-  std::optional<std::int64_t> seq;  // tokens per sequence
+  std::optional<std::int64_t> seq;         // tokens per sequence
   std::optional<double> learning_rate;
   std::optional<std::int64_t> seed;
   std::string precision;  // "fp64", "fp32", "bf16", "fp16", "fp8"
 
   std::optional<std::int64_t> devices;  // workers to train with
   std::string device;                   // "cpu", "cuda"
-  std::string plan;  // a plan file; if empty, the planner chooses the plan
-  std::string policy;  // the policy that decides about plan changes, for example "rule"
-  bool is_static = false;  // changes the plan only on request
+  std::string plan;                     // a plan file; if empty, the planner chooses the plan
+  std::string policy;                   // the policy that decides about plan changes, for example "rule"
+  bool is_static = false;               // changes the plan only on request
 
   std::string resume;  // a run folder; the run continues from its newest valid checkpoint
 

@@ -24,7 +24,7 @@ struct SimulateOptions {
 struct SimulateResult {
   Prediction predicted;
   std::map<std::string, double>
-      time;  // fractions of the step time: "compute", "tp", "pp", "dp", "bubble", "optimizer", …
+      time;          // fractions of the step time: "compute", "tp", "pp", "dp", "bubble", "optimizer", …
   std::string json;  // as `optimus simulate --json` prints it
 };
 

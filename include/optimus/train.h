@@ -25,7 +25,7 @@ struct TrainResult {
   std::optional<double> validation_loss{};
   double tokens_per_second = 0;
   std::string sample{};      // generated text, unless {"sample", "0"} was set
-  bool is_stopped = false;  // the run was asked to stop and ended after saving a checkpoint
+  bool is_stopped = false;   // the run was asked to stop and ended after saving a checkpoint
   bool is_reporting = true;  // false on ranks of a launched job other than rank 0, which report no result
 };
 

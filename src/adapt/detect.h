@@ -31,11 +31,11 @@ namespace optimus {
 
 struct Finding {
   Cause cause = Cause::device;
-  std::vector<int> locations;  // as in Condition; for a link, all nodes that measurements cannot tell apart
+  std::vector<int> locations;   // as in Condition; for a link, all nodes that measurements cannot tell apart
   double factor = 1;            // median over the last steps
   double spread = 0;            // standard deviation of the factor's logarithm
   std::int64_t begin_step = 0;  // the first slow step, as far as measurements show
-  // if a slow device reports a reduced clock: its clock relative to that of the other devices; else 0
+  // If a slow device reports a reduced clock: its clock relative to that of the other devices; else 0.
   double clock = 0;
 };
 // "slow device 5: 1.52x since step 397", followed by " (clock at 0.66)" if the clock is known to be lower
@@ -48,12 +48,12 @@ struct DetectorOptions {
   int strong_window = 7;  // all of these steps must have strong_factor
   double strong_factor = 1.5;
   double link_short_factor = 1.12, link_long_factor = 1.12;
-  // shorter disturbances, such as other work on a machine, do not count as conditions
+  // Shorter disturbances, such as other work on a machine, do not count as conditions.
   double least_seconds = 1;
-  double data_share = 0.05;  // least fraction of a step spent waiting for data that counts as a condition
+  double data_share = 0.05;    // least fraction of a step spent waiting for data that counts as a condition
   double uneven_factor = 1.1;  // cost of the samples of the most expensive rank, relative to the mean
-  double stage_factor = 1.1;  // time of the heaviest stage, relative to the mean
-  int memory_horizon = 500;  // memory growth is reported if it would reach the limit within this many steps
+  double stage_factor = 1.1;   // time of the heaviest stage, relative to the mean
+  int memory_horizon = 500;    // memory growth is reported if it would reach the limit within this many steps
   // A real shift varies little around its new level. If the interquartile range of the last ratios'
   // logarithms is more than steady_part of the shift, other work probably comes and goes, and the shift
   // must last for unsteady_seconds.
@@ -85,15 +85,15 @@ class Detector {
   struct Track {
     std::deque<double> ratios;
     std::deque<std::int64_t> steps;  // [ratio]: its step
-    std::int64_t high_since = 0;  // first step of the present sequence of high ratios
-    std::int64_t begin_step = 0;  // first step of a lasting slowdown
+    std::int64_t high_since = 0;     // first step of the present sequence of high ratios
+    std::int64_t begin_step = 0;     // first step of a lasting slowdown
     int quiet = 0;                   // steps since the last high ratio
     bool is_lasting = false;
     double high_seconds = 0;  // how long ratios have been high, not counting isolated steps
   };
   struct Baseline {
     std::vector<double> warm_up_medians;  // the group's median in each step of the warm-up
-    double value = 0;                     // 0: not known yet
+    double value = 0;                     // 0 if not known yet
   };
   using Key = std::pair<Measure, int>;  // (measure, rank), or (measure, -1 - group) for a whole group
 

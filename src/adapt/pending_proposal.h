@@ -12,9 +12,9 @@ namespace optimus {
 struct PendingProposal {
   std::vector<Condition> conditions{};  // the conditions that the plan answers
   double pause = 0;                     // predicted pause of the switch, in seconds
-  double step_seconds = 0;  // step time when it was proposed; 0 if unknown
+  double step_seconds = 0;              // step time when it was proposed; 0 if unknown
   bool is_provisional = false;
-  double proposed_at = 0;  // by the controller's clock
+  double proposed_at = 0;    // by the controller's clock
   int num_observations = 0;  // number of observations since then
 };
 

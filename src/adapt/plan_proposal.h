@@ -12,13 +12,13 @@ namespace optimus {
 
 // A plan that was considered and not chosen.
 struct PlanAlternative {
-  std::string plan, response{};  // for example "pp2 tp2" and "recut"
+  std::string plan, response{};            // for example "pp2 tp2" and "recut"
   std::optional<double> predicted_gain{};  // negative if it would be slower
   bool operator==(const PlanAlternative&) const = default;
 };
 
 // Status of a provisional proposal, for whose conditions a few slow steps are the only evidence so far.
-// open the detector has not confirmed the conditions yet but still may
+//   open       the detector has not confirmed the conditions yet, but still may
 //   confirmed  the detector has found the same conditions
 //   rejected   the conditions have passed, or they differ from those that the plan was chosen for
 enum class ProvisionalStatus { open, confirmed, rejected };
@@ -26,12 +26,13 @@ enum class ProvisionalStatus { open, confirmed, rejected };
 struct PlanProposal {
   Plan plan;
   std::string why;  // the evidence, as a message for users
-  bool is_placed =
-      false;  // the plan's devices are ranks; otherwise they are mapped so that least state moves
+  // Whether the plan's devices are ranks already; otherwise they are mapped to ranks so that least state
+  // moves.
+  bool is_placed = false;
   bool is_provisional = false;  // prepare it now, but switch only when its status is `confirmed`
-  double predicted_gain = 0;  // relative gain in steps per second; 0.38 means 38 % faster
-  double payback_steps = 0;  // predicted number of steps until the gain has made up for the pause
-  std::string cause{};  // word_of(Cause); empty if there is no condition
+  double predicted_gain = 0;    // relative gain in steps per second; 0.38 means 38 % faster
+  double payback_steps = 0;     // predicted number of steps until the gain has made up for the pause
+  std::string cause{};          // word_of(Cause); empty if there is no condition
   std::vector<PlanAlternative> alternatives{};
 };
 

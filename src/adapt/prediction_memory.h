@@ -22,7 +22,7 @@ class PredictionMemory {
   struct Kind {
     std::string axes;
     std::optional<Schedule> schedule;  // empty if there is only one stage
-    bool has_shards = false;  // plans with sharded state use other collectives
+    bool has_shards = false;           // plans with sharded state use other collectives
     auto operator<=>(const Kind&) const = default;
   };
   // Records the present plan's step time in seconds, as predicted for the present conditions and as

@@ -25,7 +25,7 @@ struct RunMeasurements {
   const Cluster& cluster;
   std::string device;                     // device type
   std::vector<Observation> observations;  // with this plan
-  std::vector<double> step_seconds;  // with this plan, without the first few steps
+  std::vector<double> step_seconds;       // with this plan, without the first few steps
 };
 
 // Shorter runs do not count as evidence.

@@ -2,7 +2,7 @@
 //
 //   StepMeter meter(program, plan, model, predicted);
 //   for each step: meter.observe({seconds, data_wait}, times);
-// … // from time to time, on all ranks after the same step
+//   …                                         // from time to time, on all ranks after the same step
 //   const RankStep mean = meter.take();
 //
 // The speed of a channel in a step is that of its fastest message or collective, among those of at least
@@ -79,7 +79,7 @@ class StepMeter {
   std::array<int, kChannels> num_measured_{};  // steps
   int num_steps_ = 0, num_timed_ = 0;
   double relative_work_ = 0;  // of timed steps; of all steps if none was timed
-  double part_ = 1;  // this rank's share of the tokens, relative to that of the stage's first rank
+  double part_ = 1;           // this rank's share of the tokens, relative to that of the stage's first rank
   // FLOPs of a step that are proportional to the number of tokens, and FLOPs per squared sequence length.
   double linear_ = 0, attention_ = 0;
 };

@@ -1,5 +1,4 @@
-// Implements include/optimus/run.h and train.h: a thread of the library follows the engine process and the
-// run folder.
+// Implements include/optimus/run.h and train.h: a thread follows the engine process and the run folder.
 #include "optimus/run.h"
 
 #include <condition_variable>
@@ -27,7 +26,8 @@ namespace {
 constexpr int kPollMilliseconds = 20;
 constexpr int kExitUsage = 2, kExitInterrupted = 130;
 
-// The folder where a run that names none would go: two runs of a process in one second get different ones.
+// The folder of a run that names none. Two runs that a process starts in the same second have different
+// folders.
 std::string default_run_folder(const std::string& model) {
   static std::mutex mutex;
   static int number = 0;
@@ -112,9 +112,9 @@ struct Run::State {
   const RunOptions callbacks;
   const std::string folder;
   const bool is_reporting;
-  RunFollower follower;    // of the thread
-  EngineProcess engine;    // of the thread
-  std::string last_error;  // of the thread
+  RunFollower follower;    // used only by the thread
+  EngineProcess engine;    // used only by the thread
+  std::string last_error;  // used only by the thread
 
   mutable std::mutex mutex;
   std::condition_variable changed;
@@ -124,7 +124,7 @@ struct Run::State {
   TrainResult result;
   std::optional<Error> failure;
 
-  std::thread thread;  // last: it uses all of the above
+  std::thread thread;  // declared last, because it uses all members above
 };
 
 void Run::State::report(const std::vector<std::string>& lines) {
@@ -149,7 +149,7 @@ void Run::State::report(const std::vector<std::string>& lines) {
 void Run::State::follow() {
   std::optional<int> code;
   while (!code) {
-    code = engine.code();  // before the last look at what it has written
+    code = engine.code();  // read before the last check of its output
     const std::vector<std::string> lines = engine.read_messages(code ? 0 : kPollMilliseconds);
     try {
       report(lines);
@@ -165,7 +165,7 @@ void Run::State::follow() {
     }
     if (stops) engine.request_stop();
   }
-  while (true) {  // what is left in the pipes
+  while (true) {  // reads the rest of the pipes' content
     const std::vector<std::string> lines = engine.read_messages(0);
     if (lines.empty()) break;
     report(lines);
@@ -215,7 +215,7 @@ std::optional<StepEvent> Run::State::next_step() {
   return first;
 }
 
-// Requests are answered once the training is under way.
+// Waits until the first step has ended, because requests are answered only from then on.
 void Run::State::wait_for_steps() {
   std::unique_lock lock(mutex);
   changed.wait(lock, [&] { return last_step.has_value() || has_ended; });

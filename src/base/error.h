@@ -33,8 +33,8 @@ class UsageError : public UserError {
   using UserError::UserError;
 };
 
-// A defect of this program: an invariant does not hold. Only the command line and the library boundary
-// catch it. `what()` contains the file, the line and the values.
+// A defect of this program: an invariant does not hold. Only the command line and the library boundary catch
+// it. `what()` contains the file, the line and the values.
 class InternalError : public std::logic_error {
  public:
   using std::logic_error::logic_error;

@@ -33,13 +33,14 @@ std::vector<CheckpointEntry> checkpoints_at(const Path& run_or_checkpoint);
 // checkpoint. Throws UserError.
 Path find_checkpoint(const Path& run_or_checkpoint);
 
-// Cleans up after killed saves and removals. A complete temporary folder gets its final name if that name is
-// free; other temporary folders, and step-N folders without a manifest, are removed. A step-N folder with a
-// manifest is kept, even if it is damaged. Must not run during a save. Call it before resuming.
+// Cleans up after killed saves and removals. A complete temporary folder is renamed to its final name if
+// that name is free; other temporary folders, and step-N folders without a manifest, are removed. A step-N
+// folder with a manifest is kept, even if it is damaged. Must not run during a save. Call it before
+// resuming.
 Outcome<void> clear_leftovers(FileSystem& files, const Path& run);
 
 struct Retention {
-  std::int64_t keep_last = 0;  // number of most recent checkpoints to keep; 0: all
+  std::int64_t keep_last = 0;   // number of most recent checkpoints to keep; 0: all
   std::int64_t keep_every = 0;  // also keep checkpoints whose step is a multiple of this; 0: none
   // The step of the last save. Later checkpoints are neither counted nor removed: a run that resumed from an
   // older checkpoint because the later ones are damaged must keep its own checkpoints.

@@ -47,7 +47,7 @@ void place_logical(const LogicalTensor& tensor, std::span<const float> values, s
 void place_logical(const LogicalTensor& tensor, std::span<const double> values, std::span<double> whole);
 
 struct HfExport {
-  ElementType type = ElementType::f32;         // any float type
+  ElementType type = ElementType::f32;  // any float type
   // maximum size of one shard's data; a single tensor may be larger
   Bytes largest_shard{std::int64_t{5} << 30};
 };

@@ -49,7 +49,7 @@ Outcome<Bytes> write_shards(FileSystem& files, const Path& folder, Rank rank,
                             std::span<const StatePiece> pieces, const ShardOptions& options = {});
 
 struct CommitOptions {
-  int num_writers = 1;  // ranks 0 … num_writers - 1 have called write_shards()
+  int num_writers = 1;             // ranks 0 … num_writers - 1 have called write_shards()
   std::vector<SmallFile> files{};  // must include state.json
 };
 // Writes the small files and the manifest, renames the folder to its final name, and returns the new path.
@@ -79,7 +79,7 @@ std::vector<std::vector<TensorBox>> boxes_to_save(const Layout& layout);
 // holder are listed in `lost`.
 struct SaveAssignment {
   std::vector<std::vector<TensorBox>> boxes;  // [rank]: boxes that it stores; empty for lost ranks
-  std::vector<TensorBox> lost;  // sorted by tensor
+  std::vector<TensorBox> lost;                // sorted by tensor
 };
 // is_present[rank]: whether the rank is still there; ranks beyond its end are lost.
 SaveAssignment boxes_to_save(const Layout& layout, const std::vector<bool>& is_present);

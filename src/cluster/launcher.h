@@ -14,7 +14,8 @@ namespace optimus {
 using Environment = std::function<std::optional<std::string>(const std::string& name)>;
 
 // "optimus launch", "torchrun", "Open MPI", "MPICH", "Slurm", "Kubernetes" or "single process"
-struct LaunchInfo { std::string launcher;
+struct LaunchInfo {
+  std::string launcher;
   int rank = 0, world_size = 1;
   int local_rank = 0;
   // Whether all ranks are on this machine. Their rendezvous is then a file of this user
@@ -23,8 +24,7 @@ struct LaunchInfo { std::string launcher;
   // With several hosts: the address at which rank 0 hosts the store; empty and 0 if unknown.
   std::string master_host{};
   int master_port = 0;
-  // torchrun's store occupies the master port. Rank 0 then uses another port and publishes it in that
-  // store.
+  // torchrun's store occupies the master port. Rank 0 then uses another port and publishes it in that store.
   bool has_torch_store = false;
   // Identifies the job: equal for all its processes and different for other jobs, as far as the launcher
   // provides this.

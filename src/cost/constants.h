@@ -1,7 +1,6 @@
 // The constants of the cost model: values that its formulas cannot derive and that are fitted to
 // measurements, such as attained fractions of peak rates, latencies and overheads. One set serves all
 // plans, models, clusters and software; no factor is specific to a single run.
-// models, clusters and software; there is no factor for a single run or table.
 //
 // Each constant has a prior, from data sheets and common experience, and bounds. bench_fit fits the values to
 // published runs, regularised towards the priors, and writes them into cost/fitted.inc
@@ -22,23 +21,23 @@ struct Constants {
   // exponent: a partially filled last wave of tiles multiplies the speed by (waves / ceil(waves)) ^ wave
   double wave = 0.5;
   double blackwell_ultra = 1.15;  // speed of B300 and GB300 relative to Blackwell
-  double fp8_emulated = 0.7;  // speed with block scales on devices without hardware support for them
+  double fp8_emulated = 0.7;      // speed with block scales on devices without hardware support for them
   double fp8 = 1;  // fp8 GEMMs: attained fraction of their peak, relative to that of 16-bit GEMMs
   double fp8_blocks = 0.97, fp4 = 0.75;  // fp8 with a scale per block, and fp4: speed relative to fp8
   double fp8_cast = 1;  // memory traffic of casts to 8 bits and below, relative to the counted bytes
-  double power = 0.4;  // speed of GEMMs and attention ~ (power limit / nominal power) ^ power
-  // Attention: attained fraction of the bf16 peak.
+  double power = 0.4;   // speed of GEMMs and attention ~ (power limit / nominal power) ^ power
+  // Flash attention: attained fraction of the peak rate in its number format.
   double flash_ampere = 0.65, flash_hopper = 0.6, flash_blackwell = 0.5;
   // FlashAttention 1, and kernels without the special instructions of Hopper and later devices: speed
   // relative to the fractions above.
   double flash_v1 = 0.75, flash_portable = 0.7;
   double flash_backward = 0.75;  // speed relative to the forward
-  double flash_head = 24;  // speed is proportional to head_dim / (head_dim + flash_head)
+  double flash_head = 24;        // speed is proportional to head_dim / (head_dim + flash_head)
   // unfused attention: speed of its GEMMs if head_dim is not a multiple of 8, relative to aligned ones
   double unaligned = 0.3;
-  double score_gemm = 0.7;       // unfused attention: speed of its GEMMs relative to the efficiency curve
-  double score_traffic = 1;      // unfused attention: memory traffic of scores relative to the counted bytes
-  // Memory.
+  double score_gemm = 0.7;   // unfused attention: speed of its GEMMs relative to the efficiency curve
+  double score_traffic = 1;  // unfused attention: memory traffic of scores relative to the counted bytes
+  // Memory bandwidth and memory traffic.
   double bandwidth = 0.8;  // attained fraction of the peak memory bandwidth
   // memory traffic between GEMMs by kernel style, relative to the counted bytes
   double fused_traffic = 1.2, compiled_traffic = 1.2, eager_traffic = 2;
@@ -54,8 +53,8 @@ struct Constants {
   // hidden fraction of tensor-parallel communication, for software that overlaps it
   double tensor_hidden = 0.5;
   double interference = 0.15;   // seconds that compute loses per second of concurrent communication
-  double slot_seconds = 50e-6;  // host time per micro-batch and chunk
-  double step_seconds = 10e-3;  // host time per step
+  double slot_seconds = 50e-6;  // seconds of host time per micro-batch and chunk
+  double step_seconds = 10e-3;  // seconds of host time per step
   // Seconds per owner of a shard, for software whose owners broadcast their shards one after the other.
   double broadcast_turn_seconds = 2e-3;
   double straggler_loss = 0.005;  // fraction of the step time lost to stragglers per doubling of nodes

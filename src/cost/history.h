@@ -27,7 +27,7 @@ std::string text(ResidualKind kind);
 struct Evidence {
   ResidualKind kind = ResidualKind::layers;
   std::string device_type;  // device type, such as "h100"; for messages with the link, such as "h100/domain"
-  double log_factor = 0;  // logarithm of measured over predicted seconds
+  double log_factor = 0;    // logarithm of measured over predicted seconds
   // Standard deviation of log_factor from sources other than the variation between steps.
   double uncertainty = 0;
   int steps = 1;  // number of measured steps
@@ -44,7 +44,7 @@ struct PastStrategy {
 
 struct PastRun {
   std::int64_t end_time = 0;  // when the run ended, in seconds since 1970
-  std::string device;  // device type
+  std::string device;         // device type
   int devices = 1;
   std::int64_t parameters = 0, layers = 0, batch = 0, sequence_length = 0;
   double step_seconds = 0;
@@ -67,7 +67,7 @@ struct Residual {
   std::string device_type{};
   // factor by which to multiply predicted seconds; low to high: 95 % interval
   double factor = 1, low = 1, high = 1;
-  double run_spread = 0;                 // standard deviation of the logarithm from run to run
+  double run_spread = 0;  // standard deviation of the logarithm from run to run
   int num_runs = 0;
 };
 // Sorted by kind and device type. The result does not depend on the order of the runs, bit for bit.

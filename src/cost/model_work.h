@@ -14,20 +14,21 @@ namespace optimus {
 struct WorkItem {
   OperationKind kind = OperationKind::gemm;
   SplitUnit split = SplitUnit::none;
+  Part part = Part::whole;  // attention, mlp, router, experts, or whole
   // The part with a context ring: attention_input, attention_ring_step or attention_output for attention;
   // otherwise equal to `part`.
-  Part part = Part::whole; Part ring_part = Part::whole;
+  Part ring_part = Part::whole;
   double inner = 0, outer = 0;  // GEMMs: input and output features
   // GEMMs of experts: number of experts, and number of experts that process each token.
   double experts = 1, passes = 1;
   double forward_flops = 0, backward_flops = 0;  // attention and custom blocks, per token
-  double moved_elements = 0;  // elements read or written in memory per token
-  std::string kernel = {};  // inexpensive operations: name of their table in KernelTimes
-  double width = 0;  // elements per token that the kernel processes
-  bool adds_to_stream = false;  // GEMMs: the kernel adds its result to the residual stream
+  double moved_elements = 0;                     // elements read or written in memory per token
+  std::string kernel = {};                       // inexpensive operations: name of their table in KernelTimes
+  double width = 0;                              // elements per token that the kernel processes
+  bool adds_to_stream = false;                   // GEMMs: the kernel adds its result to the residual stream
   // the output of the layer is this operation's result and is read by nothing else in the layer
   bool ends_layer = false;
-  bool has_bias = false;                         // GEMMs
+  bool has_bias = false;  // GEMMs: adds a bias
   bool is_recomputed_by_selective = false;
 };
 

@@ -32,10 +32,9 @@ enum class SelectiveMeaning {
 };
 
 struct Software {
+  std::string_view name;
   // True for the engine that executes step programs: lanes, rings and buffers are exactly those of the
   // program. Other software overlaps only what the fields below specify.
-  std::string_view name;
-  // fields below specify.
   bool runs_programs = false;
   bool launches_from_python = true;  // if false, kernels are launched by compiled code or by a CUDA graph
   KernelStyle kernels = KernelStyle::fused;
@@ -50,8 +49,8 @@ struct Software {
   // whole activation.
   bool scatters_messages = true;
   bool has_chunked_loss = false;  // logits are computed for a slice of tokens at a time
-  int gradient_bytes = 4;  // bytes per gradient element, in accumulators and in messages
-  int default_zero = 0;  // ZeRO stage if a run does not specify it
+  int gradient_bytes = 4;         // bytes per gradient element, in accumulators and in messages
+  int default_zero = 0;           // ZeRO stage if a run does not specify it
   RecomputeMode default_recompute = RecomputeMode::none;
   bool default_interleaving = false;
   bool default_sequence_parallel = false;  // with tensor parallelism, if a run does not specify it

@@ -30,9 +30,9 @@ struct SurvivorState {
   std::int64_t epoch = 0;  // epoch of the plan by which masters and moments are laid out
   // A copy in the layout of this earlier plan epoch still exists; -1 if not.
   std::int64_t earlier_epoch = -1;
-  bool is_torn = false;  // masters and moments contain part of another update and cannot be used
+  bool is_torn = false;          // masters and moments contain part of another update and cannot be used
   bool is_at_gate = false;       // it has all gradients of the next step
-  std::vector<double> gate{};  // sums of the gate of state.step; empty if unknown
+  std::vector<double> gate{};    // sums of the gate of state.step; empty if unknown
   std::vector<int> missing{};    // ranks that did not respond
   bool is_leaving = false;       // it was asked to leave
   std::string failure_reason{};  // its own failure; empty if it only lost other ranks, or nothing is wrong
@@ -42,11 +42,11 @@ std::string text(const SurvivorState& survivor_state);
 SurvivorState parse_survivor_state(const std::string& text);
 
 struct EmergencyCheckpointPlan {
-  std::int64_t step = 0;     // the newest step that any rank has
-  // Ranks that have this step or catch up to it; together they store all state if nothing is lost
+  std::int64_t step = 0;  // the newest step that any rank has
+  // Ranks that have this step or catch up to it; together they store all state if nothing is lost.
   std::vector<int> ranks;
-  std::vector<double> gate;  // for ranks that catch up
-  std::vector<TensorBox> lost;  // boxes that none of these ranks has
+  std::vector<double> gate;         // for ranks that catch up
+  std::vector<TensorBox> lost;      // boxes that none of these ranks has
   std::vector<int> outdated_ranks;  // ranks at another step
   bool is_whole() const { return !ranks.empty() && lost.empty(); }
 };

@@ -22,10 +22,9 @@ inline std::string standby_key(int worker_id) { return fmt::format("standby/{}",
 // The content of a heartbeat.
 struct Heartbeat {
   std::int64_t number = 0;
-  std::int64_t step = 0;  // the step that this rank, and therefore every rank, has reached
-  double waiting = 0;     // seconds that it has waited for other ranks
-  std::string
-      hang_description{};  // an operation that takes far too long, described; empty if there is none
+  std::int64_t step = 0;           // the step that this rank, and therefore every rank, has reached
+  double waiting = 0;              // seconds that it has waited for other ranks
+  std::string hang_description{};  // an operation that takes far too long, described; empty if there is none
 };
 std::string text(const Heartbeat& heartbeat);
 // nullopt if the text is invalid.

@@ -11,9 +11,11 @@
 namespace optimus {
 namespace {
 
-// Typical time until the planner's plan is available; a slower plan loses time for this long.
+// Typical number of seconds until the planner's plan is available; until then the run uses the interim
+// plan.
 constexpr double kPlannerSeconds = 5;
-constexpr double kMaxStepTimeRatio = 0.98;  // ratio of step times
+// Least improvement that is worth a switch: new step time / present step time.
+constexpr double kMaxStepTimeRatio = 0.98;
 
 bool is_ready(const auto& future) {
   return future.valid() && future.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
@@ -34,7 +36,8 @@ std::string text(InterimPlan::Kind kind) {
 }
 
 AvailableRanks present_ranks(const StateLocation& state) {
-  // The plan may have been made for another phase; it gets that phase's batch later (membership_change.cpp).
+  // The plan may have been made for another phase; the batch of the present phase is set later
+  // (membership_change.cpp).
   return {.num_ranks = state.num_present,
           .num_staying = state.num_staying,
           .copies = MasterCopies::owned,
@@ -55,7 +58,8 @@ InterimPlanner::InterimPlanner(Inputs inputs) : inputs_(std::move(inputs)) {
   templates_ = std::async(std::launch::async, [make = inputs_.make_templates] {
                  try {
                    return std::make_shared<const PipelineTemplates>(make());
-                 } catch (const UserError&) {  // no number of these devices can hold the model as a pipeline
+                 } catch (const UserError&) {
+                   // The model does not fit into pipelines of any number of these devices.
                    return std::shared_ptr<const PipelineTemplates>();
                  }
                }).share();

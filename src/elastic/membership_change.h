@@ -41,8 +41,8 @@ struct MembershipChange {
   Plan from, to;
   Source source = Source::live;
   Path checkpoint{};
-  TrainingState state{};  // the state that all ranks have afterwards
-  std::int64_t epoch = 0;  // plan epoch of `from`; `to` has the next one
+  TrainingState state{};       // the state that all ranks have afterwards
+  std::int64_t epoch = 0;      // plan epoch of `from`; `to` has the next one
   std::vector<double> gate{};  // sums of the gate, for ranks that are one step behind the others
   std::int64_t num_steps_lost = 0;
   std::string kind{};         // recover, drain, join: as in decisions
@@ -57,12 +57,12 @@ MembershipChange parse_membership_change(const std::string& text);
 struct MembershipChangeInputs {
   const ModelSpec& model;
   Membership membership;  // the membership that ends
-  int num_staying = 0;  // number of members that stay; the members after them have left, or are about to
-  // [epoch]: the plans by which state may be laid out; their devices are ranks of the old membership
+  int num_staying = 0;    // number of members that stay; the members after them have left, or are about to
+  // [epoch]: the plans by which state may be laid out; their devices are ranks of the old membership.
   std::map<std::int64_t, Plan> plans;
   std::vector<int> joining_workers;  // new worker ids
   std::map<int, std::string> lost;   // by worker id: a description of what happened
-  std::vector<Phase> phases{};  // phases of the training; empty if it has only one
+  std::vector<Phase> phases{};       // phases of the training; empty if it has only one
   // The newest complete checkpoint, if there is one.
   std::function<std::optional<std::pair<Path, TrainingState>>()> find_checkpoint;
   // Chooses the new plan. `state` is nullopt if all state is read from files. Throws UserError.

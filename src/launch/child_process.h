@@ -14,10 +14,10 @@
 namespace optimus {
 
 struct ChildOptions {
-  std::string program;  // looked up in PATH
-  std::vector<std::string> arguments;  // argv, starting with the program's name
+  std::string program;                                           // looked up in PATH
+  std::vector<std::string> arguments;                            // argv, starting with the program's name
   std::vector<std::pair<std::string, std::string>> variables{};  // in addition to those of this process
-  Path folder{};  // working directory; if empty, that of this process
+  Path folder{};           // working directory; if empty, that of this process
   bool has_pipes = false;  // otherwise its input is empty, and output and error are inherited
 };
 

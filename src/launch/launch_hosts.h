@@ -19,15 +19,15 @@ struct LaunchOptions {
   int per_host = 1;
   std::string ssh = "ssh -o BatchMode=yes -o ConnectTimeout=20";
   std::string master;  // address at which other hosts reach the first host; if empty, its name
-  int port = 0;  // port of the store on the first host; 0 if chosen automatically
+  int port = 0;        // port of the store on the first host; 0 if chosen automatically
   Path token_file{};
   std::string program;               // the same path on all hosts
   std::vector<std::string> command;  // train …
 };
 
-// Runs until all hosts have ended. Lines of their standard error are prefixed with the host's name; standard
-// output is passed through (only rank 0 writes there). When one host fails, the others are ended. Returns 0,
-// 1 or 130.
+// Runs until all hosts have ended. Lines of their standard error are prefixed with the host's name;
+// standard output is passed through (only rank 0 writes there). When one host fails, the other hosts' ranks
+// are ended. Returns 0, 1 or 130.
 int launch_on_hosts(const LaunchOptions& options, const Environment& environment,
                     const std::function<bool()>& is_interrupted);
 

@@ -1,7 +1,8 @@
 // Hosts the store of a run that survives the loss of ranks: a thread watches the ranks' heartbeats, detects
-// join requests, and decides how the others continue after a loss (EmergencyCheckpointHost,
-// MembershipCoordinator). It runs in the process of rank 0, and after its loss in that of the first survivor
-// (elastic_rank.h). Ranks that are children of one process are watched by that process instead (workers.h).
+// join requests, and decides how the remaining ranks continue after a loss (EmergencyCheckpointHost,
+// MembershipCoordinator). It runs in the process of rank 0, and after its loss in that of the first
+// survivor (elastic_rank.h). Ranks that are children of one process are watched by that process instead
+// (workers.h).
 #pragma once
 
 #include <atomic>
@@ -21,25 +22,26 @@ namespace optimus {
 struct RunHostOptions {
   MembershipCoordinator::Inputs coordinator;
   EmergencyCheckpointOptions emergency_checkpoint;
-  std::vector<WorkerEntry> workers;               // by worker id
-  std::optional<MembershipChange> last_change{};  // the run is in this generation; nullopt: in its first
-  Plan plan{};                                    // of the first generation
+  std::vector<WorkerEntry> workers;  // by worker id
+  // The change with which the present generation began; nullopt in the first generation.
+  std::optional<MembershipChange> last_change{};
+  Plan plan{};  // plan of the first generation
   std::int64_t epoch = 0;
   Seconds silence{2};  // time without a heartbeat after which all ranks report their survivor state
-  std::function<bool()> is_ending_run = [] { return false; };  // the launcher is ending the run
+  std::function<bool()> is_ending_run = [] { return false; };  // whether the launcher is ending the run
 };
 
 class RunHost {
  public:
-  // All must outlive this.
+  // `board` and `files` must outlive this object.
   RunHost(Board& board, FileSystem& files, RunHostOptions options);
   ~RunHost();
   RunHost(const RunHost&) = delete;
 
   // Whether all staying ranks have reported their end or are lost. Thread-safe.
   bool have_all_ended() const { return have_all_ended_; }
-  // Called when this process has nothing more to do for the run: waits for work in progress, which has
-  // deadlines.
+  // Called when this process has nothing more to do for the run. Waits for work in progress; deadlines
+  // limit the wait.
   void end();
   // See EmergencyCheckpointHost::finish(); call after end().
   std::string finish() { return emergency_checkpoint_.finish(); }
@@ -50,7 +52,7 @@ class RunHost {
   struct LastHeartbeat {
     std::string last_value;
     Deadline::Clock::time_point change_time;
-    std::int64_t step = 0;  // that its training had reached
+    std::int64_t step = 0;  // the step that the rank had reached
   };
   bool poll();
   void watch();

@@ -28,7 +28,7 @@ enum class PositionKind { learned, rope };
 
 struct FamilyTraits {
   Family family;
-  std::string_view model_type;  // model_type in config.json; also the name of the family in this project
+  std::string_view model_type;    // model_type in config.json; also the name of the family in this project
   std::string_view architecture;  // the corresponding class in transformers
   NormKind norm;
   NormPosition norm_position;

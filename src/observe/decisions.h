@@ -28,10 +28,10 @@ struct Decision {
   // itself.
   std::optional<double> predicted_gain{}, measured_gain{};
   Seconds pause{}, prepare{};  // `pause`: training stood still; `prepare`: training continued meanwhile
-  Bytes moved{}, minimum{};  // `minimum`: lower bound over all placements of the new plan
-  Bytes early{};  // the part of `moved` that was sent before the pause
-  Bytes precopied{};  // bytes that had to be sent again because they were sent early
-  std::string cause{};         // "link", as in policy/condition.h; empty: nothing was found to be slow
+  Bytes moved{}, minimum{};    // `minimum`: lower bound over all placements of the new plan
+  Bytes early{};               // the part of `moved` that was sent before the pause
+  Bytes precopied{};           // bytes that had to be sent again because they were sent early
+  std::string cause{};         // "link", as in policy/condition.h; empty if nothing was found to be slow
   std::vector<PlanAlternative> alternatives{};
   bool operator==(const Decision&) const = default;
 };

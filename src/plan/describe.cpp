@@ -51,7 +51,7 @@ std::string block_text(const Plan& plan, int first, int count) {
   if (first == 0) parts.push_back("embedding"), ++first;
   const bool has_head = last == plan.num_blocks - 1;
   if (has_head) --last;
-  // In texts, layers are numbered from 0, without the embedding.
+  // Texts show the index of a layer, which is that of its block minus 1.
   if (first == last) parts.push_back(fmt::format("layer {}", first - 1));
   if (first < last) parts.push_back(fmt::format("layers {}–{}", first - 1, last - 1));
   if (has_head) parts.push_back("head");
@@ -184,7 +184,8 @@ std::vector<std::string> difference(const Plan& a, const Plan& b) {
                                        : ""));
     for (std::size_t s = 0; s < std::min(from.stages.size(), to.stages.size()); ++s) {
       const std::string stage_name = fmt::format("{}, stage {}", name, s);
-      changed(stage_name + " devices", ranges_text(from.stages[s].devices), ranges_text(to.stages[s].devices));
+      changed(stage_name + " devices", ranges_text(from.stages[s].devices),
+              ranges_text(to.stages[s].devices));
       const auto layers = [](const Plan& plan, const Stage& stage) {
         std::vector<std::string> parts;
         for (std::size_t c = 0; c < stage.chunks.size(); ++c)

@@ -135,7 +135,7 @@ std::vector<double> probabilities_of(std::span<const NetworkPass> passes) {
 
 namespace {
 
-// A choice of the network, with the values that the guards compare.
+// The choice of the network, with the values that the guards compare.
 struct NetworkChoice {
   std::size_t option = 0, row = 0;
   double probability = 0;
@@ -143,8 +143,8 @@ struct NetworkChoice {
   // expected step time of the present plan, or of the fastest option if the present plan cannot run
   double reference = 0;
   double most_slower = 1;  // the estimate is vetoed above this multiple of the reference
-  bool is_slow = false;  // a condition is in force, and the present plan can run
-  bool is_safer = false;  // a loss undoes fewer steps than under the present plan
+  bool is_slow = false;    // a condition is in force, and the present plan can run
+  bool is_safer = false;   // a loss undoes fewer steps than under the present plan
 };
 
 NetworkChoice network_choice(const LearnedPolicy& network, const Situation& situation,

@@ -27,14 +27,14 @@ struct Policy {
   PolicyKind kind = PolicyKind::rule;
   double threshold = 0.1, condition_threshold = 1.2;
   double lookahead_seconds = 600;
-  double horizon = 36'000;  // upper limit of the expected duration of a condition; seconds
-  double caution = 1;  // a gain must exceed this number of standard deviations of its prediction
-  double least_gain = 0.02;  // minimum gain of a switch, as a fraction of the step time
-  double payback = 1.5;  // minimum gain as a multiple of the pause
+  double horizon = 36'000;     // upper limit of the expected duration of a condition; seconds
+  double caution = 1;          // a gain must exceed this number of standard deviations of its prediction
+  double least_gain = 0.02;    // minimum gain of a switch, as a fraction of the step time
+  double payback = 1.5;        // minimum gain as a multiple of the pause
   double settle_seconds = 30;  // minimum time between two switches; 25 steps if those are shorter
   // weights of the learned policy; null: the shipped ones. Must outlive this object
   const LearnedPolicy* network = nullptr;
-  bool is_guarded = true;                  // the rule decides where the learned policy is unreliable
+  bool is_guarded = true;  // the rule decides where the learned policy is unreliable
 };
 
 // The policy's decision: an index into Situation::options.

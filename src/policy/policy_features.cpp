@@ -43,9 +43,9 @@ double likely_remaining_seconds(const Situation& situation) {
 
 // Logarithms of lasting_seconds() for each option. Undefined for options that cannot run.
 struct Estimates {
-  std::vector<double> predicted;  // from all predictions, corrected by the errors of earlier ones
-  std::vector<double> corrected;  // mean over plans with nearly as many devices
-  std::vector<double> smooth;  // standard deviation over these plans
+  std::vector<double> predicted;  // from the latest prediction
+  std::vector<double> corrected;  // from all predictions, corrected by the errors of earlier ones
+  std::vector<double> smooth;     // mean over plans with nearly as many devices
   std::vector<double> spread;     // standard deviation over these plans
 };
 
@@ -145,10 +145,10 @@ struct Common {
   const Situation& situation;
   const Estimates& estimates;
   double log_present_seconds;  // logarithm of the step time with which options are compared
-  double remaining_seconds;  // expected seconds until the situation changes
+  double remaining_seconds;    // expected seconds until the situation changes
   double best_corrected, best_predicted;
   bool is_broken;  // the present plan cannot run
-  int present;  // devices of the largest plan that can run now
+  int present;     // devices of the largest plan that can run now
 };
 
 Common common_of(const Situation& situation, const Estimates& estimates) {

@@ -12,22 +12,22 @@
 
 namespace optimus {
 
-// From inexpensive to expensive. `recut`: the stages are divided anew. `resume`: return to a plan that ran
-// before the condition or before the last switch.
+// From inexpensive to expensive. `recut`: the layers are redistributed over stages. `resume`: return to a
+// plan that ran before the condition or before the last switch.
 enum class Response { stay, share, recut, replan, drop, resume };
 std::string text(Response response);
 
 struct PlanOption {
   Response response = Response::stay;
   double step_seconds = 1;    // predicted under the present conditions; 0: the plan cannot run
-  double usual_seconds = 1;  // predicted seconds per step without conditions
+  double usual_seconds = 1;   // predicted seconds per step without conditions
   double uncertainty = 0.05;  // standard deviation of the prediction's logarithm
-  double pause_seconds = 0;  // seconds of training lost by the switch to this plan
+  double pause_seconds = 0;   // seconds of training lost by the switch to this plan
   int devices = 0;
   // All predictions for this plan under these conditions so far, including the latest.
   double mean_predicted_seconds = 0;  // geometric mean; 0: equal to step_seconds
   int num_predictions = 1;
-  double prediction_spread = 0;  // standard deviation of their logarithms
+  double prediction_spread = 0;  // standard deviation of the logarithms of these predictions
   bool is_measured = false;  // the plan ran under these conditions: step_seconds is its measured step time
   // Mean number of steps that a device loss undoes, if no other device has the lost state: the steps since
   // the last checkpoint, plus the time to load it.
@@ -46,10 +46,10 @@ struct Situation {
   std::vector<OngoingCondition> conditions{};
   double since_switch = 1e9;  // seconds since the last switch
   double losses_per_device_second = 0, recovery_seconds = 1;
-  double exploration_left = 0;  // seconds that may be spent on trying uncertain options
+  double exploration_left = 0;             // seconds that may be spent on trying uncertain options
   std::optional<double> predicted_gain{};  // of the last switch, as a fraction of the step time
   std::optional<double> measured_gain{};   // of the last switch; empty until enough steps are measured
-  std::optional<double> true_rest{};  // seconds that the conditions will still last; only for the oracle
+  std::optional<double> true_rest{};       // seconds that the conditions will still last; only for the oracle
   double run_left = 1e9;  // seconds until the run ends, at the present speed; default: unknown
   // The history of the run so far.
   double since_loss = 1e9, since_arrival = 1e9;  // seconds

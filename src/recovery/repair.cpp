@@ -125,7 +125,7 @@ double FailureRate::per_node_second() const {
 std::vector<double> outage_lengths(const AvailabilityTrace& trace, Matching matching) {
   std::vector<double> lengths;
   std::map<int, double> lost_at;  // [node]: when it was lost
-  std::deque<double> open;  // times of losses that no new node has replaced yet
+  std::deque<double> open;        // times of losses that no new node has replaced yet
   for (const NodeEvent& event : trace.events) {
     if (!event.is_add) {
       lost_at[event.node] = event.seconds, open.push_back(event.seconds);

@@ -15,7 +15,7 @@ struct PipelineTemplate {
   std::vector<StageLayers> layers;  // [stage]
   Pipeline pipeline;                // devices numbered from 0, no micro-batches
   double first_seconds = 0;  // seconds of the first micro-batch, forward and backward through all stages
-  double next_seconds = 0;  // seconds that each further micro-batch adds: those of the slowest stage
+  double next_seconds = 0;   // seconds that each further micro-batch adds: those of the slowest stage
 };
 
 // Tries several tensor-parallel sizes and distributes layers over stages by their cost. Empty if the model

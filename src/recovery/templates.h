@@ -48,8 +48,8 @@ class PipelineTemplates {
 
  private:
   struct Choice {
-    int nodes = 0;  // number of nodes in use; 0: no plan
-    int pipelines = 0;  // number of pipelines; equal pipelines count separately
+    int nodes = 0;       // number of nodes in use; 0: no plan
+    int pipelines = 0;   // number of pipelines; equal pipelines count separately
     int microbatch = 1;  // largest number of sequences in a replica's micro-batch
     double seconds = 0;
   };

@@ -3,7 +3,7 @@
 // from the two plans; nothing is modified. switching/move.h executes the transition.
 //
 // State is what cannot be recomputed: master weights and moments. Weights of lower precision are rounded
-// from master weights, and gradients start anew in the next step. If the weights serve as master weights
+// from master weights, and gradients start again in the next step. If the weights serve as master weights
 // (fp32, fp64), master weights are distributed like weights, otherwise like moments:
 //
 //              bf16                                 fp32
@@ -42,8 +42,8 @@ struct PlanChange {
   Layout old_layout, new_layout;
   std::vector<Rank> dead;  // devices of `from` that are lost together with their state
   WaveOrder order;
-  Bytes room;  // memory that every rank has for received data, beyond the larger of its old and new state
-  Bytes moved;  // bytes that all ranks together move
+  Bytes room;     // memory that every rank has for received data, beyond the larger of its old and new state
+  Bytes moved;    // bytes that all ranks together move
   Bytes minimum;  // lower bound of `moved` over all assignments of positions to ranks
 };
 

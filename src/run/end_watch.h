@@ -18,8 +18,8 @@ namespace optimus {
 
 class EndWatch {
  public:
-  // `timeout` is the timeout for ranks that are silent during their start. `is_interrupted` returns whether
-  // the user has asked the run to end.
+  // `timeout` is how long a rank may be silent during the start. `is_interrupted` returns whether the user
+  // has asked the run to end.
   EndWatch(const RendezvousResult& run, Comm& comm, Seconds timeout, std::function<bool()> is_interrupted);
   ~EndWatch();
   EndWatch(const EndWatch&) = delete;
@@ -27,8 +27,8 @@ class EndWatch {
   // Runs `work`, whose waits the watch can abort. Throws Interrupted if it aborted them because the user
   // interrupted the run before the first step.
   Json guard(const std::function<Json()>& work);
-  // For the step agreement (StepAgreement), which calls this after every step and from then on ends the ranks
-  // itself.
+  // Whether the user has asked the run to end. Called after every step by StepAgreement, which from the
+  // first call on ends the ranks itself.
   bool is_interrupted();
 
  private:
@@ -49,7 +49,7 @@ class EndWatch {
 // Publishes how a rank has ended; the first failure ends the other ranks. Returns false if the store cannot
 // be reached.
 bool publish_end(const RendezvousResult& run, int rank, const WorkerReport& report);
-// The report of a rank. Returns nothing if there is none or if it is malformed.
+// The report of a rank. nullopt if there is none or if it is malformed.
 std::optional<WorkerReport> published_end(const RendezvousResult& run, int rank);
 
 }  // namespace optimus

@@ -44,7 +44,7 @@ std::vector<WorkerEntry> workers_by_id(const Path& run, const Membership& member
 namespace {
 
 constexpr Seconds kStoreTimeout{30}, kConnectTimeout{1};
-constexpr Seconds kNextHostTimeout{20};  // for another process to host the run after its host was killed
+constexpr Seconds kNextHostTimeout{20};  // for another process to take over the run after its host was killed
 
 struct JoinReply {
   int worker_id = 0;
@@ -60,7 +60,8 @@ JoinReply parse_join_reply(const std::string& text) {
   return join_reply;
 }
 
-// The store was lost before the run accepted this process. Another process hosts the run now, or soon will.
+// Thrown if the store was lost before the run accepted this process. Another process hosts the run now, or
+// soon will.
 struct StoreLost {};
 
 // Throws StoreLost.
@@ -86,8 +87,8 @@ struct OpenStore {
   std::shared_ptr<KeyStore> store;
 };
 
-// Finds the store of the run from its folder; the host may have changed by the time it is reached. Returns
-// nothing if the run has ended.
+// Finds the store of the run from its folder; the host may have changed by the time it is reached. nullopt
+// if the run has ended.
 std::optional<OpenStore> find_run(const JoinOptions& join, const WorkerSignals& signals) {
   if (!join.was_member) (void)read_store_file(join.run);  // fails at once for a run that cannot be joined
   // Several hosts may be lost one after the other; a host that is only stopped is given up after about 16 s.
@@ -154,7 +155,8 @@ int train_until_end(const JoinOptions& join, TrainOptions& options, OptionTable&
   const Path path = run_settings_path(join.run);
   const Json document = read_json(path);
   const std::string device = join.device.empty() ? choose_device("").str() : join.device;
-  // Slow preparations come first, because the run does not wait for a worker that is not ready.
+  // Slow preparations come before the join request, because the run does not wait for a worker that is not
+  // ready.
   const PreparedRun run = read_run_settings(join.run, JsonView(document, path.string()),
                                             parse_device(device).is_cuda(), options, table);
   const WorkerSignals told = with_preemption_notice(signals, options.notice, process_environment());
@@ -177,7 +179,7 @@ int train_until_end(const JoinOptions& join, TrainOptions& options, OptionTable&
   const WorkerReport report = report_of_work(join_run, stderr, line, [&](Comm& comm, StatusLine& said) {
     if (moving) {
       const RankElastic* const elastic = moving->begin(comm, said);
-      // reset before the Comm is destroyed
+      // Ends the watch before the Comm is destroyed.
       const std::shared_ptr<void> ended(nullptr, [&](void*) { moving->end(); });
       const auto board = [&] { return moving->open_board(); };
       return run_and_remove_memory(join.run, [&] {

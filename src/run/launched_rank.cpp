@@ -107,7 +107,7 @@ WorkerReport elastic_work(const LaunchedTraining& training, const PreparedRun& p
   return report_of_work([&] { return join_comm(run, rank, device, worker_id.store()); }, log, training.line,
                         [&](Comm& comm, StatusLine& line) {
                           const RankElastic* const elastic = worker_id.begin(comm, line);
-                          // reset before the Comm is destroyed
+                          // Ends the watch before the Comm is destroyed.
                           const std::shared_ptr<void> ended(nullptr, [&](void*) { worker_id.end(); });
                           if (rank == 0) worker_id.host();
                           const RankPlacement place{device, threads, training.signals.is_interrupted,

@@ -61,7 +61,7 @@ Json train_part(const PreparedRun& run, const TrainOptions& options, const RankP
       to_json(train_rank(run, options,
                          {comm, parse_device(worker_id.device), worker_id.threads, events, line, agreement,
                           worker_id.is_interrupted, worker_id.open_board, worker_id.elastic}));
-  agreement.take();  // takes what the others have already sent
+  agreement.take();  // completes the last agreement, for which other ranks have already sent their votes
   return result;
 }
 

@@ -1,5 +1,6 @@
-// A rank in a process of its own: the settings that it reads from the run's folder, its part of the training,
-// and the result that it reports. For workers of one machine, ranks of a launcher, and workers that join.
+// A rank that is a separate process: the settings that it reads from the run's folder, its part of the
+// training, and the result that it reports. For workers of one machine, ranks of a launcher, and workers
+// that join.
 #pragma once
 
 #include <functional>
@@ -19,7 +20,7 @@ namespace optimus {
 Json run_settings(const PreparedRun& run, const OptionTable& table);
 PreparedRun read_run_settings(const Path& folder, const JsonView& settings, bool is_gpu,
                               TrainOptions& options, OptionTable& table);
-// The file of these settings, for worker processes and for workers that join.
+// The file with these settings, which worker processes and joining workers read.
 Path run_settings_path(const Path& run);
 
 struct RankPlacement {

@@ -1,11 +1,11 @@
-// Watching: measures one rank's steps, and forwards its observations and those of the ranks below it in the
-// observation tree. On rank 0 they reach the AdaptationController.
+// RankMonitor: measures one rank's steps, and forwards its observations and those of the ranks below it in
+// the observation tree. On rank 0 it passes them to the AdaptationController.
 //
 // All ranks collect after the same steps, as the step agreement specifies (StepVote::collects): after every
 // step if a step takes a tenth of a second or more, else the mean of several steps. On CUDA, computation is
-// timed by events in the stream and communication by its transport, only in the first step of several; steps
-// that can be recorded as CUDA graphs (on one device) are not timed, because timing would prevent recording.
-// The device's clock rate is added to the observations. Not thread-safe.
+// timed by events in the stream and communication by its transport, only in the first step of several;
+// steps that can be recorded as CUDA graphs (on one device) are not timed, because timing would prevent
+// recording. The clock rate of GPUs is added to the observations. Not thread-safe.
 #pragma once
 
 #include <functional>
@@ -36,17 +36,17 @@ class RankMonitor {
   // Called before and after each step of a rank with a part.
   void begin_step(Engine& engine);
   void end_step(Engine& engine, const MeasuredStep& step);
-  // After every step, before the plan may change; called by all ranks.
+  // Called by all ranks after every step, before the plan may change.
   void receive() { tree_.receive(); }
-  // After some steps, whether or not the plan has changed; called by all ranks.
+  // Called by all ranks after the steps on which they agree, whether or not the plan has changed.
   void collect(std::int64_t step);
   // Whether this rank wants to collect after the next step.
   bool wants_to_collect();
-  // Whether all ranks are to probe which machines are slow; true once per request.
+  // Whether all ranks should run a probe to find slow machines; true once per request.
   bool wants_to_probe() { return facts_.controller != nullptr && facts_.controller->take_probe_request(); }
-  // After the same step, by all ranks.
+  // Runs the probe. Called by all ranks after the same step.
   void probe();
-  // Called when the part belongs to a new plan.
+  // Called when the rank's plan part has changed.
   void took(const PlanPart& part);
 
   AdaptationController* controller() const { return facts_.controller; }
@@ -54,10 +54,11 @@ class RankMonitor {
  private:
   const Facts facts_;
   ObservationTree tree_;
-  std::optional<StepMeter> meter_;              // empty: no part
-  std::optional<InstructionLog> log_;           // empty: no part, or steps may be recorded
-  bool is_due_ = true;                          // on CUDA: no step was timed since the last collection
-  const std::unique_ptr<DeviceSensor> sensor_;  // null: the device reports nothing
+  std::optional<StepMeter> meter_;  // empty if the rank has no part
+  // Empty if the rank has no part, or if steps may be recorded as CUDA graphs.
+  std::optional<InstructionLog> log_;
+  bool is_due_ = true;                          // on CUDA: no step has been timed since the last collection
+  const std::unique_ptr<DeviceSensor> sensor_;  // null if the device has no sensor
   std::chrono::steady_clock::time_point collected_;
 };
 

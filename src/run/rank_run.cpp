@@ -1,4 +1,4 @@
-// Implements rank_run.h: the parts and steps of a rank.
+// Implements rank_run.h: a rank's plan parts and training loop.
 #include "run/rank_run.h"
 
 #include <algorithm>
@@ -74,7 +74,8 @@ void RankRun::build_part(const Plan& plan, const std::optional<Path>& checkpoint
   const bool is_alone = num_devices(plan) == 1;
   if (!is_alone) options.comm = &rank_.comm;
   part_.engine = std::make_unique<Engine>(plan, settings_.model, *part_.parameters, options);
-  training.resume_from(state, epoch);  // if other ranks are lost while it connects, this is the state it has
+  // Set before connecting: if other ranks are lost meanwhile, this rank reports this state.
+  training.resume_from(state, epoch);
   if (!is_alone)
     throw_if_failed(
         rank_.comm.connect(0, part_.engine->groups(), Deadline::after(options_.timeout, "connecting")));
@@ -157,9 +158,9 @@ void RankRun::add_to_history() const {
 
 namespace {
 
-// The number of steps that the loss of state without a redundant copy undoes: half of the interval between
-// two checkpoints, plus the time to restart. Without periodic checkpoints everything is lost, estimated as
-// one hour.
+// The number of steps that are undone when state without a redundant copy is lost: half of the interval
+// between two checkpoints, plus the time to restart. Without periodic checkpoints all steps are lost,
+// estimated as one hour.
 double expected_steps_undone(const TrainOptions& options, double step_seconds) {
   const SaveRule rule = parse_save_rule(options.save_every, "--save-every");
   double between = rule.steps > 0          ? static_cast<double>(rule.steps)
@@ -191,7 +192,7 @@ std::unique_ptr<AdaptationController> RankRun::make_controller() {
   const std::vector<std::string> hosts = hosts_of_ranks();
   Policy policy = parse_policy(options_.policy.empty() ? "rule" : options_.policy, "--policy");
   if (options_.policy.empty() && shares_cores(hosts)) policy.kind = PolicyKind::never;
-  // Another plan would change what is learned.
+  // With an asynchronous schedule, another plan would change the training result.
   if (is_asynchronous(part_.plan.schedule)) policy.kind = PolicyKind::never;
   std::shared_ptr<const LearnedPolicy> network;
   if (!options_.learned.empty())
@@ -241,7 +242,7 @@ std::unique_ptr<AdaptationController> RankRun::make_controller() {
   return std::make_unique<AdaptationController>(std::move(context), part_.plan, calibration_);
 }
 
-// Each rank has only a part of the weights; the checkpoint has all.
+// If each rank has only a part of the weights, they are read from the checkpoint.
 void RankRun::show_result(TrainResult& result) {
   if (!part_.is_empty() && num_devices(part_.plan) == 1)
     return export_and_sample(settings_, options_, *part_.parameters, rank_, result);

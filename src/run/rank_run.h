@@ -1,6 +1,6 @@
-// RankRun: one rank of a run that trains a text model, from its first part of a plan to its end. Internal to
-// this folder; train_rank.h is the interface. rank_run.cpp has its steps and parts, rank_membership.cpp its
-// reaction to ranks that are lost, join or leave.
+// RankRun: one rank of a run that trains a text model, from its first plan part to the end of the run.
+// Internal to this folder; train_rank.h is the interface. rank_run.cpp contains its training loop and plan
+// parts, rank_membership.cpp its reaction to ranks that are lost, join or leave.
 #pragma once
 
 #include <chrono>
@@ -39,7 +39,8 @@ class RankRun {
   TrainResult train();
 
  private:
-  // How a sequence of steps ends: all are done, or an order tells how to continue.
+  // How a sequence of steps ends: with the result if all steps are done, or with an order that says how to
+  // continue.
   using End = std::variant<TrainResult, MembershipChange>;
 
   EngineOptions engine_options() const;
@@ -52,31 +53,32 @@ class RankRun {
   PartServices make_services(const PlanPart& part);
   Agreement ranks_of(const PlanPart& part) const;
   TrainingHooks hooks();
-  Plan best_plan(const Plan& now) const;  // for all present ranks, with the batch of `now`
+  Plan best_plan(const Plan& now) const;  // the best plan for all present ranks, with the batch of `now`
   std::vector<std::string> hosts_of_ranks() const;
-  DeviceFacts device_facts() const;  // as seen by a future plan
+  DeviceFacts device_facts() const;  // with the memory that a future plan could use
   Bytes memory_of_plan() const;
-  // Step times say little about devices that share a core.
+  // Whether devices share CPU cores; their step times then say little about the devices.
   bool shares_cores(const std::vector<std::string>& hosts) const;
-  void add_to_history() const;  // in the history of runs, if there is one
+  void add_to_history() const;  // adds this run to the history of runs, if there is one
   // Returns the adaptation controller on rank 0 of a run that adapts automatically; null otherwise.
   std::unique_ptr<AdaptationController> make_controller();
-  // Mean seconds between two losses of a device, from the expected rate and the losses observed so far.
+  // Mean time between failures of a device, in seconds, from the expected rate and the failures observed so
+  // far.
   double observed_device_mtbf(int num_devices) const;
   bool is_watched() const { return !options_.is_static && rank_.comm.size() > 1; }
 
-  // Starts the first part. Returns an order if other ranks were lost meanwhile.
+  // Builds and connects the first plan part. Returns an order if other ranks were lost meanwhile.
   std::optional<MembershipChange> begin(Training& training);
   End train_on(Training& training);
-  // Meets the other ranks after ranks were lost, joined or left. Returns the order that specifies how to
-  // continue; nothing if the run ends.
+  // Publishes this rank's survivor state after ranks were lost, joined or left, and waits for the order
+  // that says how to continue. nullopt if the run ends.
   std::optional<MembershipChange> join_membership_change(Training& training, const SurvivorReport& words,
                                                          const std::function<void()>& release);
   std::optional<MembershipChange> join_membership_change_at(Board& board, Training& training,
                                                             SurvivorReport words,
                                                             const std::function<void()>& release);
   void write_plan_if_missing(std::int64_t epoch);
-  // Carries out an order. Returns another order if ranks are lost meanwhile.
+  // Applies an order. Returns another order if more ranks are lost meanwhile.
   std::optional<MembershipChange> carry_out(const MembershipChange& order, Training& training);
   void apply_order(const MembershipChange& order, Training& training);
   void note_membership_change(const MembershipChange& order);
@@ -102,23 +104,25 @@ class RankRun {
   const TrainOptions& options_;
   const RankPart& rank_;
   RealFileSystem files_;
-  std::vector<SmallFile> small_files_;  // copies: some are read from a checkpoint that will be removed
+  // Kept in memory, because some are read from a checkpoint that will be removed.
+  std::vector<SmallFile> small_files_;
   PlanPart part_;
   PlanPart earlier_;  // the part before a move that some ranks may not have completed
   ControlFolder requests_;
   Calibration calibration_;           // on rank 0
-  MembershipHistory membership_;      // as far as this rank has observed it
+  MembershipHistory membership_;      // the changes that this rank has observed
   std::optional<RunFolder> records_;  // on rank 0
-  // On rank 0: the worker that leaves with the next order because a user requested it.
+  // On rank 0: a worker that leaves with the next order because a user requested it.
   struct PendingDrain {
     std::string request;
     int worker_id = 0;
   };
   std::optional<PendingDrain> pending_drain_;
-  bool is_request_owner_lost_ = false;  // an earlier rank 0, which may have taken a request, is lost
+  // An earlier rank 0, which may have accepted a user's request, is lost.
+  bool is_request_owner_lost_ = false;
   int generation_ = 0;
-  std::int64_t num_steps_lost_ = 0;  // not reported yet
-  std::vector<int> seats_;           // worker ids by rank; empty: as at the start of the run
+  std::int64_t num_steps_lost_ = 0;  // steps lost that were not reported yet
+  std::vector<int> seats_;  // worker ids by rank; if empty, they equal the ranks, as at the start of the run
   bool has_profiled_ = false, has_left_ = false;
   std::chrono::steady_clock::time_point failure_time_;
 };

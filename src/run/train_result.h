@@ -1,4 +1,4 @@
-// What a finished training leaves behind, in numbers.
+// The result of a finished training.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace optimus {
 
 struct TrainResult {
   std::string run{};  // the folder: settings.toml, plan.json, metrics.jsonl, tensorboard/, checkpoints/
-  std::string checkpoint{};  // of the last step
+  std::string checkpoint{};  // path of the checkpoint of the last step
   std::int64_t steps = 0;
   double loss = 0;  // of the last step
   std::optional<double> validation_loss{};

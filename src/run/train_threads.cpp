@@ -15,7 +15,7 @@
 namespace optimus {
 namespace {
 
-// Remembers the user's interrupt until the agreement of all ranks.
+// Remembers the user's interrupt until all ranks agree to end.
 class InterruptSink final : public EventSink {
  public:
   explicit InterruptSink(EventSink& events) : events_(events) {}
@@ -39,7 +39,7 @@ struct Closed {
 struct RankEnd {
   TrainResult result;
   std::exception_ptr failure;
-  bool is_lost = false;  // only because other ranks were lost
+  bool is_lost = false;  // the rank failed only because other ranks were lost
 };
 
 struct ThreadContext {
@@ -57,7 +57,7 @@ void run_rank(RankEnd& end, std::unique_ptr<Comm> comm, const ThreadContext& wor
     StepAgreement agreement(*comm, timeout);
     end.result = body({*comm, worker_id.device, worker_id.threads, worker_id.events, worker_id.line,
                        agreement, is_end_requested});
-    agreement.take();  // takes what the others have already sent
+    agreement.take();  // completes the last agreement, for which other ranks have already sent their votes
   } catch (const PeersLost&) {
     end.failure = std::current_exception(), end.is_lost = true;
   } catch (...) {
@@ -65,8 +65,8 @@ void run_rank(RankEnd& end, std::unique_ptr<Comm> comm, const ThreadContext& wor
   }
 }
 
-// The result of rank 0. If ranks have failed, one that failed on its own takes precedence over those that
-// only lost it.
+// The result of rank 0. If ranks have failed, throws the failure of a rank that failed by itself rather
+// than that of a rank that only lost contact to it.
 TrainResult first_result(std::vector<RankEnd>& ends, const ListedRanks& listed) {
   std::exception_ptr why;
   for (const bool is_lost : {false, true})

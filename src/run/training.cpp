@@ -152,13 +152,13 @@ TrainResult Training::run(RunFolder* folder, PlanSwitchController* switches, Ran
       events_.report(Progress{"training", step_, settings_.steps, "steps"});
       end_of_step(folder);
     }
-  } catch (const Interrupted&) {  // by the user, between steps
+  } catch (const Interrupted&) {  // the user interrupted the run between two steps
     progress_.finish();
     save_last();
     line_.print(
         fmt::format("stopped after step {}; --resume {} continues the run", step_, settings_.run.string()));
     throw;
-  } catch (const UserError&) {  // unreadable data: what was learned so far is saved
+  } catch (const UserError&) {  // the data cannot be read; the progress so far is saved
     progress_.finish();
     if (num_tokens > 0 && services_.saver != nullptr && services_.saver->is_alone())
       line_.print(fmt::format("saved in {}", save_last().string()));
@@ -189,7 +189,8 @@ void Training::end_of_step(RunFolder* folder) {
     if (agreed.collects) context_.monitor->collect(step_);
     if (agreed.probes) context_.monitor->probe();
   }
-  if (context_.switches != nullptr) vote = context_.switches->vote();  // from what was observed
+  // Votes on the basis of what was observed so far.
+  if (context_.switches != nullptr) vote = context_.switches->vote();
   if (context_.monitor != nullptr && folder != nullptr) record_decisions(*folder);
   vote.ends = context_.is_end_requested(), vote.changes_membership = context_.wants_membership_change();
   vote.stays = !context_.leaves();
@@ -301,8 +302,8 @@ StepMetrics Training::train_step_of_part() {
     });
   if (services_.profiler != nullptr) services_.profiler->before(step_);
   if (context_.monitor != nullptr) context_.monitor->begin_step(*part_.engine);
-  // The step sizes of stages with delays grow to the given one within five warm-ups; each micro-batch is an
-  // update.
+  // With an asynchronous schedule, the learning rate of stages with delays grows to the given value within
+  // five times the warm-up; each micro-batch is an update.
   const std::int64_t num_rescheduled =
       5 * settings_.learning_rate.warmup * std::ssize(part_.plan.pipelines[0].microbatches);
   const StepReport report = value_or_throw(
@@ -349,14 +350,14 @@ void Training::end_writing() {
   if (services_.memory != nullptr) services_.memory->end_writing();
 }
 
-// For the current phase.
+// Depends on the sequence length of the current phase.
 double Training::flops_per_token() const {
   return model_flops_per_token(settings_.model, part_.plan.sequence_length);
 }
 
 bool Training::is_rank_0_without_part() const { return !has_device(part_.plan, 0); }
 
-// Sends the metrics of a step to rank 0, which keeps the records but has no part.
+// Sends the metrics of a step to rank 0 if that has no part in the plan, because rank 0 writes the records.
 void Training::send_metrics_to_rank_0(const StepMetrics& metrics) {
   if (part_.is_empty() || !is_rank_0_without_part() || context_.comm.rank() != reporting_rank()) return;
   at::Tensor numbers =
@@ -369,7 +370,8 @@ void Training::send_metrics_to_rank_0(const StepMetrics& metrics) {
                       ->wait(Deadline::after(options_.timeout, "rank 0")));
 }
 
-// A step of a rank without a part in the plan: it only counts, and on rank 0 receives the metrics.
+// A step of a rank without a part in the plan: only updates the counters and, on rank 0, receives the
+// metrics.
 StepMetrics Training::step_without_part() {
   ++step_, next_sample_ += part_.plan.batch;
   done_.step = step_, done_.num_samples = next_sample_;

@@ -1,5 +1,5 @@
-// The loop over the steps of a run, for every kind of model: reads batches, runs updates, writes metrics. A
-// Course supplies the batches and the validation of a kind of model; the engine implements a step.
+// The loop over the steps of a run, for every kind of model: reads batches, runs updates, writes metrics.
+// TrainingHooks supplies the batches and the validation of a kind of model; the engine implements a step.
 #pragma once
 
 #include <chrono>
@@ -41,8 +41,8 @@ struct RunFolder {
 // written. A resumed run keeps its metrics up to last_step. `table` may be null.
 RunFolder open_run_folder(const TrainSettings& settings, const TrainOptions& options,
                           const OptionTable* table, FileSystem& files, std::int64_t last_step);
-// The two halves of that: the process that resolves the settings writes settings and plan, and rank 0 keeps
-// the records.
+// The two halves of open_run_folder(): the process that resolves the settings writes settings and plan
+// (begin_run_folder()), and rank 0 opens the records.
 void begin_run_folder(const TrainSettings& settings, const TrainOptions& options, const OptionTable* table,
                       FileSystem& files);
 RunFolder open_records(const Path& run, FileSystem& files, std::int64_t last_step,
@@ -50,9 +50,9 @@ RunFolder open_records(const Path& run, FileSystem& files, std::int64_t last_ste
 
 // The objects that belong to one rank's part of a plan; created again for every plan.
 struct PartServices {
-  std::unique_ptr<Saver> saver{};            // null: the rank has no part
-  std::unique_ptr<Saver> memory{};           // null: no in-memory checkpoints (memory_level.h)
-  std::unique_ptr<Profiler> profiler{};      // null: no steps are profiled
+  std::unique_ptr<Saver> saver{};            // null if the rank has no part
+  std::unique_ptr<Saver> memory{};           // null if there are no in-memory checkpoints (memory_level.h)
+  std::unique_ptr<Profiler> profiler{};      // null if no steps are profiled
   std::unique_ptr<ModuleBinding> modules{};  // for a model of modules
 };
 
@@ -63,28 +63,28 @@ struct TrainingHooks {
   std::function<PartServices(const PlanPart& part)> keep;
 };
 
-// What the loop needs of the other ranks. All ranks of the run execute the same loop, including those without
-// a part in the plan.
+// What the training loop needs to cooperate with the other ranks. All ranks of the run execute the same
+// loop, including those without a part in the plan.
 struct RankContext {
   Comm& comm;
   StepAgreement& agreement;
   std::function<bool()> is_end_requested;    // whether this rank is asked to end
-  PlanSwitchController* switches = nullptr;  // null: the plan never changes
+  PlanSwitchController* switches = nullptr;  // null if the plan never changes
   std::int64_t epoch = 0;                    // plan epoch at the start
-  // whether a membership change is requested: a worker joins, or this rank leaves
+  // Whether a membership change is requested because a worker joins or this rank leaves.
   std::function<bool()> wants_membership_change = [] { return false; };
   std::function<bool()> leaves = [] { return false; };
-  RankMonitor* monitor = nullptr;           // null: steps are not measured
+  RankMonitor* monitor = nullptr;           // null if steps are not measured
   StepHeartbeat* step_heartbeat = nullptr;  // where this rank reports its progress
 };
 
-// Thrown between two steps, on all ranks alike: the membership is about to change (membership_change.h).
+// Thrown between two steps, after the same step on all ranks, when the membership is about to change
+// (membership_change.h).
 struct MembershipChangeRequested {
-  int drained = -1;  // a rank that leaves because a user requested it
-  bool leaves =
-      // this rank has announced that it leaves; ranks that have not announced it stay for now, so that at
-      // least one rank remains
-      false;
+  int drained = -1;  // the rank that leaves because a user requested it; -1 if none
+  // This rank has announced that it leaves. Ranks that have not announced it stay for now, so that at least
+  // one rank remains.
+  bool leaves = false;
 };
 
 // Prints the lines before the first step: plan, precision, device, run folder.
@@ -92,15 +92,15 @@ void print_plan_summary(const TrainSettings& settings, at::Device device, int th
 
 class Training {
  public:
-  // The training starts from `start`, either restored or new. All arguments must outlive this.
+  // The training starts from `start`, either restored or new. All arguments must outlive this object.
   Training(const TrainOptions& options, const TrainSettings& settings, TrainingHooks hooks, PlanPart& part,
            const TrainingState& start, const RankContext& context, EventSink& events, StatusLine& line);
   ~Training();
 
-  // Runs all steps and saves a checkpoint of the last. Throws what `events` throws if the user ends the run,
-  // after a checkpoint, and MembershipChangeRequested; it may be called again afterwards. `folder` is null on
-  // ranks that keep no records, `switches` is null if the plan never changes, and `monitor` is null if steps
-  // are not measured.
+  // Runs all steps and saves a checkpoint after the last one. If the user ends the run, saves a checkpoint
+  // and rethrows the exception of `events`. Throws MembershipChangeRequested, after which it may be called
+  // again. `folder` is null on ranks that keep no records, `switches` is null if the plan never changes,
+  // and `monitor` is null if steps are not measured.
   TrainResult run(RunFolder* folder, PlanSwitchController* switches, RankMonitor* monitor = nullptr);
 
   // Called when run() has failed (emergency_checkpoint.h): the state that this rank still has. Completes a
@@ -110,7 +110,7 @@ class Training {
   void follow(const std::vector<double>& gate);
   // Called before the part changes: ends its saves in progress, together with the other ranks.
   void finish_saves();
-  // The same without the other ranks, if they are lost; afterwards nothing refers to the part.
+  // The same if other ranks are lost, without their cooperation; afterwards nothing refers to the part.
   void drop_part_services();
   // Called when the part belongs to another plan: continues from `state` in plan epoch `epoch`.
   void resume_from(const TrainingState& state, std::int64_t epoch);
@@ -145,8 +145,8 @@ class Training {
   // Writes the final checkpoint. Throws UserError if that fails.
   Path save_last();
   TrainingState state() const;
-  // Whether a rank of the plan sends rank 0, which keeps the records, the metrics of each step, because rank
-  // 0 has no part.
+  // Whether rank 0, which writes the records, has no part in the plan. A rank of the plan then sends it the
+  // metrics of each step.
   bool is_rank_0_without_part() const;
   int reporting_rank() const { return part_.plan.pipelines[0].stages[0].devices[0]; }
 
@@ -163,14 +163,14 @@ class Training {
   PartServices services_;
   std::int64_t step_, next_sample_;         // the current step; the first sample that was not read yet
   std::int64_t epoch_;                      // plan epoch
-  std::vector<std::int64_t> phase_begins_;  // as in TrainingState
+  std::vector<std::int64_t> phase_begins_;  // first step of each phase, as in TrainingState
   TrainingState done_;
   std::optional<StepMetrics> last_;  // the metrics of done_
   std::chrono::steady_clock::time_point step_began_;
   std::chrono::steady_clock::time_point switch_began_;
-  bool has_announced_leave_ = false;  // announced after the previous step
-  double proposed_gain_ = 0;          // predicted, of the last plan that the run proposed
-  double rate_ = 0;                   // of the current step
+  bool has_announced_leave_ = false;  // this rank announced after the previous step that it leaves
+  double proposed_gain_ = 0;          // predicted gain of the last plan that the run proposed
+  double rate_ = 0;                   // learning rate of the current step
   std::chrono::steady_clock::time_point last_save_;
   std::optional<SaveMetrics> saved_;  // for the next metrics line
   std::future<Batch> next_;

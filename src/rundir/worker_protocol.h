@@ -21,7 +21,7 @@ inline constexpr const char* kHostVariable = "OPTIMUS_HOSTED";
 
 struct WorkerSpec {
   int rank = 0, size = 1;
-  std::string host = "127.0.0.1";  // of the store
+  std::string host = "127.0.0.1";  // host of the store
   int port = 0;
   bool is_etcd = false;
   std::string token;
@@ -41,9 +41,9 @@ struct WorkerReport {
   // `failed`: ended by an error of its own. `lost`: ended because other ranks did not respond.
   enum class End { done, interrupted, failed, lost };
   End end = End::done;
-  std::string why;  // one line, for `failed` and `lost`
+  std::string why;           // one line, for `failed` and `lost`
   std::vector<int> missing;  // ranks that did not respond, for `lost`
-  Json result;  // the result of the work, for `done`
+  Json result;               // the result of the work, for `done`
 };
 std::string text(const WorkerReport& report);  // one line
 // Throws UserError if the line is not a report.

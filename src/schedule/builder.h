@@ -22,7 +22,7 @@ class ProgramBuilder {
   // implied and therefore omitted.
   int add(Instruction instruction, const Dependencies& waits);
   void begin_slot(int slot) { slot_ = slot; }  // slot of the instructions that follow; -1: none
-  void use(int buffer, bool is_write);  // records an access by the last added instruction
+  void use(int buffer, bool is_write);         // records an access by the last added instruction
 
   int group(Role role, std::vector<int> members);
   int buffer(BufferKind kind, int block, int microbatch, Bytes bytes);

@@ -35,17 +35,17 @@ namespace optimus {
 enum class Lane : std::uint8_t { compute, tensor, gather, reduce, transfer, host };
 
 enum class Op : std::uint8_t {
-  load_batch,  // host: reads the token ids of this device for the whole step
+  load_batch,         // host: reads the token ids of this device for the whole step
   forward,            // compute
-  recompute,  // compute: repeats a forward before the backward
+  recompute,          // compute: repeats a forward before the backward
   backward_input,     // compute: gradient of the input
   backward_weight,    // compute: gradient of the weights, added to the accumulator
-  send,               // transfer: activations or their gradients to another device
+  send,               // transfer: sends an activation or its gradient to another device
   receive,            // transfer
   all_gather,         // tensor: gathers the slices of an activation
   reduce_scatter,     // tensor: sums partial activations; each device retains its slice
   all_reduce,         // tensor: sums partial activations
-  ring_exchange,  // tensor: sends keys and values one step around the context ring
+  ring_exchange,      // tensor: sends keys and values one step around the context ring
   dispatch,           // tensor: sends tokens (or their gradients) to the devices of their experts
   combine,            // tensor: returns the outputs of the experts
   gather_parameters,  // gather: shards to whole weights (ZeRO 3: before use; ZeRO 1, 2: after the update)
@@ -54,7 +54,7 @@ enum class Op : std::uint8_t {
   // tensor parts with equal copies the lowest one contributes and the other parts add zero; all receive the
   // sum.
   sync_gradients,
-  send_copy,  // transfer: the reduced gradient shard, to the device that repeats its update
+  send_copy,     // transfer: the reduced gradient shard, to the device that repeats its update
   receive_copy,  // transfer
   // reduce: gradient norm and finiteness over all devices; with asynchronous schedules, loss and norms
   // after all updates.
@@ -109,13 +109,13 @@ enum class BufferKind : std::uint8_t {
   graph,
   graph_work,       // custom blocks: additional memory of autograd during a forward or backward
   whole_gradients,  // whole gradients of weights before they are reduced to shards
-  copy_gradients,  // reduced gradients of the shard whose update this device repeats
-  exchange,  // concatenated shards of all members: output of a gather, input of a reduce-scatter
+  copy_gradients,   // reduced gradients of the shard whose update this device repeats
+  exchange,         // concatenated shards of all members: output of a gather, input of a reduce-scatter
   // Output of a block, or gradient of its input, if the adjacent block is on another stage or split
   // differently.
   outgoing,
   message,  // the part of `outgoing` that one device sends to another, on either side
-  joined,  // concatenated slices that the tensor parts of a group have received
+  joined,   // concatenated slices that the tensor parts of a group have received
 };
 
 struct Buffer {

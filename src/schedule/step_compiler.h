@@ -42,8 +42,9 @@ class StepCompiler {
     std::int64_t width;  // elements per token
     bool is_inside() const { return &from == &to; }
   };
-  // Moves an activation (or its gradient) from block `from_block` of `from` to block `to_block` of `to`. This
-  // device belongs to one of the stages or to both. Returns what the receiving block waits for.
+  // Moves an activation, or its gradient if `is_backward`, from block `from_block` of `from` to block
+  // `to_block` of `to`. This device belongs to one of the two stages or to both. Returns what the receiving
+  // block waits for.
   Dependencies cross(const Stage& from, int from_block, const Stage& to, int to_block, int microbatch,
                      bool is_backward, const Dependencies& dependencies);
   // Cached, because chunks have few distinct crossings. The reference is valid until the next call.
@@ -159,11 +160,11 @@ class StepCompiler {
   int last_compute_ = -1, last_tensor_ = -1, last_reduce_ = -1;
   // micro-batch and chunk if the preceding slot was a forward, otherwise -1
   std::pair<int, int> last_forward_{-1, -1};
-  using CrossingKey = std::tuple<bool, int, int>;     // is gradient, block, micro-batch
+  using CrossingKey = std::tuple<bool, int, int>;  // is gradient, block, micro-batch
   // buffers of received data until a compute has read them
   std::map<CrossingKey, std::vector<int>> received_;
   std::map<CrossingKey, int> outgoing_;  // buffers of data to be sent
-  bool needs_sync_ = false;  // gradients are also summed over other pipelines
+  bool needs_sync_ = false;              // gradients are also summed over other pipelines
 
   // Buffers by block and micro-batch. Transient activations of the forward and of the recomputation are
   // separate.
@@ -177,8 +178,8 @@ class StepCompiler {
   std::map<bool, std::vector<int>> readers_;           // is gradient -> computes that read the received data
   // (is gradient, receiving stage) -> messages of each crossing
   std::map<std::pair<bool, const Stage*>, std::vector<Dependencies>> sent_;
-  std::map<int, int> gathered_;  // ZeRO 3: block -> buffer of its gathered weights
-  std::vector<int> recent_computes_;  // the last compute of each recently processed block
+  std::map<int, int> gathered_;               // ZeRO 3: block -> buffer of its gathered weights
+  std::vector<int> recent_computes_;          // the last compute of each recently processed block
   std::map<int, int> weight_gradients_left_;  // block -> micro-batches whose weight gradient is outstanding
   struct KnownRoutes {
     bool is_out = false;
@@ -195,10 +196,10 @@ class StepCompiler {
   // Blocks whose gradient shard is complete but not yet sent to the device that stores its copy.
   std::vector<int> pending_copies_;
   std::map<int, int> copy_buffers_;  // block -> buffer of the received gradient shard; -1 without buffers
-  Dependencies copy_waits_;  // receives of the gradient shards whose updates this device repeats
+  Dependencies copy_waits_;          // receives of the gradient shards whose updates this device repeats
   // asynchronous schedules: gathers of updated weights that the next slot waits for
   Dependencies pending_updates_;
-  std::map<int, int> reduced_;    // block -> the instruction that completed its last reduction
+  std::map<int, int> reduced_;  // block -> the instruction that completed its last reduction
   std::map<std::tuple<ActivationBufferKind, int, const LayerStrategy*, int>, Bytes> activation_buffer_sizes_;
 };
 

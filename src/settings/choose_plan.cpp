@@ -21,15 +21,15 @@
 namespace optimus {
 namespace {
 
-// Schedules that change what is learned are never chosen automatically. If the user requests one, the search
-// runs with the stages of 1F1B and the schedule is replaced afterwards.
+// Asynchronous schedules, which change the training result, are never chosen automatically. If the user
+// requests one, the search runs with the stages of 1F1B and the schedule is replaced afterwards.
 std::optional<Schedule> asynchronous_schedule(const Constraints& layout) {
   if (layout.schedule.empty()) return std::nullopt;
   const Schedule asked = parse_schedule(layout.schedule, "--schedule");
   return is_asynchronous(asked) ? std::optional(asked) : std::nullopt;
 }
 
-// The user's constraints, limited to what the engine runs: no expert parallelism, no offload.
+// The user's constraints, limited to what the engine supports: no expert parallelism, no offload.
 Constraints runnable(const TrainOptions& options) {
   Constraints constraints = options.layout;
   if (asynchronous_schedule(options.layout)) {
@@ -48,7 +48,7 @@ Constraints runnable(const TrainOptions& options) {
   return constraints;
 }
 
-// The planner's demand for `cluster.num_devices()` devices.
+// The input of a planner search on all devices of `cluster`.
 Demand demand_of(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device,
                  const Cluster& cluster, const Constraints& constraints,
                  const Constants& constants = fitted_constants()) {
@@ -70,7 +70,7 @@ Demand demand_of(const TrainOptions& options, const ModelSpec& model, const Devi
   return demand;
 }
 
-// Data-parallel replicas, each on its share of the batch.
+// A plan of `size` data-parallel replicas, each with its share of the batch.
 Plan replicas_on(int size, const Demand& demand, const TrainOptions& options) {
   UniformPlan all{.dp = size, .batch = demand.batch, .sequence_length = demand.sequence_length};
   all.microbatch =
@@ -96,7 +96,7 @@ std::string note_of(const SearchResult& found) {
                      slower > 0 ? "slower" : "faster", next.why);
 }
 
-// Collects a warning about the run history, for the line about the plan.
+// Collects warnings about the run history, which become part of the plan's note.
 class WarningCollector final : public EventSink {
  public:
   void report(const Event& event) override {
@@ -105,8 +105,8 @@ class WarningCollector final : public EventSink {
   std::string words;
 };
 
-// The machines that the planner assumes: corrected by past runs, else as measured on this machine, else as
-// usual for the device type.
+// The machines that the planner assumes: from measurements of this machine, else from the device type's
+// usual properties, with corrections from past runs.
 struct AssumedMachines {
   Corrected corrections;
   Cluster cluster;
@@ -156,8 +156,8 @@ ChosenPlan best_plan_on(int size, const TrainOptions& options, const ModelSpec& 
               size, num_devices(found.plan))};
 }
 
-// The best plan. A run that continues after the loss of a worker gets one with redundant copies of its state,
-// if such a plan exists.
+// The best plan. For a run that can continue after the loss of a worker, the best plan with redundant
+// copies of the state, if there is one.
 ChosenPlan survivable_plan_on(int size, const TrainOptions& options, const ModelSpec& model,
                               const DeviceFacts& device, bool may_copy) {
   const ChosenPlan best = best_plan_on(size, options, model, device, may_copy);
@@ -204,8 +204,8 @@ ChosenPlan choose_plan(const TrainOptions& options, const ModelSpec& model, cons
 
 namespace {
 
-// The constraints that hold even when nothing else of the request can be met: an asynchronous schedule learns
-// differently from the others.
+// The constraints that must be met even if no other constraint of the user can be, such as an asynchronous
+// schedule, because it changes the training result.
 Constraints mandatory_constraints(const Constraints& asked) {
   Constraints left;
   left.max_memory = asked.max_memory;

@@ -14,8 +14,8 @@
 
 namespace optimus {
 
-// A mean time between failures so short that the planner always pays for redundant copies of the state: for
-// runs that must tolerate losses.
+// A mean time between failures so short that redundant copies of the state are always worth their cost to
+// the planner. Used for runs that must tolerate lost workers.
 inline constexpr Seconds kShortMtbf{600};
 
 struct ChosenPlan {
@@ -23,12 +23,12 @@ struct ChosenPlan {
   std::string note;  // one line: the number of candidates, and why the next best was not chosen
 };
 
-// Requires a resolved batch, sequence length and precision. Uses all of `options.devices`. Throws UserError
-// if nothing fits.
+// Requires that batch, sequence length and precision are resolved. Uses all of `options.devices`. Throws
+// UserError if nothing fits.
 ChosenPlan choose_plan(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device);
 
-// For runs without --devices: a plan for all available devices, or for as many as the model and the batch can
-// use. Returns nothing if that is a single device. Throws UserError if the constraints cannot be met.
+// For runs without --devices: a plan for all available devices, or for as many as the model and the batch
+// can use. Returns nullopt if that is a single device. Throws UserError if the constraints cannot be met.
 std::optional<ChosenPlan> choose_plan_for_all(const TrainOptions& options, const ModelSpec& model,
                                               const DeviceFacts& device);
 
@@ -40,11 +40,12 @@ Plan plan_for_size(const TrainOptions& options, const ModelSpec& model, const De
 // `size` devices with the usual properties of their type. Workers on a processor share its memory.
 HardwareProfile default_machines(const DeviceFacts& device, int size);
 
-// The memory that later plans may use while a running plan owns `held` bytes on each of `num_sharing` workers
-// of this machine: the free memory plus what the running plan owns.
+// The memory that later plans may use while a running plan uses `held` bytes on each of `num_sharing`
+// workers of this machine: the free memory plus the memory of the running plan.
 DeviceFacts with_memory_of_plan(DeviceFacts device, Bytes held, int num_sharing);
 
-// The planner's demand for this training on a cluster. Options, model and cluster must outlive it.
+// The input of a planner search for this training on a cluster. `options`, `model` and `cluster` must
+// outlive it.
 Demand demand_of(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device,
                  const Cluster& cluster);
 

@@ -1,15 +1,16 @@
 // The plan changes of one run: scripted ones (--switch-at) and those that are requested while it runs
-// (control.h). Every rank has one of these, and all pass through the same states after the same steps:
+// (control.h). Every rank has one PlanSwitchController, and all of them pass through the same states after
+// the same steps:
 //
 //   requested at rank 0 ──▶ all ranks receive the plan ──▶ each prepares on a thread, steps continue
 //                                                            ├──▶ all are prepared: the switch
 //                                                            └──▶ one has refused: no change
 //
-// A proposal based on a provisional finding is prepared in the same way; rank 0 reports that it is prepared
-// once the finding is confirmed, and refuses if it is cancelled. If it shortens the pause, all prepared ranks
-// send state early during one more step (switching/precopy.h). Rank 0 decides: it takes requests, one at a
-// time, and answers them. Besides the agreement after each step, a plan needs one broadcast. A scripted
-// switch happens exactly after its step. Read next: switching/plan_switch.h.
+// A proposal based on a provisional finding is prepared in the same way; rank 0 reports itself as prepared
+// only when the finding is confirmed, and refuses the plan if the proposal is cancelled. If it shortens the
+// pause, all prepared ranks send state early during one more step (switching/precopy.h). Rank 0 decides: it
+// accepts requests, one at a time, and answers them. Besides the agreement after each step, a plan needs
+// one broadcast. A scripted switch happens exactly after its step. Read next: switching/plan_switch.h.
 #pragma once
 
 #include <functional>
@@ -26,14 +27,14 @@
 
 namespace optimus {
 
-// How an attempt ended, the same on all ranks.
+// How an attempted switch ended; the same on all ranks.
 struct SwitchOutcome {
-  std::string why_not{};                   // the rank that refused and its reason; empty: the switch was made
-  std::string why{};                       // reason for the switch; only rank 0 knows it
-  bool is_phase = false;                   // another phase of the training began with it
-  std::optional<PlanProposal> proposal{};  // the proposal behind it; only rank 0 knows it
-  Plan from, to;                           // as requested: of their devices only the number counts
-  Seconds prepared;                        // time that this rank prepared
+  std::string why_not{};  // the rank that refused and its reason; empty if the switch was made
+  std::string why{};      // reason for the switch; only rank 0 knows it
+  bool is_phase = false;  // a new training phase began with the switch
+  std::optional<PlanProposal> proposal{};  // the proposal that led to the switch; only rank 0 knows it
+  Plan from, to;     // as requested: only the number of their devices matters, not which ones
+  Seconds prepared;  // time that this rank spent on preparation
   SwitchReport report{};
 };
 
@@ -45,49 +46,50 @@ struct SwitchHooks {
 
 class PlanSwitchController {
  public:
-  // Rank 0: the sources of requests.
+  // The sources of requests; only on rank 0.
   struct RequestSources {
     ControlFolder& requests;
-    // The best plan for the same batch and sequence length; on a thread of its own; throws UserError.
+    // Returns the best plan for the same batch and sequence length. Called on a separate thread; throws
+    // UserError.
     std::function<Plan(const Plan& now)> choose;
-    bool can_drain = false;                                                               // ranks may leave
+    bool can_drain = false;  // whether ranks may leave
     std::function<std::optional<PlanProposal>()> proposal = [] { return std::nullopt; };  // after a step
-    // For a provisional proposal, after each step while it is prepared.
+    // For a provisional proposal: called after each step while it is being prepared.
     std::function<ProvisionalStatus()> provisional_status = [] { return ProvisionalStatus::confirmed; };
     std::function<void()> refused = [] {};  // a proposal that was not tried: the run already uses that plan
   };
-  // check: throws UserError if this rank cannot make the switch; on a thread of its own.
-  // facts.move.retains_old: retain the old state if facts.move.spare suffices. All arguments must outlive
-  // this.
+  // `check` throws UserError if this rank cannot make the switch; it is called on a separate thread. If
+  // facts.move.retains_old is set, the old state is retained when facts.move.spare suffices. All arguments
+  // must outlive this object.
   PlanSwitchController(SwitchContext facts, PlanPart& part, std::vector<ScriptedSwitch> script,
                        std::optional<RequestSources> outside, std::function<void(const PlanSwitch&)> check);
   ~PlanSwitchController();
 
   // This rank's vote after a step.
   StepVote vote();
-  // After a step, by all ranks with the result of the agreement. Throws PeersLost.
+  // Called by all ranks after a step, with the result of the agreement. Throws PeersLost.
   void step_ended(std::int64_t step, const StepVote& agreed, const SwitchHooks& hooks);
-  // By all ranks after the same step: the next phase without a step begins after this one. May be called
-  // repeatedly.
+  // Called by all ranks after the same step: the next phase whose first step was undecided begins after
+  // step `begin`. May be called repeatedly.
   void set_phase_begin(std::int64_t begin);
-  // Rank 0: the requested departure of a rank. The caller answers it when it is done.
+  // On rank 0: the request that a rank leaves. The caller answers it when the rank has left.
   const std::optional<DrainRequest>& drain_request() const { return drain_; }
   // Whether masters and moments are moving: a failure then leaves no usable state, unless the old one was
   // retained.
   bool is_moving() const { return is_moving_; }
-  // After ranks were lost in a move that left usable state: whether the part matches the new plan; otherwise
-  // take_previous_part() returns the old part.
+  // After ranks were lost during a move: whether the part matches the new plan; take_previous_part()
+  // returns the retained old part.
   bool has_moved() const { return has_moved_; }
   PlanPart take_previous_part() { return std::move(earlier_); }
-  // When the training has failed: closes all connections of the rank, so that ranks which wait for it fail
-  // too.
+  // Called when the training has failed: closes all connections of the rank, so that ranks which wait for
+  // it fail too.
   void release();
 
  private:
   struct Prepared {
     std::unique_ptr<PlanSwitch> change{};
     std::string why_not{};
-    bool is_lost = false;  // only because other ranks did not connect
+    bool is_lost = false;  // it failed only because other ranks did not connect
     Seconds seconds;
   };
   struct Attempt {
@@ -95,12 +97,12 @@ class PlanSwitchController {
     bool is_scripted = false;
     Plan plan;
     std::future<Prepared> prepared;
-    std::optional<Prepared> ready{};  // the result, if it was fetched before the end
+    std::optional<Prepared> ready{};  // the result of `prepared`, if it was needed before the attempt ended
   };
   void begin(const Plan& plan, bool is_scripted, bool is_placed = false, bool is_phase = false);
   void begin_scripted(const ScriptedSwitch& next);
   Prepared prepare(const Plan& plan, int number, bool is_placed, bool is_phase) const;
-  // A phase begins whatever happens to its plan: after a refusal with the present devices and layers.
+  // A phase begins even if its plan is refused: it then uses the devices and layers of the present plan.
   void begin_phase_with_present_plan(const SwitchHooks& hooks);
   void take_request();
   bool take_next_request();
@@ -109,15 +111,15 @@ class PlanSwitchController {
   Prepared take_prepared();
   void refuse_request(const std::string& why);
   void begin_requested();
-  // All are prepared, and one step remains: decides whether state is sent early during it.
+  // Called when all ranks are prepared: decides whether state is sent early during one more step.
   bool begin_precopy();
   void end_precopy();
   void end(const SwitchHooks& hooks);
   SwitchReport move(PlanSwitch& change);
   void drop_earlier(int number);
   void drop_refused(int number);
-  // The lowest rank that refused and its reason; empty: none has refused. Ranks that only missed others count
-  // after those that refused themselves.
+  // The lowest rank that refused and its reason; empty if none has refused. A rank that refused only
+  // because other ranks were missing is named only if no rank refused for a reason of its own.
   std::string first_refusal(const Prepared& own) const;
   std::string broadcast_text(int rank, const std::string& text) const;
 
@@ -127,17 +129,17 @@ class PlanSwitchController {
   const std::optional<RequestSources> sources_;
   const std::function<void(const PlanSwitch&)> check_;
   std::size_t next_scripted_ = 0;
-  std::int64_t step_ = 0;                 // the last one that has ended
-  std::optional<PlanRequest> request_;    // rank 0: the request in progress
-  std::optional<PlanProposal> proposal_;  // the proposal behind it
-  std::future<Plan> planned_choice_;      // its plan, if the request does not specify one
+  std::int64_t step_ = 0;                 // the last step that has ended
+  std::optional<PlanRequest> request_;    // on rank 0: the request in progress
+  std::optional<PlanProposal> proposal_;  // the proposal that led to the attempt
+  std::future<Plan> planned_choice_;      // the planner's choice, if the request does not specify a plan
   std::optional<DrainRequest> drain_;
-  std::int64_t num_requested_ = 0;  // rank 0: requests accepted
-  std::int64_t num_begun_ = 0;      // of those, attempts begun
+  std::int64_t num_requested_ = 0;  // on rank 0: number of requests accepted
+  std::int64_t num_begun_ = 0;      // attempts begun for them
   int num_attempts_ = 0;
   Plan requested_plan_;       // the run's plan, as it was requested
   Plan scripted_plan_;        // the plan that the run began with, or its last scripted one
-  bool has_retried_ = false;  // the phase that is due
+  bool has_retried_ = false;  // the phase that is due has been retried with the present plan
   std::optional<Attempt> attempt_;
   bool is_moving_ = false, has_moved_ = false;
   PlanPart earlier_;

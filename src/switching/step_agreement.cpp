@@ -36,7 +36,7 @@ void StepAgreement::submit(const StepVote& own) {
   auto* const words = votes_.data_ptr<std::int64_t>();
   words[0] = own.ends ? 1 : 0, words[1] = own.asked, words[2] = -own.prepared;
   words[3] = own.changes_membership ? 1 : 0, words[4] = own.drained + 1;
-  const std::int64_t number = comm_.rank() + 1;  // 0: none
+  const std::int64_t number = comm_.rank() + 1;  // so that 0 means no rank
   words[5] = own.stays ? number : 0, words[6] = own.collects ? 1 : 0;
   words[7] = own.phase, words[9] = own.probes ? 1 : 0;
   words[8] = -(own.stays ? number : std::numeric_limits<std::int32_t>::max());

@@ -19,7 +19,7 @@ namespace optimus {
 struct AddedToken {
   TokenId id = 0;
   std::string content;
-  std::string pattern;  // the text to match: `content`, in normalized form if `normalized` is set
+  std::string pattern;       // the text to match: `content`, in normalized form if `normalized` is set
   bool single_word = false;  // matches only whole words
   bool lstrip = false;       // the match includes the spaces on its left
   bool rstrip = false;       // the match includes the spaces on its right

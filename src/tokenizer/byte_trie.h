@@ -19,8 +19,7 @@ class ByteTrie {
     std::int32_t value;
   };
 
-  // Inserts `key` with a value of at least 0. Returns false and has no effect if the key is already
-  // present.
+  // Inserts `key` with a value of at least 0. Returns false and has no effect if the key is already present.
   bool insert(std::string_view key, std::int32_t value);
   // The node that the bytes of `key` lead to, starting at `from`; kNoNode if there is none.
   Node walk(std::string_view key, Node from = kRoot) const;
@@ -37,7 +36,7 @@ class ByteTrie {
   Node step(Node from, unsigned char byte) const { return edges_[slot_of(from, byte)].to; }
   void grow();
 
-  std::vector<std::int32_t> values_ = {-1};  // indexed by node; -1 if no key ends there
+  std::vector<std::int32_t> values_ = {-1};            // indexed by node; -1 if no key ends there
   std::vector<Edge> edges_ = std::vector<Edge>(1024);  // open addressing; the size is a power of two
 };
 

@@ -1,7 +1,7 @@
 // The environment in which policies are trained: random trials. Clusters, workloads, costs and prediction
-// errors are drawn from wide ranges. Events come from generators whose constants are fitted to the first 60 %
-// of published traces and to published values (environment_traces.cpp cites the sources). The same number
-// always gives the same trial.
+// errors are drawn from wide ranges. Events come from generators whose constants are fitted to the first 60
+// % of published traces and to published values (environment_traces.cpp cites the sources). The same trial
+// number always gives the same trial.
 #pragma once
 
 #include <array>
@@ -15,11 +15,11 @@
 namespace optimus {
 
 enum class TrialFamily {
-  spot,    // nodes join and leave in bursts, minutes apart
+  spot,    // nodes join and leave in bursts, with minutes between them
   shrink,  // nodes are lost permanently, one at a time
   faults,  // servers fail and return hours or days later
   resize,  // a scheduler adds and removes large parts of the cluster
-  slow,    // devices, hosts and links become slow for some time
+  slow,    // devices, nodes and links become slow for some time
   mixed,   // nodes join and leave, and some of them are slow
 };
 inline constexpr std::array<TrialFamily, 6> kTrialFamilies = {TrialFamily::spot,   TrialFamily::shrink,
@@ -27,24 +27,26 @@ inline constexpr std::array<TrialFamily, 6> kTrialFamilies = {TrialFamily::spot,
                                                               TrialFamily::slow,   TrialFamily::mixed};
 std::string text(TrialFamily family);
 
-// Properties of the user's own cluster; unspecified ones are drawn at random.
+// Properties of the user's own cluster; properties that are not set are drawn at random.
 struct EnvironmentOptions {
-  std::vector<AvailabilityTrace> traces{};  // every third node trial replays a part of one of these
-  std::vector<Throughput> throughputs{};    // and uses one of these throughput tables
-  double batch = 1;                         // samples per step of these tables
-  double mean_miss = 0, miss_spread = -1;   // prediction errors, logarithmic; negative spread: drawn
+  std::vector<AvailabilityTrace> traces{};  // every third node trial replays a part of one of these traces
+  std::vector<Throughput> throughputs{};    // throughput tables to draw from
+  double batch = 1;                         // samples per step of the throughput tables
+  // mean and spread of the logarithm of prediction errors; negative spread: drawn at random
+  double mean_miss = 0, miss_spread = -1;
 };
 
 TrialCase random_trial(TrialFamily family, std::uint64_t number, const EnvironmentOptions& options = {});
 
-// A node trial in which some nodes become slow for some time. Modes that use all present nodes include the
-// slow one; modes with fewer nodes exclude it.
+// Adds slow nodes to a node trial: some nodes become slow for some time. Modes that use all present nodes
+// include the slow node; modes with fewer nodes exclude it.
 TrialCase with_slow_machines(TrialCase nodes, std::uint64_t number);
 
-// Generates a trace in which nodes join and leave; at most `nodes` are present at once.
+// Generates a trace in which nodes join and leave; at most `nodes` nodes are present at the same time.
 AvailabilityTrace random_trace(TrialFamily family, int nodes, std::uint64_t number);
 
-// The part of a trace between two instants. It begins with the nodes present at `begin`.
+// The part of a trace from `begin` to `end`, in seconds. It starts with the nodes that are present at
+// `begin`.
 AvailabilityTrace piece_of(const AvailabilityTrace& trace, double begin, double end);
 
 }  // namespace optimus
