@@ -10,7 +10,7 @@
 namespace optimus {
 namespace {
 
-// The fields that list prints; verify and show add to them.
+// The JSON fields that `checkpoint list` prints; the other subcommands add more fields.
 OrderedJson entry_json(const CheckpointEntry& entry) {
   return {{"step", entry.step}, {"bytes", entry.bytes.value}, {"whole", entry.is_whole}};
 }
@@ -65,7 +65,7 @@ class CheckpointVerify final : public CheckpointCommand {
   }
 
  private:
-  // One line, or empty if every byte is as it was written.
+  // Describes in one line what is wrong with the checkpoint; empty if all checksums match.
   static std::string problem_of(const CheckpointEntry& entry, Console& console) {
     try {
       Checkpoint::open(entry.folder).verify(console);

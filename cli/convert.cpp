@@ -1,6 +1,6 @@
-// optimus convert FROM TO, and optimus export RUN|CHECKPOINT --out DIR: converts a model between formats. The
-// comparison of the logits of both sides needs the program with libtorch; with --no-check the same files are
-// written here.
+// optimus convert FROM TO, and optimus export RUN|CHECKPOINT --out DIR: converts a model between formats.
+// Comparing the logits of original and result needs `optimus-engine`, which has libtorch; with --no-check,
+// this program writes the same files itself.
 #include "cli/command.h"
 #include "cli/training.h"
 

@@ -1,4 +1,5 @@
-// Part of `optimus-engine`: optimus convert and optimus export, with the comparison of both sides.
+// Part of `optimus-engine`: optimus convert and optimus export, with the comparison of the logits of
+// original and result.
 #include <fmt/format.h>
 
 #include "cli/training.h"

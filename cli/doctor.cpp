@@ -23,10 +23,10 @@ struct Check {
   std::string name;
   bool ok = true;
   std::string found;
-  std::string fix;  // the command that fixes it; empty if ok
+  std::string fix;  // a command that fixes the problem; empty if there is none
 };
 
-// The first line of a command's output; nothing if the command does not exist or fails.
+// The first line of a command's output; nullopt if the command does not exist or fails.
 std::optional<std::string> first_line_of(const std::string& command) {
   FILE* const pipe = ::popen((command + " 2>/dev/null").c_str(), "r");
   if (pipe == nullptr) return std::nullopt;
@@ -86,7 +86,7 @@ Path cache_folder() {
   return Path(variable("HOME").value_or(".")) / ".cache" / "optimus-megatron";
 }
 
-// The PyTorch of python3, else the one that training has installed in the cache.
+// Checks the PyTorch of python3, or else the one that training has installed in the cache folder.
 Check pytorch() {
   constexpr const char* kVersion = " -c 'import importlib.metadata as m; print(m.version(\"torch\"))'";
   if (const auto found = first_line_of(std::string("python3") + kVersion))
@@ -118,7 +118,7 @@ Check launcher() {
   }
 }
 
-// Only a run over several hosts needs a token.
+// Checks the access token, which only a run over several hosts needs.
 Check run_token() {
   try {
     if (const auto token = find_token(variable, {}))
@@ -161,7 +161,7 @@ std::string inspect_pytorch(const std::string& expression) {
          expression + ")'";
 }
 
-// Only on machines with a GPU.
+// The checks for machines with a GPU; empty on other machines.
 std::vector<Check> gpu_checks() {
   const auto gpu =
       first_line_of("nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv,noheader");

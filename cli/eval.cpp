@@ -1,4 +1,5 @@
-// optimus eval: evaluates a model on a text. The program with libtorch does the work; see cli/training.h.
+// optimus eval: evaluates a model on a text. Implemented in `optimus-engine`, which has libtorch; see
+// cli/training.h.
 #include "cli/command.h"
 #include "cli/training.h"
 

@@ -131,7 +131,7 @@ PolicyRow never_row(const ReplayCase& replay_case, const Ideal& ideal, double re
           result.steps_lost};
 }
 
-// As many repeats as take a few seconds.
+// The number of repeats that can be computed in a few seconds.
 int default_repeats(const ReplayCase& replay_case) {
   double fastest = 0;
   for (const double speed : replay_case.throughput.samples_per_second) fastest = std::max(fastest, speed);
@@ -212,14 +212,16 @@ int replay_policies(Console& console, const FailureOptions& options, ModelOption
                                   ? speeds_from_templates(options, model, cluster, constants, trace)
                                   : speeds_from_table(options, model.model);
   RecoveryCosts costs = recovery_costs(options, speeds.node_bytes_per_second);
-  // Master weights and two moments in fp32, for the smallest number of nodes that hold the model.
+  // Master weights and two moments in fp32, distributed over the smallest number of nodes in which the
+  // model fits.
   constexpr double kBytesOfState = 12;
   const double bytes_per_node = kBytesOfState * speeds.parameters / speeds.min_nodes;
   if (costs.join_bytes == 0) costs.join_bytes = bytes_per_node;
-  // A node that holds the whole model receives nothing when others are lost.
+  // A node that stores the whole model receives nothing when other nodes are lost.
   if (costs.loss_bytes == 0 && speeds.min_nodes > 1) costs.loss_bytes = bytes_per_node;
   std::vector<PolicyRow> rows;
-  // Compared with policies that pay for their changes, the oracle pays too.
+  // If an adaptive policy, which pays for its plan changes, is compared, the oracle pays for its changes
+  // too.
   const bool is_hindsight = std::any_of(policies.begin(), policies.end(), is_adaptive_policy);
   for (const std::string& policy : policies)
     rows.push_back(row_of(policy, options, speeds, costs, trace, is_hindsight));

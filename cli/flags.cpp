@@ -1,4 +1,4 @@
-// Implements flags.h. CLI11 splits the words; values go through the same parsers as those of a settings file.
+// Implements flags.h. CLI11 splits the arguments; values are parsed like those of a settings file.
 #include "cli/flags.h"
 
 #include <CLI/CLI.hpp>
@@ -24,8 +24,8 @@ void add_to(CLI::App& app, ParsedFlag& parsed) {
     parsed.flag = app.add_flag("--" + option.name);
     return;
   }
-  // The words are taken unchanged: CLI11 would split a value in brackets, and would assign following words to
-  // the flag.
+  // The callback makes CLI11 keep the arguments unchanged: otherwise it would split a value in brackets,
+  // and would assign following arguments to the flag.
   parsed.flag = app.add_option((option.is_positional ? "" : "--") + option.name,
                                [](const CLI::results_t&) { return true; });
   parsed.flag->allow_extra_args(option.is_list && option.values_per_occurrence == 0);
@@ -71,7 +71,7 @@ void check_values(OptionTable& table, const std::vector<std::string>& arguments)
   }
 }
 
-// Replaces an earlier spelling of an option by the present one and prints a line about it.
+// Replaces a deprecated spelling of an option by the present one, and prints a note about it.
 std::string present_spelling(OptionTable& table, const std::string& word) {
   if (!word.starts_with("--")) return word;
   const std::size_t end = std::min(word.find('='), word.size());
@@ -84,7 +84,7 @@ std::string present_spelling(OptionTable& table, const std::string& word) {
   return "--" + option->name + word.substr(end);
 }
 
-// The words after -- are the values of the positional list option.
+// The arguments after -- are the values of the positional list option.
 void set_rest(OptionTable& table, const std::vector<std::string>& arguments) {
   for (Option* option : table.options())
     if (option->is_positional && option->is_list) return table.set(*option, arguments, Origin::flag);
@@ -94,7 +94,7 @@ void set_rest(OptionTable& table, const std::vector<std::string>& arguments) {
 }  // namespace
 
 void read_flags(OptionTable& table, const std::vector<std::string>& all_arguments) {
-  // The words after -- are not flags of this command, but the command line of another program.
+  // The arguments after -- are not flags of this command, but the command line of another program.
   const auto end = std::find(all_arguments.begin(), all_arguments.end(), "--");
   std::vector<std::string> arguments(all_arguments.begin(), end);
   for (std::string& word : arguments) word = present_spelling(table, word);

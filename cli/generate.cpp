@@ -1,4 +1,5 @@
-// optimus generate: generates text from a model. The program with libtorch does the work; see cli/training.h.
+// optimus generate: generates text from a model. Implemented in `optimus-engine`, which has libtorch; see
+// cli/training.h.
 #include "cli/command.h"
 #include "cli/training.h"
 

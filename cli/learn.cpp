@@ -15,7 +15,7 @@
 namespace optimus {
 namespace {
 
-// The rest of a trace is used for evaluation.
+// The first part of each trace is used for training, the rest for evaluation.
 constexpr double kTrainingFraction = 0.6;
 
 class Learn final : public Command {
@@ -111,8 +111,8 @@ class Learn final : public Command {
         prediction_errors.push_back(std::log((1 + *decision.predicted_gain) / (1 + *decision.measured_gain)));
   }
 
-  // An error factor that all runs share affects every plan's prediction equally and cancels in gains: only
-  // the differences count.
+  // An error factor that all runs share affects every plan's prediction equally and cancels in gains, so
+  // only deviations from the mean count.
   static void add_runs(const std::string& file, std::vector<double>& prediction_errors) {
     const History history = optimus::read_history(file);
     const std::vector<Residual> known = residuals(history);
@@ -136,7 +136,8 @@ class Learn final : public Command {
     for (const double miss : prediction_errors) mean += miss, squares += miss * miss;
     const double num = static_cast<double>(prediction_errors.size());
     mean /= num;
-    // Adds two samples with the usual error of 5 %, because a few decisions say little about the spread.
+    // Adds two samples with the usual error of 5 % as a prior, because a few decisions say little about the
+    // spread.
     constexpr double kUsual = 0.05;
     options_.environment.mean_prediction_error = mean * num / (num + 2);
     options_.environment.prediction_error_spread =

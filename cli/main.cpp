@@ -29,7 +29,7 @@ std::string overview() {
 
 bool is_help(const std::string& word) { return word == "--help" || word == "-h" || word == "help"; }
 
-// The entry that the first one or two words name, and the number of these words.
+// The command that the first one or two arguments name, and the number of these arguments.
 std::pair<const CommandEntry*, std::size_t> find_command(const Words& arguments) {
   for (const CommandEntry& entry : commands()) {
     const Words name = split(entry.name, ' ');
@@ -52,7 +52,7 @@ std::pair<const CommandEntry*, std::size_t> find_command(const Words& arguments)
       nearest(arguments[0], names).empty() ? "; see optimus --help" : did_you_mean(arguments[0], names));
 }
 
-// For a bare group such as "data": the overview of its commands.
+// The overview of the commands of a group such as "data", for a command line that names only the group.
 std::string group_overview(const std::string& group) {
   std::string result;
   for (const CommandEntry& entry : commands())
@@ -61,7 +61,7 @@ std::string group_overview(const std::string& group) {
   return result.empty() ? "" : fmt::format("usage: optimus {} COMMAND [options]\n\n{}", group, result);
 }
 
-// The keys of all commands: one settings file may serve several commands.
+// The option keys of all commands, because one settings file may be used for several commands.
 Words keys_of_all_commands() {
   Words keys;
   for (const CommandEntry& entry : commands()) {
@@ -132,7 +132,7 @@ int run(const Words& arguments) {
 
 namespace {
 
-// Escapes control characters, so that the message stays on one line whatever names and values it contains.
+// Escapes control characters, so that the message stays on one line even if names and values contain them.
 void print_error(const char* message) {
   std::string line;
   for (const char* c = message; *c != '\0'; ++c) {
@@ -174,8 +174,8 @@ constexpr bool has_sanitizer = false;
 
 }  // namespace
 
-// All resources are released by now. Unloading libtorch would take a quarter of a second of CPU time, so
-// the process exits without it. Sanitizers check for leaks at a normal exit only.
+// All resources are released by now. Unloading libtorch would cost a quarter of a second of CPU time, so
+// the process exits without unloading it. Sanitizers check for leaks at a normal exit only.
 int main(int argc, char** argv) {
   const int code = exit_code_of(argc, argv);
   if (has_sanitizer) return code;

@@ -13,7 +13,7 @@
 namespace optimus {
 
 struct PlanExportOptions {
-  std::string trainer;  // empty: no export
+  std::string trainer;  // empty if no export is requested
   Path out;
   std::optional<int> devices_per_node;  // default: the cluster's
   ExportSettings settings;
@@ -27,7 +27,7 @@ std::string export_if_requested(const PlanExportOptions& options, const Plan& pl
                                 OrderedJson& result, int default_devices_per_node = 8);
 
 struct PlanImportOptions {
-  Path file;  // empty: no import
+  Path file;  // empty if no import is requested
   std::optional<int> devices;
 };
 void declare(OptionTable& table, PlanImportOptions& options);

@@ -20,7 +20,7 @@ double highest(const KernelTimes& times, const char* table) {
   return *std::max_element(found->second.rates.begin(), found->second.rates.end());
 }
 
-// The measured all-reduces, each with the time that its link predicts.
+// The measured all-reduces, each with the time predicted from the measured link.
 OrderedJson collectives_json(const MachineProfile& machine) {
   OrderedJson list = OrderedJson::array();
   const LinkSpec& spec = machine.idle_link;
@@ -128,7 +128,8 @@ HardwareReport report_hardware(const ProbeOptions& options, Console& console) {
                    {"host",
                     {{"bytes_per_second", group.host_link.bytes_per_second},
                      {"latency_seconds", group.host_link.latency.value}}}};
-  const bool is_shared = !machine.collectives.empty();  // shared by workers, as processors are
+  // True for CPUs, whose cores are shared by the workers.
+  const bool is_shared = !machine.collectives.empty();
   output += link_text("links", group.domain_link, is_shared ? ", between workers that are computing" : "");
   if (is_shared) {
     json["links"]["idle"] = {{"bytes_per_second", machine.idle_link.bytes_per_second},

@@ -49,7 +49,7 @@ class ReplayCommand final : public Command {
         recorded.trial.segments.size(), join(recorded.plans, ", "), "policy", "useful steps", "vs the run",
         "switches", "paused");
     for (const Policy& policy : policies) {
-      // In hindsight the oracle is the best sequence of these plans.
+      // In hindsight, the oracle policy uses the best sequence of these plans.
       const TrialOutcome outcome =
           policy.kind == PolicyKind::oracle ? hindsight(recorded.trial) : run_trial(policy, recorded.trial);
       const double gain = outcome.useful_steps / num_steps - 1;

@@ -106,7 +106,7 @@ class Simulate final : public Command {
     return 0;
   }
 
-  // A run, with everything that its prediction refers to.
+  // A measured run, with the objects that its prediction refers to.
   struct MeasuredRun {
     ModelSpec model;
     Plan plan;

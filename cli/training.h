@@ -26,8 +26,8 @@ struct HardwareReport {
   std::string text;
 };
 HardwareReport report_hardware(const ProbeOptions& options, Console& console);
-// The output of a measurement of the links between hosts by the ranks of a launcher. Only rank 0 has a
-// report.
+// The output of a measurement of the links between hosts by the ranks of a launcher. Only rank 0 has an
+// output.
 struct LinksReport {
   int code = 0;  // exit code of the process
   std::optional<HardwareReport> output;

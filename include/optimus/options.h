@@ -17,10 +17,10 @@ inline namespace v0 {
 // Plain data. Members are named like the options of the command line and of settings files.
 struct TrainOptions {
   std::string model;  // a preset ("gpt2", "llama3-8b"), a Hugging Face folder, a config.json, or a run
-  std::vector<std::string>
-      data;  // a text or jsonl file, a folder, a token-file prefix; or a blend: weight, name, weight, name, …
+  // A text or jsonl file, a folder, a token-file prefix; or a blend: weight, name, weight, name, …
+  std::vector<std::string> data;
   std::string tokenizer;  // "bytes" or a tokenizer.json
-  std::string run;        // the run folder; empty: runs/<model>-<date>
+  std::string run;        // the run folder; if empty, runs/<model>-<date>
 
   std::optional<std::int64_t> steps;
   std::optional<std::int64_t> batch;       // sequences per step, over all devices

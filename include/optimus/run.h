@@ -50,14 +50,14 @@ struct PlanEvent {
   std::string evidence;   // why
   std::string from, to;   // hashes of the plans
   std::int64_t plan_epoch = 0;
-  // relative gain in steps per second; 0.25 means 25 % faster
+  // Relative gain in steps per second; 0.25 means 25 % faster.
   std::optional<double> predicted_gain{}, measured_gain{};
   double pause_seconds = 0;
   std::int64_t moved_bytes = 0;
 };
 
 struct RunOptions {
-  std::string worker_program{};  // path of optimus-engine; empty: the one installed with the library
+  std::string worker_program{};  // path of optimus-engine; if empty, the one installed with the library
   std::function<void(const StepEvent&)> on_step{};
   std::function<void(const PlanEvent&)> on_plan{};
   std::function<void(const std::string& line)> on_message{};  // warnings and notes, one line each

@@ -34,9 +34,9 @@ struct AdaptationContext {
   // True if ranks communicate through host memory only. Probe messages then use the same network as
   // training, so they show its speed.
   bool has_host_links = true;
-  // owns policy.network; null if the policy uses the shipped network
+  // Owns policy.network; null if the policy uses the shipped network.
   std::shared_ptr<const LearnedPolicy> learned_policy{};
-  // up to now, in times of `clock`; a membership change creates a new controller
+  // The membership up to now, in times of `clock`; a membership change creates a new controller.
   MembershipHistory membership{};
   ExpectedLifetime expected_lifetime{};
   // Expected number of completed steps that the failure of a worker undoes, on a plan with this step time.

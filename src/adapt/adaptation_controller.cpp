@@ -1,5 +1,5 @@
-// Implements adaptation_controller.h: what happens to an observation and to a proposal. What a question
-// contains is in adaptation_questions.cpp.
+// Implements adaptation_controller.h: processes observations and proposals. Questions are built in
+// adaptation_questions.cpp.
 #include "adapt/adaptation_controller.h"
 
 #include <fmt/format.h>
@@ -12,9 +12,9 @@
 namespace optimus {
 namespace {
 
-// Observations of a plan or a phase after which plans are compared once.
+// Number of observations of a plan or a phase after which plans are compared once.
 constexpr int kObservationsToCompare = 30;
-// Observations within which the reason of longer steps should be found.
+// Number of observations within which the reason for longer steps should be found.
 constexpr int kMostUnexplained = 30;
 
 }  // namespace
@@ -78,7 +78,7 @@ void AdaptationController::probe_completed(const ProbeResult& result) {
     probes_.retry_channels();
 }
 
-// A plan is not blamed for what has begun while its gain was measured.
+// The measured gain is discarded if something else has slowed the run down while it was measured.
 void AdaptationController::update_verdict() {
   if (history_.has_step_time()) {
     history_.record_step_time(findings_.conditions());
@@ -90,12 +90,13 @@ void AdaptationController::update_verdict() {
     verdicts_.mark_clouded();
   if (num_observations != kVerdictObservations || !verdicts_.verdict(num_observations)) return;
   verdicts_.judge();
-  // Only if the run may want to return. With scripted conditions the step time before the switch was not
-  // measured under them.
+  // The following is needed only if the run may want to return to the previous plan. With scripted
+  // conditions, the step time before the switch was not measured under them.
   if (*verdicts_.measured_gain() >= 0 || context_.scripted) return;
-  // Nothing has happened between the two plans, but each may show the same condition differently where the
-  // cost model is wrong about one of them. So each plan's step time also holds for what is found on the
-  // other. Otherwise the run would price the plan that it has just left for being worse by the model again.
+  // The machines have not changed between the two plans, but the same condition may appear different on
+  // each of them if the cost model is wrong about one. So each plan's step time is also recorded for the
+  // conditions found on the other plan. Otherwise the run would again use the model's prediction for the
+  // plan that it has just left because it was slower.
   history_.record(history_.plan(), verdicts_.answered_conditions(), history_.step_seconds());
   history_.record(*history_.before_proposal(), findings_.conditions(), verdicts_.seconds_before());
 }
@@ -121,7 +122,7 @@ void AdaptationController::report_phase(const Observation& seen) {
   auto stay = phase_.observe_lengths(seen.lengths);
   if (!stay) return;
   stay_reports_.add(std::move(*stay));
-  // Step times with other documents are not comparable with the next ones.
+  // Step times measured with other sequence lengths are not comparable with later ones.
   has_sought_better_plan_ = false;
   verdicts_.mark_clouded();
   history_.forget_step_times();
@@ -186,7 +187,8 @@ void AdaptationController::plan_adopted(const Plan& plan, const std::optional<Pl
                                         std::int64_t step) {
   if (weighing_.valid()) memory_ = weighing_.get().memory;
   PendingProposal pending = std::exchange(pending_, std::nullopt).value_or(PendingProposal{});
-  // When a provisional proposal was made, most recent steps were fast. The gain is relative to the slow ones.
+  // When a provisional proposal was made, most of the recent steps were still fast, but its gain is
+  // relative to the slow steps.
   const bool has_late_steps = pending.is_provisional || pending.step_seconds == 0;
   if (proposal && has_late_steps && history_.num_recent() > 0) pending.step_seconds = history_.step_seconds();
   const bool carries_findings = proposal && !context_.scripted;

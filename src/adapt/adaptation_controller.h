@@ -3,7 +3,7 @@
 // the machines as they are now, and measures after a switch whether the predicted gain was reached.
 //
 //   AdaptationController controller(context, plan, calibration);
-// after a step: controller.observe(observation); // returns at once: plans are compared on another thread
+//   after a step:  controller.observe(observation);  // returns at once: plans are compared on another thread
 //                  if (auto proposal = controller.take_proposal())  // src/switching performs it
 //                  controller.plan_adopted(plan, proposal, step);
 //
@@ -110,7 +110,8 @@ class AdaptationController final : public ProposalSource {
   std::optional<PendingProposal> pending_;
   bool is_weighing_provisional_ = false;
   bool has_sought_better_plan_ = false;  // in the present training phase
-  // consecutive latest observations with longer steps than usual and no finding that explains them
+  // Number of consecutive latest observations with longer steps than usual and no finding that explains
+  // them.
   int num_unexplained_ = 0;
   std::future<Answer> weighing_;
 };

@@ -1,4 +1,4 @@
-// Implements adaptation_controller.h: what a question to the weighing contains.
+// Implements adaptation_controller.h: builds the questions for weighings.
 #include <algorithm>
 #include <cmath>
 
@@ -42,8 +42,8 @@ Question AdaptationController::question(bool is_provisional) const {
   return question;
 }
 
-// For a while it is known what the previous plan would take now. Of other plans only older measurements are
-// known.
+// For a while after a switch, the present step time of the previous plan is known. For other plans only
+// older measurements exist.
 void AdaptationController::add_plans_to_return_to(Question& question) const {
   const std::optional<Plan>&home = history_.original_plan(), &previous = history_.previous();
   const bool is_fresh = history_.num_observations() <= 2 * kVerdictObservations && !context_.scripted &&
@@ -66,8 +66,8 @@ void AdaptationController::add_calibration(Question& question) const {
     question.rates[role] = calibration_.rate(static_cast<BlockRole>(role)).value_or(layers) / layers;
 }
 
-// Two questions with the same key have the same answer. Unseen findings count, because their devices may have
-// recovered.
+// Two questions with the same key have the same answer. The key includes unseen findings, because their
+// devices may have recovered.
 std::string AdaptationController::question_key() const {
   const Plan& plan = history_.plan();
   std::string key =
@@ -87,7 +87,8 @@ std::string AdaptationController::evidence_of(const std::vector<Finding>& findin
                                    : "measured step times favor another plan";
 }
 
-// Other plans would be compared with step times whose reason is unknown, and which the other plans may share.
+// Whether steps are much longer than usual for an unknown reason. Other plans must not be compared then,
+// because they may be slower for the same reason.
 bool AdaptationController::is_unexplained() const {
   constexpr double kMuchLonger = 1.15;
   return !context_.scripted && history_.num_recent() >= kEarlySteps &&
@@ -95,14 +96,13 @@ bool AdaptationController::is_unexplained() const {
          history_.times_usual(kEarlySteps).value_or(1) >= kMuchLonger;
 }
 
-// Scripted conditions are about to make steps longer, even if they have not yet done so.
+// Scripted conditions count even before they have made steps longer.
 bool AdaptationController::are_steps_longer(std::size_t last_steps) const {
   return context_.scripted || history_.are_steps_longer(last_steps);
 }
 
-// Leaves out findings that concern the plan and make no step longer: no step may wait for a link that is
-// slower than before. A heavy stage has been heavy from the start of the plan, so it is part of the usual
-// step time.
+// Leaves out findings that affect the plan but make no step longer, such as a slow link for which no step
+// waits. A heavy stage has been heavy from the start of the plan, so it is part of the usual step time.
 std::vector<Finding> AdaptationController::noticeable(std::vector<Finding> findings,
                                                       std::size_t last_steps) const {
   if (history_.num_recent() == 0 || are_steps_longer(last_steps)) return findings;
@@ -113,8 +113,8 @@ std::vector<Finding> AdaptationController::noticeable(std::vector<Finding> findi
   return findings;
 }
 
-// Two switches within a few steps may answer the same condition, or noise of the new plan's first steps.
-// Something else that became much slower since is answered at once.
+// Two switches within a few steps may answer the same condition, or noise of the new plan's first steps. A
+// different condition that has become much worse since the switch is answered at once.
 double AdaptationController::seconds_since_switch() const {
   constexpr double kAnotherMatter = 1.3;
   for (const Condition& condition : begun_since_switch())

@@ -21,7 +21,7 @@ bool is_between_nodes(const Topology& topology, int group, Channel channel) {
 constexpr double kMessage = 1 << 19,
                  kRing = 1 << 20;  // sizes in bytes at which a measured rate is converted into a speed
 
-// Seconds of a message to another node. is_alone: the other devices of the node send nothing.
+// Seconds of a message to another node. `is_alone`: the other devices of the node send nothing meanwhile.
 double message_seconds(const Cluster& cluster, double bytes, bool is_alone = false) {
   int remote = 0;
   while (cluster.node_of(Device{remote}) == cluster.node_of(Device{0})) ++remote;
@@ -38,8 +38,8 @@ double ring_seconds(const Cluster& cluster, double bytes) {
   return LinkCost(fitted_constants()).collective(Collective::all_reduce, shape, bytes);
 }
 
-// Scales network bandwidths so that messages take `slower` times as long. Bisection, because latencies stay
-// and the effective bandwidth depends on the message size.
+// Scales network bandwidths so that messages take `slower` times as long. Uses bisection, because latencies
+// are not scaled and the effective bandwidth depends on the message size.
 HardwareProfile with_messages(const HardwareProfile& profile, double slower) {
   const auto with_speed = [&](double factor) {
     HardwareProfile other = profile;
@@ -106,7 +106,7 @@ Constants with_rates(Constants constants, const RoleRates& rates) {
   return constants;
 }
 
-// Forgets slowly: a change over hours is no condition.
+// A moving average that forgets slowly, because a change over hours does not count as a condition.
 void Calibration::Mean::add(double value) {
   constexpr int kRemembered = 256;
   count = std::min(count + 1, kRemembered);
@@ -151,7 +151,7 @@ std::map<std::pair<int, Measure>, double> Calibration::baselines(const std::vect
     double compute = 0;
     for (std::size_t role = 0; role < kBlockRoles; ++role) {
       const double predicted = stage_work[static_cast<std::size_t>(group)].compute[role];
-      // The rate of layers stands in for a kind of block that no rank has computed.
+      // For a kind of block that no rank has computed, the rate of the layers is used.
       const auto own = rate(static_cast<BlockRole>(role)), layers = rate(BlockRole::layer);
       if (predicted > 0) compute += predicted * own.value_or(layers.value_or(0));
     }
@@ -177,7 +177,8 @@ HardwareProfile Calibration::refreshed(HardwareProfile profile) const {
         for (auto& [name, table] : times.tables)
           for (double& rate : table.rates) rate /= *layers;
     }
-  // The fastest channel shows what the link can do. Others include waiting for other ranks.
+  // The fastest channel shows the speed of the link. The times of other channels include waiting for other
+  // ranks.
   double inside = 0;
   for (const auto& channel : links_)
     if (channel[0].count > 0 && (inside == 0 || channel[0].value() < inside)) inside = channel[0].value();

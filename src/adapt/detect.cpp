@@ -1,4 +1,5 @@
-// Implements detect.h: ratios, and which of them last. Attribution of lasting ratios is in detect_causes.cpp.
+// Implements detect.h: computes ratios and decides which of them are lasting. Lasting ratios are attributed
+// in detect_causes.cpp.
 #include "adapt/detect.h"
 
 #include <algorithm>
@@ -10,7 +11,7 @@ namespace optimus {
 namespace {
 
 constexpr std::size_t kMostTracks = 512;
-constexpr double kTrackedRatio = 1.04;  // ratios from here on are tracked
+constexpr double kTrackedRatio = 1.04;  // ratios of at least this value are tracked
 constexpr int kForgotten = 30;          // steps without a high ratio after which a track is dropped
 
 constexpr std::array<Measure, 6> kWatched = {Measure::compute,  Measure::clock,  Measure::next,
@@ -30,7 +31,7 @@ double last_median(const std::deque<double>& values, int window) {
   return median_of({values.end() - number, values.end()});
 }
 
-// The least value of the last steps if the `num_others` smallest ones are ignored.
+// The smallest value of the last `window` steps, ignoring the `num_others` smallest ones.
 double least_of_last(const std::deque<double>& values, int window, int num_others) {
   if (std::ssize(values) < window) return 0;
   std::vector<double> last(values.end() - window, values.end());
@@ -78,8 +79,8 @@ std::vector<Finding> Detector::observe(const Observation& observation) {
   return found;
 }
 
-// The ratio to the baseline that the faster half of the ranks shares. Among two or three ranks it is the best
-// rank's ratio. A single rank cannot be compared, so its change counts as its own.
+// The ratio to the baseline that the faster half of the ranks reaches; of two or three ranks, the ratio of
+// the fastest rank. 1 for a single rank, which cannot be compared with others.
 double Detector::common_factor(const Observation& observation, Measure measure) const {
   if (observation.num_ranks < 2) return 1;
   std::vector<std::pair<double, std::int64_t>> ratios;  // by rank
@@ -111,8 +112,8 @@ bool Detector::is_steady(const Track& track, int window) const {
   return at(0.75) - at(0.25) <= options_.steady_part * at(0.5);
 }
 
-// The first of the latest steps that are closer to the present level than to the usual one. Single exceptions
-// are ignored.
+// The first step of the latest sequence of steps whose ratios are closer to the present level than to the
+// usual one. Single exceptions are ignored.
 std::int64_t Detector::first_step_of(const Track& track) const {
   const double halfway = std::sqrt(last_median(track.ratios, options_.strong_window));
   std::int64_t first = track.steps.back();
@@ -179,8 +180,9 @@ void Detector::follow(const Observation& observation, const Common& common) {
   for (auto it = tracks_.begin(); it != tracks_.end();) {
     Track& track = it->second;
     if (!ratios.contains(it->first)) {
-      // An observation lists only the largest ranks of a large group. Other ranks count as the group's
-      // median, because a slow group may list other ranks in every step.
+      // For a large group, an observation lists only the ranks with the largest values. A tracked rank that
+      // is not listed is assumed to have the group's median, because different ranks may be listed in every
+      // step.
       const auto [measure, rank] = it->first;
       const auto median = ratios.find({measure, rank >= 0 ? -1 - topology_.group_of(rank) : rank});
       follow_one(track, median == ratios.end() ? 1.0 : median->second, is_channel(measure));
@@ -189,8 +191,8 @@ void Detector::follow(const Observation& observation, const Common& common) {
   }
 }
 
-// A baseline is the median over the warm-up, then a slow moving average of undisturbed steps: a change over
-// hours is no condition.
+// A baseline is the median over the warm-up, then a slow moving average of undisturbed steps, because a
+// change over hours does not count as a condition.
 void Detector::learn(const Observation& observation, const Common& common) {
   constexpr double kRate = 1.0 / 256;
   for (const auto& [group, seen] : observation.groups)
@@ -216,7 +218,7 @@ const Detector::Track* Detector::track_of(Measure measure, int rank) const {
   return nullptr;
 }
 
-// The rank's own track or its group's: a group may have more ranks than are listed.
+// Uses the rank's own track or that of its group, because an observation may not list all ranks of a group.
 bool Detector::is_slow(Measure measure, int rank) const { return track_of(measure, rank) != nullptr; }
 
 Finding Detector::finding_of(Cause cause, std::vector<int> locations,
@@ -231,7 +233,8 @@ Finding Detector::finding_of(Cause cause, std::vector<int> locations,
       logs.push_back(std::abs(std::log(std::max(1e-9, *it / medians.back()))));
   }
   finding.factor = median_of(medians);
-  // From the median deviation to the standard deviation, then to that of a median of short_window values.
+  // 1.4826 converts the median absolute deviation to a standard deviation; 1.25 / sqrt(n) converts that to
+  // the standard deviation of the median of n = short_window values.
   finding.spread = 1.4826 * median_of(logs) * 1.25 / std::sqrt(static_cast<double>(options_.short_window));
   return finding;
 }

@@ -35,7 +35,7 @@ struct Finding {
   double factor = 1;            // median over the last steps
   double spread = 0;            // standard deviation of the factor's logarithm
   std::int64_t begin_step = 0;  // the first slow step, as far as measurements show
-  // if a slow device reports a reduced clock: its clock relative to that of the other devices; else 0
+  // If a slow device reports a reduced clock: its clock relative to that of the other devices; else 0.
   double clock = 0;
 };
 // "slow device 5: 1.52x since step 397", followed by " (clock at 0.66)" if the clock is known to be lower
@@ -48,7 +48,7 @@ struct DetectorOptions {
   int strong_window = 7;  // all of these steps must have strong_factor
   double strong_factor = 1.5;
   double link_short_factor = 1.12, link_long_factor = 1.12;
-  // shorter disturbances, such as other work on a machine, do not count as conditions
+  // Shorter disturbances, such as other work on a machine, do not count as conditions.
   double least_seconds = 1;
   double data_share = 0.05;    // least fraction of a step spent waiting for data that counts as a condition
   double uneven_factor = 1.1;  // cost of the samples of the most expensive rank, relative to the mean
@@ -93,7 +93,7 @@ class Detector {
   };
   struct Baseline {
     std::vector<double> warm_up_medians;  // the group's median in each step of the warm-up
-    double value = 0;                     // 0: not known yet
+    double value = 0;                     // 0 if not known yet
   };
   using Key = std::pair<Measure, int>;  // (measure, rank), or (measure, -1 - group) for a whole group
 

@@ -22,7 +22,7 @@ double middle_of(const std::deque<double>& values, std::size_t last) {
   return sorted.empty() ? 0 : sorted[(sorted.size() - 1) / 2];
 }
 
-// Steps until the limit by linear regression; 0: the values do not grow steadily.
+// Steps until the values reach `limit`, by linear regression; 0 if the values do not grow steadily.
 double steps_to_limit(const std::deque<double>& values, double limit) {
   const auto n = static_cast<double>(values.size());
   const double mean = std::accumulate(values.begin(), values.end(), 0.0) / n, middle = (n - 1) / 2;
@@ -55,7 +55,8 @@ void Detector::find_slow_ranks(std::vector<Finding>& found) const {
   for (const int node : nodes) attribute(Cause::host, node, topology_.ranks_of_node(node), slow, found);
   for (const int rank : slow) {
     const Track* const track = slowness_of(rank);
-    if (track == nullptr) continue;  // only completed a node whose other ranks were attributed to a stage
+    // Was added only to complete a node, whose other ranks were then attributed to a stage.
+    if (track == nullptr) continue;
     found.push_back(finding_of(Cause::device, {rank}, {track}));
     if (const Track* clock = track_of(Measure::clock, rank); clock != nullptr)
       found.back().clock = 1 / middle_of(clock->ratios, static_cast<std::size_t>(options_.short_window));
@@ -86,8 +87,8 @@ void Detector::attribute(Cause cause, int location, std::vector<int> ranks, std:
   if (!tracks.empty()) found.push_back(finding_of(cause, {location}, tracks));
 }
 
-// A stage that runs on a single node: if that node has no other ranks, or if all of them are slow too, the
-// node is the simpler explanation.
+// Whether a slow node explains a slow stage (`group`): the stage runs on a single node, and this node has
+// no other ranks, or they are all slow too.
 bool Detector::is_node_explanation(int group, const std::set<int>& slow) const {
   const std::vector<int>& ranks = topology_.ranks_of_group(group);
   const int node = topology_.node_of(*std::min_element(ranks.begin(), ranks.end()));
@@ -139,9 +140,9 @@ bool Detector::is_explained_by_device(const Track& link, Channel channel, int ra
   return false;
 }
 
-// A node explains each slow channel that it is a member of. Each of its own channels to other nodes that is
-// not slow speaks against it. The nodes with the best score are reported; channels that they do not explain
-// are left to the next round.
+// A node explains all slow channels of which it is a member. Its score is the number of slow channels that
+// it explains, minus 2 for each channel of its ranks to other nodes that is not slow. The nodes with the
+// best score are reported; the next round handles channels that they do not explain.
 void Detector::find_slow_links(std::vector<Finding>& found) const {
   struct SlowChannel {
     const Track* track;
@@ -221,7 +222,8 @@ void Detector::find_data_wait(const Observation& observation, std::vector<Findin
             static_cast<std::size_t>(options_.short_window));
   const double share = middle_of(data_shares_, data_shares_.size());
   if (std::ssize(data_shares_) < options_.short_window || share < options_.data_share) return;
-  if (std::ssize(location) * 2 > observation.num_ranks) location.clear();  // no rank in particular
+  // Most ranks wait, so no particular rank is reported.
+  if (std::ssize(location) * 2 > observation.num_ranks) location.clear();
   std::sort(location.begin(), location.end());
   found.push_back({Cause::data_loading, location, 1 / (1 - share), 0, step_ - options_.short_window + 1});
 }

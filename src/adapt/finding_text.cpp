@@ -23,7 +23,7 @@ std::optional<Cause> cause_at(std::string_view finding_text, std::size_t& length
   return best;
 }
 
-// Reads a number at the start and removes it from the text.
+// Reads a number at the start of `text` and removes it from `text`.
 template <typename Number>
 std::optional<Number> read_number(std::string_view& text) {
   Number value{};

@@ -7,7 +7,7 @@
 namespace optimus {
 namespace {
 
-// Nodes that are slower by far less than the slowest one only had a bad moment.
+// Keeps the nodes that are about as slow as the slowest one; the other nodes were disturbed only briefly.
 void narrow_link(Finding& finding, const std::vector<double>& slowdown_of_node) {
   constexpr double kSlowNetwork = 1.3;  // relative to the median node
   const auto slowdown_of = [&](int node) {
@@ -35,8 +35,8 @@ FindingsTracker::FindingsTracker(const ModelSpec& model, const Cluster& cluster,
   begin_plan(false, 0);
 }
 
-// Baselines come from the calibration, or from the plan's own first steps: for stages of these ranks, and
-// where nothing was measured before.
+// Baselines come from the calibration. For stages of the ranks in `learn_from_first_steps`, and where
+// nothing was measured before, they come from the plan's own first steps.
 void FindingsTracker::watch(const std::set<int>& learn_from_first_steps) {
   Topology topology(history_.plan(), cluster_, DeviceMap::identity(cluster_.num_devices()));
   auto baseline_seconds = calibration_.baselines(stage_work_, topology);
@@ -54,8 +54,8 @@ void FindingsTracker::leave_plan() {
   healthy_before_ = healthy_devices(history_.plan(), conditions(), cluster_);
 }
 
-// Steps do not show devices that the plan does not use: their findings become unseen. A heavy stage belongs
-// to the old plan.
+// Step times show nothing about devices that the plan does not use, so findings about them become unseen. A
+// heavy stage is a property of the old plan and is dropped.
 void FindingsTracker::begin_plan(bool carries_findings, double now) {
   std::vector<Finding> unused;
   held_back_.clear();
@@ -87,7 +87,7 @@ void FindingsTracker::add_held() {
 bool FindingsTracker::narrow_links(const std::vector<double>& slowdown_of_node) {
   bool is_ambiguous = false;
   for (Finding& finding : findings_) {
-    // Two nodes can only be compared with each other.
+    // With only two nodes, a probe cannot show which of them is slow.
     if (finding.cause != Cause::link || finding.locations.size() < 2 || topology().num_nodes() < 3) continue;
     is_ambiguous = true;
     if (!slowdown_of_node.empty()) narrow_link(finding, slowdown_of_node);
@@ -105,8 +105,8 @@ void FindingsTracker::settle(const Observation& seen, double now) {
   for (Finding& finding : unseen_.findings()) findings_.push_back(std::move(finding));
 }
 
-// A condition that the plan was changed for, and that the new plan does not show, has hardly ended at that
-// very moment: with less work, a device or a network may not show how slow it is.
+// If the plan was changed because of a condition and the new plan does not show it, it has probably not
+// ended at that very moment: with less work, the slowness of a device or a network may be masked.
 void FindingsTracker::release_held(double now) {
   std::erase_if(held_back_, [&](const Finding& finding) {
     if (is_covered_by(finding, findings_, cluster_)) return false;
@@ -133,15 +133,15 @@ bool FindingsTracker::is_quiet() const {
                       [](const Finding& finding) { return is_mitigable_by_plan(finding.cause); });
 }
 
-// Other devices of its stage show that this one is slow.
+// Whether the finding's device can be compared with other devices of its stage.
 bool FindingsTracker::has_stage_peers(const Finding& finding) const {
   if (finding.cause != Cause::device) return false;
   const int rank = finding.locations.front();
   return rank < topology().num_ranks() && topology().ranks_of_group(topology().group_of(rank)).size() > 1;
 }
 
-// A device that is alone in its stage was healthy until the plan changed, and is slow since the plan's first
-// step: then the stage's baseline is wrong.
+// If a device that is alone in its stage was healthy until the plan changed and appears slow since the
+// plan's first step, the stage's baseline is wrong.
 bool FindingsTracker::is_baseline_wrong() const {
   return std::any_of(findings_.begin(), findings_.end(), [&](const Finding& finding) {
     if (finding.cause != Cause::device || finding.begin_step > history_.first_step() + 1) return false;
@@ -150,8 +150,8 @@ bool FindingsTracker::is_baseline_wrong() const {
   });
 }
 
-// What the plan's first steps show may be the plan's own doing, unless other devices of the stage show that
-// one of them is slow.
+// A slowdown since the plan's first steps may be caused by the plan itself, unless a comparison with other
+// devices of the stage shows that one device is slow.
 std::vector<Condition> FindingsTracker::begun_since_switch(
     const std::vector<Condition>& known_conditions) const {
   std::vector<Condition> result;

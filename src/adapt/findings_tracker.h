@@ -3,7 +3,7 @@
 // A finding is in one of these states:
 //
 //   detected     the detector sees it on the present plan
-// held found on the previous plan; this plan's detector has not seen enough steps yet to confirm it
+//   held         found on the previous plan; this plan's detector has not seen enough steps to confirm it
 //   unseen       the present plan cannot show it, because it does not use the device or masks its slowness
 //                (adapt/unseen_findings.h)
 //   provisional  only a few steps show it (adapt/provisional_findings.h); not part of findings()

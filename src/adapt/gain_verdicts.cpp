@@ -6,8 +6,8 @@
 
 namespace optimus {
 
-// The situation counts gains as parts of the step. A proposal may promise a loss of speed, for a second copy
-// of the state.
+// Situation counts gains as fractions of the step time. The predicted gain may be negative, for a plan that
+// adds a second copy of the state.
 void GainTotals::add(double predicted_gain, double measured_gain) {
   const double miss = std::log((1 + predicted_gain) / (1 + measured_gain));
   ++num_prediction_errors;
@@ -20,7 +20,8 @@ void GainTotals::add(double predicted_gain, double measured_gain) {
 }
 
 double GainTotals::uncertainty() const {
-  constexpr int kCorrectBefore = 3;  // one wrong prediction does not make all of them worthless
+  // Prior: a single wrong prediction does not make all predictions worthless.
+  constexpr int kCorrectBefore = 3;
   return std::sqrt(shortfalls / (num_prediction_errors + kCorrectBefore));
 }
 
@@ -64,7 +65,7 @@ std::optional<double> GainVerdicts::take_verdict(int num_observations) {
 }
 
 double GainVerdicts::exploration_left(double now) const {
-  constexpr double kExplored = 0.01;  // of the run's time
+  constexpr double kExplored = 0.01;  // fraction of the run's time
   return std::max(0.0, kExplored * (now - begin_time_) - explored_);
 }
 

@@ -22,10 +22,10 @@ constexpr int kVerdictObservations = kSettlingObservations + 2 * static_cast<int
 struct GainTotals {
   int num_switches = 0;  // all adopted proposals
   int num_judged = 0;    // those with a predicted gain and a verdict
-  // sums over those: the time saved as a fraction of the step, 1 - 1 / (1 + gain)
+  // Sums over those: the time saved as a fraction of the step, 1 - 1 / (1 + gain).
   double promised = 0, measured = 0;
   int num_prediction_errors = 0;  // those with a verdict
-  // sums over those: log(measured seconds / predicted seconds), and its square
+  // Sums over those: log(measured seconds / predicted seconds), and its square.
   double misses = 0, squares = 0;
   double shortfalls = 0;  // sum of the squares over those that were slower than predicted
 
@@ -67,7 +67,7 @@ class GainVerdicts {
   const double begin_time_;  // by the controller's clock
   std::optional<double> predicted_, measured_;
   double seconds_before_ = 0;  // of a step before the switch, under the conditions that the switch answers
-  double pause_ = 0;           // predicted
+  double pause_ = 0;           // predicted pause in seconds
   std::vector<Condition> answered_;
   bool is_clouded_ = false, is_reported_ = true;
   double explored_ = 0;  // seconds lost so far to pauses and to steps on plans that turned out worse

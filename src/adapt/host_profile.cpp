@@ -1,4 +1,4 @@
-// Implements host_profile.h: groups equal neighbouring hosts.
+// Implements host_profile.h: groups equal adjacent hosts.
 #include "adapt/host_profile.h"
 
 #include <algorithm>

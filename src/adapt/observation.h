@@ -35,7 +35,7 @@ inline constexpr std::size_t kWorkKinds = 10;
 
 struct WorkTime {
   std::int64_t count = 0;
-  double seconds = 0;  // without `waiting`
+  double seconds = 0;  // excludes `waiting`
   double waiting = 0;  // for other ranks, as far as it can be measured
   bool operator==(const WorkTime&) const = default;
 };
@@ -72,7 +72,7 @@ struct RankStep {
   int group = 0;       // index of the stage; the stages of all pipelines are numbered consecutively
   double seconds = 0;  // of the step
   double data_wait = 0;
-  // cost of this rank's samples relative to the usual cost, estimated from their lengths
+  // Cost of this rank's samples relative to the usual cost, estimated from their lengths.
   double relative_work = 1;
   std::array<WorkTime, kWorkKinds> kinds{};
   std::array<LinkTime, kChannels> links{};
@@ -122,8 +122,8 @@ struct Spread {
   double sum = 0;
   RankValue smallest{};
   std::vector<RankValue> largest{};  // descending; equal values by rank
-  std::map<int, std::int64_t>
-      buckets{};  // histogram, 64 buckets per factor of two; values below 1e-12 are in the lowest
+  // Histogram, 64 buckets per factor of two; values below 1e-12 are in the lowest bucket.
+  std::map<int, std::int64_t> buckets{};
 
   void add(double value, int rank);
   void merge(const Spread& other);
@@ -144,7 +144,7 @@ struct Observation {
   std::int64_t num_ranks = 0;
   LengthSum lengths{};
   BlockRates rates{};                 // sums over all ranks
-  Bytes memory_limit{};               // the smallest of all ranks; 0: not known
+  Bytes memory_limit{};               // the smallest of all ranks; 0 if unknown
   std::map<int, GroupStep> groups{};  // by group index
 
   void add(const RankStep& rank);

@@ -18,8 +18,8 @@ std::optional<Cause> only_cause(const std::vector<Condition>& conditions) {
   return conditions.front().cause;
 }
 
-// The planner numbers the devices that a plan uses without the dropped ones. This restores their ranks.
-// `dropped` is sorted.
+// The planner numbers devices without the dropped ones. Converts these device indices to ranks. `dropped`
+// must be sorted.
 Plan with_ranks(Plan plan, const std::vector<int>& dropped) {
   if (dropped.empty()) return plan;
   for (Pipeline& pipeline : plan.pipelines)
@@ -40,15 +40,14 @@ ResponseLimits limits_of(const Question& question, const AdaptationContext& cont
   return limits;
 }
 
-// Relative uncertainty of a step time of which conditions make up this part.
+// Relative uncertainty of a step time, if conditions cause the fraction `part` of it.
 double doubt_of_conditions(const Question& question, const Plan& plan, double part, const Cluster& cluster) {
   double maximum = 0;
   for (const Condition& condition : conditions_of_plan(question.conditions, plan, cluster))
     if (const auto found = question.spreads.find({condition.cause, condition.location});
         found != question.spreads.end())
-      maximum =
-          std::max(maximum,
-                   found->second * condition.factor / (condition.factor - 1));  // of the time that it adds
+      // The second value is the relative uncertainty of the time that the condition adds.
+      maximum = std::max(maximum, found->second * condition.factor / (condition.factor - 1));
   return part * maximum;
 }
 
@@ -102,7 +101,7 @@ std::vector<PlannedOption> planned_options(const Question& question, const Adapt
                 context.costs, limits_of(question, context, cluster));
   for (PlannedOption& planned_option : options) {
     planned_option.plan = with_ranks(std::move(planned_option.plan), planned_option.dropped);
-    planned_option.plan.fp8 = question.plan.fp8;  // another precision would change what is learned
+    planned_option.plan.fp8 = question.plan.fp8;  // another precision would change the training result
   }
   std::erase_if(options, [&](const PlannedOption& planned_option) {
     return &planned_option != &options.front() &&
@@ -112,12 +111,12 @@ std::vector<PlannedOption> planned_options(const Question& question, const Adapt
   return options;
 }
 
-// The predicted usual step time and the predicted effect of conditions have different errors: each is
-// corrected by its own measurement.
+// The predicted usual step time and the predicted effect of conditions have different errors, so each is
+// corrected by its own measurements.
 PredictionMemory learned_from(const Question& question, const PlanOption& present_option,
                               const Cluster& cluster) {
-  // The plan may not have run without conditions, but its kind has: that is accurate enough if conditions are
-  // to add much.
+  // If only another plan of its kind has run without conditions, that measurement is accurate enough when
+  // conditions add much to the step time.
   constexpr double kAddsMuch = 0.3, kAddsSomething = 0.02;
   PredictionMemory memory = question.memory;
   const double predicted_more = present_option.step_seconds - present_option.usual_seconds;

@@ -8,7 +8,7 @@
 namespace optimus {
 namespace {
 
-// Another severity may call for another plan.
+// Whether two conditions have similar severity; another severity may require another plan.
 bool is_nearly(const Condition& a, const Condition& b) {
   constexpr double kNear = 1.4;
   const double apart = std::max(a.factor / b.factor, b.factor / a.factor);

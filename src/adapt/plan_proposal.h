@@ -18,7 +18,7 @@ struct PlanAlternative {
 };
 
 // Status of a provisional proposal, for whose conditions a few slow steps are the only evidence so far.
-// open the detector has not confirmed the conditions yet but still may
+//   open       the detector has not confirmed the conditions yet, but still may
 //   confirmed  the detector has found the same conditions
 //   rejected   the conditions have passed, or they differ from those that the plan was chosen for
 enum class ProvisionalStatus { open, confirmed, rejected };
@@ -26,8 +26,9 @@ enum class ProvisionalStatus { open, confirmed, rejected };
 struct PlanProposal {
   Plan plan;
   std::string why;  // the evidence, as a message for users
-  bool is_placed =
-      false;  // the plan's devices are ranks; otherwise they are mapped so that least state moves
+  // Whether the plan's devices are ranks already; otherwise they are mapped to ranks so that least state
+  // moves.
+  bool is_placed = false;
   bool is_provisional = false;  // prepare it now, but switch only when its status is `confirmed`
   double predicted_gain = 0;    // relative gain in steps per second; 0.38 means 38 % faster
   double payback_steps = 0;     // predicted number of steps until the gain has made up for the pause

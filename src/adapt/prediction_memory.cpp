@@ -7,13 +7,13 @@
 namespace optimus {
 namespace {
 
-// The least doubt of a kind that has not run. In the lab, data-parallel plans took up to 1.9 times the time
-// that was predicted from pipelines; e^0.4 is 1.5.
+// The least uncertainty (standard deviation of the logarithm of the step time) for a kind that has not run.
+// In the lab, data-parallel plans were up to 1.9 times slower than predicted from pipelines; e^0.4 is 1.5.
 constexpr double kLeastDoubt = 0.4;
-// Of a kind that has run with another sharding: its collectives were not measured.
+// The uncertainty if the kind has run only with another sharding: its collectives were not measured.
 constexpr double kDoubtOfShards = 0.1;
-// Of a kind that has run with another schedule. In the lab, zero-bubble was predicted to take 0.83 of 1f1b's
-// step time, and it took 0.86 to 1.2.
+// The uncertainty if the kind has run only with another schedule. In the lab, the predicted step time of
+// zero-bubble was 0.83 times that of 1f1b, the measured one 0.86 to 1.2 times.
 constexpr double kDoubtOfSchedule = 0.2;
 
 PredictionMemory::Kind kind_of(const Plan& plan) {
@@ -34,7 +34,8 @@ PredictionMemory::Kind kind_of(const Plan& plan) {
   return {kind, has_stages ? std::optional(plan.schedule) : std::nullopt, has_shards};
 }
 
-// The doubt of a prediction for one kind by the ratio of another kind with the same axes.
+// The uncertainty if a prediction for one kind is corrected by the ratio of another kind with the same
+// axes.
 double doubt_between(const PredictionMemory::Kind& remembered, const PredictionMemory::Kind& requested) {
   return std::hypot(remembered.has_shards == requested.has_shards ? 0 : kDoubtOfShards,
                     remembered.schedule == requested.schedule ? 0 : kDoubtOfSchedule);

@@ -1,4 +1,4 @@
-// Implements probe_result.h: slowdowns relative to the median.
+// Implements probe_result.h.
 #include "adapt/probe_result.h"
 
 #include <algorithm>

@@ -17,7 +17,7 @@ struct ProbeRequest {
 struct ProbeResult {
   std::vector<double> network{};  // [node]: seconds per byte with its fastest peer; 0 if not measured
   std::vector<double> bytes{};    // [node]: size of the measured message
-  // [rank]: seconds of a matmul, which has the same size on all ranks; empty if not measured
+  // [rank]: seconds of a matmul, which has the same size on all ranks; empty if not measured.
   std::vector<double> devices{};
   // The all-reduce over all ranks; 0 if not measured.
   double ring_bytes = 0, ring_seconds = 0;

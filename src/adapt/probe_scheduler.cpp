@@ -25,8 +25,8 @@ void ProbeScheduler::request_for_ambiguous_link(double now) {
   set_request({.speeds = true});
 }
 
-// A probe is short, so it may be wrong: in the lab, one of 28 probes found a host at half its speed to be
-// well. A second one confirms it.
+// A probe is short, so it may be wrong: in the lab, one of 28 probes measured normal speed for a host that
+// ran at half its speed. A second probe therefore confirms a recovery.
 void ProbeScheduler::request_for_unseen(const UnseenFindings& unseen, double interval, double now) {
   constexpr double kConfirmedAfter = 1;  // seconds
   if (!is_idle() || !unseen.can_be_probed(sees_networks_)) return;
@@ -36,7 +36,7 @@ void ProbeScheduler::request_for_unseen(const UnseenFindings& unseen, double int
   set_request({.speeds = true});
 }
 
-// Once, and early: a decision must not wait for it.
+// Requests this probe once, and early, so that no decision has to wait for it.
 void ProbeScheduler::request_for_channels(const Calibration& calibration) {
   const ProbeRequest missing = calibration.missing();
   if (has_probed_channels_ || !sees_networks_ || missing == ProbeRequest()) return;

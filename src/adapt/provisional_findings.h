@@ -25,7 +25,8 @@ class ProvisionalFindings {
   // Whether the findings may be weighed now: not soon after the last weighing or after a rejected proposal.
   bool may_be_weighed(double now) const { return !findings_.empty() && now >= next_at_; }
   void weighed(double now);
-  // A proposal was prepared in vain. Each time this happens, the wait before the next one grows.
+  // Called when a prepared proposal was rejected. Each time this happens, the wait before the next one
+  // grows.
   void rejected(double now);
 
  private:

@@ -15,20 +15,21 @@
 namespace optimus {
 
 struct Question {
-  Plan plan;                        // the present one
+  Plan plan;                        // the present plan
   std::vector<Plan> earlier_plans;  // plans that the run may return to
   std::vector<Condition> conditions;
-  // standard deviation of the logarithm of each condition's factor, by (cause, location)
+  // Standard deviation of the logarithm of each condition's factor, by (cause, location).
   std::map<std::pair<Cause, int>, double> spreads;
   std::vector<OngoingCondition> ongoing;
   HardwareProfile machines;  // calibrated, without current conditions
-  double seconds = 0;        // of a step
+  double seconds = 0;        // of a step on the present plan
   double since_switch = 0;   // seconds
-  double uncertainty = 0;    // of predicted step times, as GainTotals::uncertainty()
+  double uncertainty = 0;    // relative uncertainty of the measured step time
   double exploration_left = 0, run_left = Situation{}.run_left;  // seconds
   RoleRates rates{};
   double ring_factor = 1;
-  // The gains of the last switch. `true_remaining_seconds` is the number of seconds until a scripted condition changes.
+  // The gains of the last switch. `true_remaining_seconds` is the number of seconds until a scripted
+  // condition changes.
   std::optional<double> predicted_gain, measured_gain, true_remaining_seconds;
   bool is_provisional = false;
   bool is_settled = true;  // `seconds` was measured under these conditions

@@ -12,7 +12,7 @@
 namespace optimus {
 namespace {
 
-constexpr double kSlow = 1.15;        // slower devices may be dropped
+constexpr double kSlow = 1.15;  // devices that are slower than the fastest one by this factor may be dropped
 constexpr double kBytesOfState = 12;  // per parameter: fp32 master weight and two moments
 // The mean error of the cost model on published runs (docs/results/accuracy.md). The error is smaller between
 // similar plans.
@@ -73,7 +73,7 @@ class Responder {
     options_.push_back(std::move(planned_option));
   }
 
-  // The cost of the head relative to a layer, by the cost model with measured corrections.
+  // The cost of the head relative to a layer, from the cost model with measured corrections.
   std::optional<double> head_in_layers(const Plan& plan) const {
     if (plan.pipelines.front().stages.size() < 2) return std::nullopt;
     BlockRates all{};
@@ -86,7 +86,7 @@ class Responder {
            layers;
   }
 
-  // Device speeds in which a slow network counts as slow devices.
+  // Device speeds, with the devices of nodes that have a slow network counted as slow.
   std::vector<double> usable(std::vector<double> speeds) const {
     for (std::size_t i = 0; i < speeds.size(); ++i)
       for (const Condition& condition : conditions_)

@@ -23,8 +23,8 @@ struct ResponseLimits {
   int alternatives = 3;         // plans of the planner in addition to its best one
   int searched_devices = 4096;  // with more devices the planner is not run, because a search takes seconds
   std::vector<Plan> known_plans{};  // plans to consider in any case
-  int refined_devices =
-      128;  // with more devices the planner does not refine its plans, which would take seconds
+  // With more devices the planner does not refine its plans, which would take seconds.
+  int refined_devices = 128;
 };
 
 // The planner's limits for a search on this number of devices.

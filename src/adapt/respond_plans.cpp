@@ -1,5 +1,5 @@
-// Implements respond.h: answers that need no search. Sequences by speed, layers by speed, and redundant
-// copies of the state.
+// Implements respond.h: answers that need no search. They distribute sequences or layers by speed, or
+// change the redundant copies of the state.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -93,10 +93,10 @@ std::optional<Plan> shared_by_speed(const Plan& plan, const std::vector<double>&
   result.pipelines.clear();
   std::int64_t remaining = plan.batch;
   for (auto it = by_speed.rbegin(); it != by_speed.rend();
-       ++it) {  // the slowest first; the fastest replicas take the remaining sequences
+       ++it) {  // the slowest first; the fastest replicas receive the remaining sequences
     const auto& [speed, replicas] = *it;
     const auto count = static_cast<std::int64_t>(replicas.size());
-    const double share = static_cast<double>(plan.batch) * speed / power;  // of one replica
+    const double share = static_cast<double>(plan.batch) * speed / power;  // sequences of one replica
     const bool is_last = std::next(it) == by_speed.rend();
     const std::int64_t own = is_last ? remaining : std::llround(share) * count;
     if (own < count || own > remaining) return std::nullopt;  // a replica would have no sequence
@@ -132,15 +132,16 @@ std::optional<Plan> without_slow_replicas(const Plan& plan, const std::vector<do
   std::vector<int> remaining;
   for (int r = 0; r < shape->replicas; ++r)
     if (speed_of_replica(pipeline, *shape, r, speeds) >= least * fastest) remaining.push_back(r);
-  // Healthy replicas are dropped too if shard groups would not be even. The batch is distributed in whole
-  // sequences, so the remaining replicas often have no more work with a few replicas less.
+  // Healthy replicas are dropped too if the shard groups could not be divided evenly. The batch is
+  // distributed in whole sequences, so a few replicas less often cause no more work for the remaining ones.
   while (!remaining.empty() && !can_share(pipeline, static_cast<int>(remaining.size()))) remaining.pop_back();
   const int count = static_cast<int>(remaining.size());
   if (count == 0 || count == shape->replicas || plan.batch < count) return std::nullopt;
   Plan result = plan;
   result.pipelines.front() = part_of(pipeline, *shape, remaining);
   const int size = std::max(1, pipeline.microbatches.front() / shape->replicas);
-  // A last micro-batch with fewer sequences than replicas is merged into the one before.
+  // If the last micro-batch has fewer sequences than there are replicas, it is merged into the preceding
+  // one.
   std::vector<int>& sizes = result.pipelines.front().microbatches = microbatches_of(plan.batch, count * size);
   if (sizes.size() > 1 && sizes.back() < count) sizes[sizes.size() - 2] += sizes.back(), sizes.pop_back();
   return result;
@@ -156,7 +157,7 @@ int layers_of(const Plan& plan, int stage) {
   return blocks - (stage == 0 ? 1 : 0) - (is_last ? 1 : 0);
 }
 
-// Turns an interleaved stage into one with a single chunk, because its layers are distributed as one piece.
+// Merges the chunks of an interleaved stage into one, because stages receive a contiguous range of layers.
 // Returns false if its layers have different strategies.
 bool merge_chunks(Stage& stage) {
   const LayerStrategy strategy = stage.chunks.front().runs.front().strategy;
@@ -190,7 +191,8 @@ std::optional<Plan> cut_by_speed(const Plan& plan, const ModelSpec& model, const
     for (const int device : pipeline.stages[static_cast<std::size_t>(s)].devices)
       slowest = std::min(slowest, speeds[static_cast<std::size_t>(device)]);
     const double more = s == num_stages - 1 ? more_of_last : 0;
-    // The measured load relative to the mean of all stages, divided by the load that layers and head explain.
+    // The measured load of the stage relative to the mean of all stages, divided by the load expected from
+    // its layers and the head.
     const double expected = (layers_of(plan, s) + more) * num_stages / (layers + more_of_last);
     const double load = loads.empty() || loads[static_cast<std::size_t>(s)] == 1
                             ? 1

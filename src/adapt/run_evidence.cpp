@@ -23,7 +23,7 @@ double median_value(std::vector<double> values) {
 // Predictions of the cost model for one rank of a stage that StageWork does not contain.
 struct StagePredictions {
   double optimizer = 0, host = 0;
-  std::array<double, kChannels> bytes{};  // of the largest message
+  std::array<double, kChannels> bytes{};  // bytes of the largest message
 };
 
 std::vector<StagePredictions> predictions_of_stages(const RunMeasurements& seen, const Setup& setup) {
@@ -75,8 +75,8 @@ class Collector {
     return result;
   }
 
-  // Without timed instructions: the whole error of a step is attributed to layers, with a doubt that grows
-  // with the rest of the step.
+  // Used if instructions were not timed: attributes the whole error of a step to the layers, with an
+  // uncertainty that grows with the share of everything else in the step.
   std::vector<Evidence> from_steps() const {
     const StepPrediction step = StepSimulator(setup_).run(fitted_constants());
     double compute = 0;
@@ -90,7 +90,7 @@ class Collector {
   }
 
  private:
-  static constexpr double kMost = 5;  // larger ratios than e^5 have another reason
+  static constexpr double kMost = 5;  // ratios larger than e^5 have another cause than the cost model
 
   void add_ratio(ResidualKind kind, const std::string& device_type, double measured, double predicted) {
     if (measured > 0 && predicted > 0) logs_[{kind, device_type}].push_back(std::log(measured / predicted));
@@ -126,8 +126,8 @@ class Collector {
         const bool is_between_nodes = topology_.nodes_of(rank, channel).size() > 1;
         const Spread& spread = steps.of(measure_of(channel));
         if (spread.count == 0) continue;
-        constexpr double kSmall =
-            256 << 10;  // bytes; latency is a small part of larger messages on all known links
+        // Bytes; for larger messages, latency is a small part of the time on all known links.
+        constexpr double kSmall = 256 << 10;
         add_ratio(predicted_stages[g].bytes[c] < kSmall ? ResidualKind::small_messages
                                                         : ResidualKind::large_messages,
                   seen_.device + (is_between_nodes ? "/network" : "/domain"), spread.median(),
@@ -140,8 +140,8 @@ class Collector {
   const DeviceMap map_;
   const Setup setup_;
   const Topology topology_;
-  std::map<std::pair<ResidualKind, std::string>, std::vector<double>>
-      logs_;  // log ratios: one for each observation; of links several
+  // Logarithms of ratios: one per observation, several for links.
+  std::map<std::pair<ResidualKind, std::string>, std::vector<double>> logs_;
 };
 
 }  // namespace

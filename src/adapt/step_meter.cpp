@@ -41,7 +41,8 @@ WorkKind kind_of(const Instruction& instruction) {
   }
 }
 
-// Tokens of a step: of one rank, and of the first rank of its stage. A batch may not divide evenly.
+// Tokens per step of one rank and of the first rank of its stage, which may differ if the batch does not
+// divide evenly.
 struct Tokens {
   double of_rank = 0, of_first_rank = 0;
 };
@@ -72,7 +73,7 @@ double bytes_on_the_wire(const Instruction& instruction, const Group* group) {
   const auto bytes = static_cast<double>(instruction.bytes);
   if (group == nullptr) return bytes;
   const auto size = static_cast<double>(std::max<std::size_t>(1, group->members.size()));
-  // A reduce-scatter has half the volume of an all-reduce.
+  // A ring all-reduce sends each element twice, a reduce-scatter once.
   const bool is_both_ways = instruction.op == Op::all_reduce || instruction.op == Op::sync_gradients ||
                             (instruction.op == Op::reduce_gradients && group->role != Role::shard);
   return bytes * (size - 1) / size * (is_both_ways ? 2 : 1);
@@ -138,7 +139,7 @@ StepMeter::InstructionInfo StepMeter::info_of(const Program& program, const Plan
   info.is_compute = is_computing(instruction.op);
   if (info.is_compute && instruction.block >= 0) info.role = role_of(model, instruction.block);
   if (instruction.op == Op::send || instruction.op == Op::receive) {
-    // Messages to other pipelines, or to stages further away, belong to no channel.
+    // Messages to other pipelines, or to stages that are not adjacent, belong to no channel.
     const PlanLocation peer = location_of(plan, instruction.peer);
     const int away = peer.stage - program.location.stage;
     info.is_message = peer.pipeline == program.location.pipeline && (away == 1 || away == -1);

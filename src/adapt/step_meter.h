@@ -2,7 +2,7 @@
 //
 //   StepMeter meter(program, plan, model, predicted);
 //   for each step: meter.observe({seconds, data_wait}, times);
-// … // from time to time, on all ranks after the same step
+//   …                                         // from time to time, on all ranks after the same step
 //   const RankStep mean = meter.take();
 //
 // The speed of a channel in a step is that of its fastest message or collective, among those of at least

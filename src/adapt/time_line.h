@@ -50,13 +50,13 @@ OrderedJson to_json(const TimeLine& line);
 TimeLine parse_time_line(std::string_view text, const std::string& source);
 TimeLine read_time_line(const Path& file);  // throws ReportedError
 
-// Rates of random conditions. The rates are estimates; severities and durations follow published figures
-// (docs/understand/adaptation.md).
+// Rates of random conditions and losses, in events per hour. The rates are estimates; severities and
+// durations follow published figures (docs/understand/adaptation.md).
 struct ConditionRates {
-  double device_per_hour = 1.0 / 4000;  // expected conditions per device
-  double host_per_hour = 1.0 / 4000;    // of one node
-  double link_per_hour = 1.0 / 500;     // of one node
-  double loss_per_hour = 0;             // of one node; 1 / 2,434 in InfiniteHBD's trace
+  double device_per_hour = 1.0 / 4000;  // per device
+  double host_per_hour = 1.0 / 4000;    // per node
+  double link_per_hour = 1.0 / 500;     // per node
+  double loss_per_hour = 0;             // per node; 1 / 2,434 in InfiniteHBD's trace
 };
 // Draws slow devices and hosts, congested networks of nodes, and losses of nodes, for `length` seconds.
 TimeLine random_time_line(const Cluster& cluster, double length, const ConditionRates& rates,

@@ -32,7 +32,8 @@ Topology::Topology(const Plan& plan, const Cluster& cluster, const DeviceMap& ma
   if (plan.pipelines.size() > 1) find_shared_groups(plan);
 }
 
-// Pipelines all-reduce the gradients of the same layers, whatever their stages are.
+// Pipelines all-reduce the gradients of their common layers, even if they are divided into different
+// stages.
 void Topology::find_shared_groups(const Plan& plan) {
   std::map<int, std::vector<int>> groups_of;  // by block
   const auto for_each_block = [&](const auto& take) {
@@ -65,7 +66,7 @@ std::vector<int> Topology::members(int rank, Channel channel) const {
     found = {rank};
     if (other < first_group_[group] || other > last_group_[group]) return found;
     const std::vector<int>& others = ranks_of_group_[static_cast<std::size_t>(other)];
-    // If the stages have different widths: the rank that has the same part of the samples.
+    // If the stages have different numbers of ranks, this is the rank with the same part of the samples.
     const std::size_t index = static_cast<std::size_t>(position.index) * others.size() / group_ranks.size();
     found.push_back(others[index]);
     return found;
@@ -78,7 +79,8 @@ std::vector<int> Topology::members(int rank, Channel channel) const {
   return found;
 }
 
-// The ranks that hold the same shards of the same blocks. If a group has another tp * cp, all of its ranks.
+// The ranks that store the same shards of the same blocks. Of a group with a different tp * cp, all ranks
+// count.
 std::vector<int> Topology::data_members(const Place& position) const {
   const int inner = inner_[static_cast<std::size_t>(position.group)];
   std::vector<int> found;

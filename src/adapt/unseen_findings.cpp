@@ -63,10 +63,10 @@ bool UnseenFindings::needs_confirmation() const {
   return std::any_of(entries_.begin(), entries_.end(), [](const Entry& one) { return one.seemed_well; });
 }
 
-// A probe pauses training, and a recovery that is noticed late is time on fewer devices: half of the interval
-// on average. With c seconds per probe, a chance of h per second that the condition ends, and a part g of the
-// devices unused (or one masked device), the sum of both costs is least at an interval of sqrt(2 c / (g h))
-// seconds.
+// A probe pauses training, and until a recovery is noticed, half of the interval later on average, the run
+// uses fewer devices than it could. Let a probe take c seconds, let the condition end with probability h
+// per second, and let g be the fraction of devices that are unused (or one masked device). Probing every t
+// seconds costs c / t + g h t / 2 per second, which is least at t = sqrt(2 c / (g h)).
 double UnseenFindings::probe_interval(double now, int num_used_devices) const {
   constexpr double kProbe = 0.2, kShortest = 10, kLongest = 600;  // seconds; measured probes take 0.1 to 0.3
   double worth = 0;
@@ -77,13 +77,14 @@ double UnseenFindings::probe_interval(double now, int num_used_devices) const {
   return std::clamp(std::sqrt(2 * kProbe / std::max(worth, 1e-9)), kShortest, kLongest);
 }
 
-// Half of the way back to normal is enough to be well: the detector finds what is left of the condition.
+// A device counts as recovered when its slowdown is below max(1.15, sqrt(factor)), that is, about halfway
+// back to normal: the detector finds what is left of the condition.
 std::vector<Finding> UnseenFindings::apply_probe(const ProbeResult& probe, bool sees_networks,
                                                  double keep_until) {
   constexpr double kWell = 1.15;
   const std::vector<double> devices = device_slowdowns(probe, cluster_),
                             networks = sees_networks ? slowdowns(probe.network) : std::vector<double>();
-  // The slowest device or node of the finding; 0: not measured.
+  // The slowdown of the slowest device or node of the finding; 0 if none was measured.
   const auto slowdown_of = [&](const Finding& finding) {
     double maximum = 0;
     const std::vector<double>& all = finding.cause == Cause::link ? networks : devices;

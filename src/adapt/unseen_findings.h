@@ -45,7 +45,7 @@ class UnseenFindings {
  private:
   struct Entry {
     Finding finding;
-    // by the controller's clock: when it was last seen, and when it is expected to be over
+    // By the controller's clock: when it was last seen, and when it is expected to be over.
     double begin_time = 0, end_time = 0;
     bool seemed_well = false;  // at the last probe
   };

@@ -15,7 +15,7 @@
 namespace optimus {
 namespace {
 
-// The folder of the shared library that this code is in, or of the program that it was linked into.
+// The folder of the shared library that contains this code, or of the program into which it was linked.
 Path own_folder() {
   Dl_info info{};
   static const char anchor = 0;
@@ -33,7 +33,7 @@ void add(std::vector<std::string>& arguments, const char* key, const std::option
   if (value) add(arguments, key, std::to_string(*value));
 }
 
-// True until the end of the file.
+// Appends available bytes to `text`. Returns false at the end of the file.
 bool read_into(int file, std::string& text) {
   char buffer[4096];
   const ssize_t size = ::read(file, buffer, sizeof buffer);
@@ -107,7 +107,7 @@ std::vector<std::string> EngineProcess::read_messages(int milliseconds) {
   return lines;
 }
 
-// A second signal would end it without a checkpoint.
+// Sends SIGINT only once, because a second signal would end the process without a checkpoint.
 void EngineProcess::request_stop() {
   if (!std::exchange(is_stop_requested_, true)) child_.signal(SIGINT);
 }

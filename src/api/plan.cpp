@@ -1,4 +1,4 @@
-// Implements include/optimus/plan.h and simulate.h on the planner and the simulator. Nothing here needs
+// Implements include/optimus/plan.h and simulate.h with the planner and the simulator. Does not need
 // libtorch.
 #include "optimus/plan.h"
 

@@ -50,7 +50,7 @@ struct Box {
   constexpr Box(std::initializer_list<Span> spans) : num_dims(static_cast<int>(spans.size())) {
     std::copy(spans.begin(), spans.end(), dims.begin());
   }
-  // Covers an entire tensor of this shape.
+  // The box of an entire tensor of this shape.
   constexpr explicit Box(const Shape& shape) : num_dims(shape.num_dims) {
     for (int d = 0; d < num_dims; ++d) (*this)[d] = {0, shape[d]};
   }

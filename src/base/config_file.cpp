@@ -1,13 +1,13 @@
-// Reads a TOML settings file into an OptionTable. toml++ parses the grammar; the values are then converted to
-// the same texts that flags carry, so both paths share one parser and one set of messages.
+// Reads a TOML settings file into an OptionTable. toml++ parses the grammar; each value is then converted to
+// the text that a flag would have, so files and flags share one parser and one set of messages.
 #include "base/options.h"
 
 #include <charconv>
 #include <map>
 
-// toml++ 3.3 asserts that a section name begins with a letter before it has checked that ([=] aborts). With
-// clang and NDEBUG it lets the compiler assume the same; its own check runs only later. Therefore both
-// assertions and assumptions are disabled (found by fuzzing).
+// toml++ 3.3 asserts that a section name begins with a letter before it has checked this, so [=] aborts.
+// With clang and NDEBUG, the assertion becomes an assumption of the compiler; toml++'s own check follows
+// only later. Therefore both assertions and assumptions are disabled (found by fuzzing).
 #pragma push_macro("NDEBUG")
 #undef NDEBUG
 #define TOML_ASSERT(condition) static_assert(true)
@@ -33,10 +33,10 @@ void check_nesting_depth(const std::string& content, const Path& path) {
   }
 }
 
-// toml++ 3.3 crashes on some non-ASCII characters in unexpected places (found by fuzzing), so it never sees
-// any: non-ASCII bytes are encoded as %HH, and % as %25. If the file contains the escape \u0025, which toml++
-// would decode to %, another ASCII character replaces %. Outside quotes and comments such characters are not
-// valid TOML either.
+// toml++ 3.3 crashes on some non-ASCII characters in unexpected places (found by fuzzing). Therefore its
+// input is pure ASCII: non-ASCII bytes are encoded as %HH, and % as %25. If the file contains the escape
+// \u0025, which toml++ would decode to %, another ASCII character replaces %. Outside quotes and comments
+// such characters are not valid TOML either.
 char choose_escape_character(std::string_view content, const Path& path) {
   const std::string lowered = lower(content);
   for (const char escape : {'%', '~', '^', '`', '@', '!', '$', '&', '*', ';', '?', '|'}) {
@@ -121,7 +121,7 @@ class SettingsReader {
     return std::find(ignored_keys_.begin(), ignored_keys_.end(), spelled) != ignored_keys_.end();
   }
 
-  // The text of a single value as a flag would carry it; nullopt for dates, lists and tables.
+  // The text of a single value, as it would be given to a flag; nullopt for dates, lists and tables.
   std::optional<std::string> scalar_text(const toml::node& node) const {
     if (const auto* text = node.as_string()) return from_ascii(text->get(), escape_);
     if (const auto* number = node.as_integer()) return std::to_string(number->get());
@@ -151,7 +151,7 @@ class SettingsReader {
   const std::span<const std::string> ignored_keys_;
   const char escape_;
   const Origin origin_;
-  std::map<std::string, toml::source_index> lines_;  // line of each key that was read
+  std::map<std::string, toml::source_index> lines_;  // line number of each key that was read
 };
 
 }  // namespace

@@ -60,7 +60,8 @@ class PosixWritableFile final : public WritableFile {
 
   Descriptor file_;
   Path path_;
-  off_t size_ = 0, write_back_begin_ = 0;  // bytes written, and bytes of these whose write-back has started
+  // Number of bytes written, and number of these whose write-back has started.
+  off_t size_ = 0, write_back_begin_ = 0;
 };
 
 Path folder_of(const Path& path) { return path.has_parent_path() ? path.parent_path() : Path("."); }
@@ -121,7 +122,7 @@ AtomicFile::AtomicFile(AtomicFile&& other) noexcept
 AtomicFile::~AtomicFile() {
   if (temporary_.empty()) return;
   file_.reset();
-  // the destructor cannot report a failure; the name marks the file as temporary
+  // The destructor cannot report a failure; the name marks the file as temporary.
   (void)files_->remove(temporary_);
 }
 
@@ -224,7 +225,7 @@ Outcome<MappedFile> MappedFile::open(const Path& path) {
   const Outcome<std::size_t> size = regular_size(file, path);
   if (!size) return tl::unexpected(size.error());
   MappedFile result;
-  if (*size == 0) return result;  // mmap refuses empty files
+  if (*size == 0) return result;  // mmap rejects empty files
   void* const data = ::mmap(nullptr, *size, PROT_READ, MAP_PRIVATE, file.fd, 0);
   if (data == MAP_FAILED) return failure("cannot map {}: {}", path.string(), reason());
   result.data_ = static_cast<const std::byte*>(data);

@@ -20,8 +20,8 @@ namespace optimus {
 
 using Path = std::filesystem::path;
 
-// A file that bytes are appended to. The destructor closes the file but cannot report errors: call sync()
-// to make sure that the bytes are on the disk.
+// A file that bytes are appended to. The destructor closes the file but cannot report errors: call sync() to
+// make sure that the bytes are on the disk.
 class WritableFile {
  public:
   virtual ~WritableFile() = default;
@@ -32,7 +32,7 @@ class WritableFile {
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
-  // Fails if the file already exists.
+  // Creates a file for writing. Fails if the file already exists.
   virtual Outcome<std::unique_ptr<WritableFile>> create(const Path& path) = 0;
   virtual Outcome<void> rename(const Path& from, const Path& to) = 0;
   // Removes a file or an empty folder. Succeeds if the path does not exist.
@@ -51,9 +51,9 @@ class RealFileSystem final : public FileSystem {
   Outcome<void> sync_folder(const Path& path) override;
 };
 
-// A file that appears under its final name only at commit(). Until then the bytes are in "NAME.tmp-PID-N"
-// in the same folder, and the destructor removes that file if commit() was not called. Writes are buffered
-// in large blocks. Not thread-safe.
+// A file that appears under its final name only at commit(). Until then the bytes are in "NAME.tmp-PID-N" in
+// the same folder, and the destructor removes that file if commit() was not called. Writes are buffered in
+// large blocks. Not thread-safe.
 class AtomicFile {
  public:
   static Outcome<AtomicFile> create(FileSystem& files, const Path& path);

@@ -1,5 +1,5 @@
-// JSON with precise error messages. nlohmann::json does the parsing; this header adds messages that name
-// the file, the location in it, the value found and the value expected.
+// JSON with precise error messages. nlohmann::json does the parsing; this header adds messages that name the
+// file, the location in it, the value found and the value expected.
 //
 //   const Json document = parse_json(text, "config.json");
 //   const JsonView config(document, "config.json");

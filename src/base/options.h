@@ -111,10 +111,10 @@ class OptionTable {
 };
 
 // Reads a TOML file of `key = value` lines into the table; sections only group the lines. An unknown key is
-// an error that names the file, the line and the nearest known key. A duplicate key is an error too, even
-// in different sections. `ignored_keys` lists keys of other commands, which are accepted and ignored, so
-// that one file serves plan, train and profile. `origin` is Origin::file, or Origin::run for the settings
-// of a resumed run.
+// an error that names the file, the line and the nearest known key. A duplicate key is an error too, even in
+// different sections. `ignored_keys` lists keys of other commands, which are accepted and ignored, so that
+// one file serves plan, train and profile. `origin` is Origin::file, or Origin::run for the settings of a
+// resumed run.
 void read_config_file(OptionTable& table, const Path& path, std::span<const std::string> ignored_keys = {},
                       Origin origin = Origin::file);
 

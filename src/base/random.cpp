@@ -23,7 +23,8 @@ Words philox4x32(Words counter, std::uint32_t key0, std::uint32_t key1) {
   return counter;
 }
 
-// Calls visit(flat index in the tensor, length) for each run of contiguous elements of the box.
+// Calls visit(index, length) for each run of contiguous elements of the box; `index` is the flat index of
+// the first element in the tensor.
 template <typename Visit>
 void for_each_run(const Shape& shape, const Box& box, Visit visit) {
   ensure(shape.num_dims == box.num_dims, "a box of {} dims does not match a tensor of {} dims", box.num_dims,
@@ -44,7 +45,7 @@ void for_each_run(const Shape& shape, const Box& box, Visit visit) {
   }
 }
 
-// Fills `out` with the transformed random words of each element; each block is computed once per run.
+// Fills `out` with the transformed random words of the box's elements. Each block is computed once per run.
 template <typename Number, typename Transform>
 void fill_box(RandomKey key, const Shape& shape, const Box& box, std::span<Number> out, Transform transform) {
   ensure(static_cast<std::int64_t>(out.size()) == box.num_elements(),

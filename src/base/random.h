@@ -57,11 +57,11 @@ double random_uniform(RandomKey key, std::uint64_t index);
 std::uint64_t random_below(RandomKey key, std::uint64_t index, std::uint64_t bound);
 
 // Each fills `out` with the values of the elements of `box` in a logical tensor of `shape`, in row-major
-// order. `out` must have box.num_elements() elements.
-void fill_uniform(RandomKey key, const Shape& shape, const Box& box, std::span<float> out);   // [0, 1)
-void fill_uniform(RandomKey key, const Shape& shape, const Box& box, std::span<double> out);  // same numbers
-void fill_normal(RandomKey key, const Shape& shape, const Box& box,
-                 std::span<float> out);  // mean 0, standard deviation 1
-void fill_normal(RandomKey key, const Shape& shape, const Box& box, std::span<double> out);  // same numbers
+// order: fill_uniform() with numbers in [0, 1), fill_normal() with mean 0 and standard deviation 1. Both
+// overloads give the same numbers, rounded to the type. `out` must have box.num_elements() elements.
+void fill_uniform(RandomKey key, const Shape& shape, const Box& box, std::span<float> out);
+void fill_uniform(RandomKey key, const Shape& shape, const Box& box, std::span<double> out);
+void fill_normal(RandomKey key, const Shape& shape, const Box& box, std::span<float> out);
+void fill_normal(RandomKey key, const Shape& shape, const Box& box, std::span<double> out);
 
 }  // namespace optimus

@@ -101,7 +101,7 @@ std::string did_you_mean(std::string_view word, std::span<const std::string> can
 
 namespace {
 
-// The number of terminal columns of the text; UTF-8 continuation bytes have no width.
+// The number of terminal columns of the text. UTF-8 continuation bytes have no width.
 std::size_t width(std::string_view text) {
   return static_cast<std::size_t>(
       std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));

@@ -57,7 +57,7 @@ std::int64_t parse_count(std::string_view text, std::string_view setting_name) {
   if (error == std::errc{} && rest == trimmed.data() + trimmed.size() && exact >= 0) return exact;
   const double number = parse_scaled(text, kCountSuffixes, setting_name, "a count such as 1000, 300k or 15T");
   const std::int64_t count = to_integer(number, text, setting_name);
-  // The tolerance is needed because the product for 1.1k is not exactly 1100.
+  // A tolerance is needed, because for 1.1k the product is not exactly 1100.
   if (std::abs(number - static_cast<double>(count)) > 1e-9 * number)
     throw UserError("{}: {} is not a whole number", setting_name, in_quotes(text));
   return count;

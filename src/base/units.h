@@ -1,8 +1,8 @@
 // Quantities that do not convert implicitly: Bytes, Seconds, Flops, Rank.
 //
-// A quantity can be added to its own kind, scaled by plain numbers, and divided by its own kind, which
-// gives a plain number. The functions that parse ("70GiB", "15T", "10m") and print ("70.0 GiB") quantities
-// are here too, so that every command accepts and shows sizes, counts and durations in the same form.
+// A quantity can be added to its own kind, scaled by plain numbers, and divided by its own kind, which gives
+// a plain number. The functions that parse ("70GiB", "15T", "10m") and print ("70.0 GiB") quantities are
+// here too, so that every command accepts and shows sizes, counts and durations in the same form.
 #pragma once
 
 #include <compare>
@@ -42,12 +42,13 @@ struct Rank {
   constexpr auto operator<=>(const Rank&) const = default;
 };
 
-// "512", "70GiB", "70 GiB", "1.5MB", "2k": SI letters are powers of 1000, Ki/Mi/Gi/Ti are powers of 1024.
-// Throws a UserError that names `setting_name` ("--max-memory") if the text is not a size or overflows.
+// Parses "512", "70GiB", "70 GiB", "1.5MB", "2k": SI letters are powers of 1000, Ki/Mi/Gi/Ti are powers of
+// 1024. Throws a UserError that names `setting_name` ("--max-memory") if the text is not a size or
+// overflows.
 Bytes parse_bytes(std::string_view text, std::string_view setting_name);
-// "1000", "15T", "1.5B", "300k", "2M". B and G both mean 1e9, as is usual for parameter counts.
+// Parses "1000", "15T", "1.5B", "300k", "2M". B and G both mean 1e9, as is usual for parameter counts.
 std::int64_t parse_count(std::string_view text, std::string_view setting_name);
-// "90", "90s", "10m", "1.5h", "30d", "250ms".
+// Parses "90", "90s", "10m", "1.5h", "30d", "250ms".
 Seconds parse_seconds(std::string_view text, std::string_view setting_name);
 
 std::string text(Bytes bytes);                 // "1.50 GiB"

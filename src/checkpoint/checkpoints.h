@@ -33,9 +33,10 @@ std::vector<CheckpointEntry> checkpoints_at(const Path& run_or_checkpoint);
 // checkpoint. Throws UserError.
 Path find_checkpoint(const Path& run_or_checkpoint);
 
-// Cleans up after killed saves and removals. A complete temporary folder gets its final name if that name is
-// free; other temporary folders, and step-N folders without a manifest, are removed. A step-N folder with a
-// manifest is kept, even if it is damaged. Must not run during a save. Call it before resuming.
+// Cleans up after killed saves and removals. A complete temporary folder is renamed to its final name if
+// that name is free; other temporary folders, and step-N folders without a manifest, are removed. A step-N
+// folder with a manifest is kept, even if it is damaged. Must not run during a save. Call it before
+// resuming.
 Outcome<void> clear_leftovers(FileSystem& files, const Path& run);
 
 struct Retention {

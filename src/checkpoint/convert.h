@@ -1,5 +1,5 @@
 // Converts models from any source of weights to Hugging Face folders and to checkpoints; used by the
-// commands `convert` and `export`. inference/compare_logits.h checks that the converted model computes the
+// commands convert and export. inference/compare_logits.h checks that the converted model computes the
 // same logits.
 #pragma once
 

@@ -26,7 +26,7 @@ std::vector<TokenId> hf_end_tokens(const Path& folder);
 
 struct HfDescription {
   ModelSpec model;
-  ElementType type = ElementType::f32;  // of the weights
+  ElementType type = ElementType::f32;  // element type of the weights
   std::string tokenizer;                // in the form that open_tokenizer() accepts; empty: no tokenizer
   // The folder that the model was read from; its token ids and generation settings are preserved. Empty if
   // there is none.

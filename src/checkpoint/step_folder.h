@@ -18,7 +18,7 @@ struct StepFolder {
   Path final_path() const;
 };
 
-// Returns nullopt for a path of another form.
+// Returns nullopt if the path is not of either form.
 std::optional<StepFolder> parse_step_folder(const Path& path);
 // Returns a new name on each call, so that a rank that is still writing for an abandoned save cannot write
 // into the folder of the next save.

@@ -88,7 +88,7 @@ Link plain_link(LinkClass kind, const LinkSpec& spec) {
   return {kind, spec.bytes_per_second, spec.bytes_per_second, spec.latency, &spec.efficiency};
 }
 
-// The bandwidth of one device if all devices of its node send.
+// The bandwidth of one device while all devices of its node send.
 double bandwidth_share(const NodeGroup& group) {
   return group.network.nic.bytes_per_second * group.network.nics_per_node / group.devices_per_node;
 }

@@ -20,18 +20,18 @@ struct Device {
   constexpr auto operator<=>(const Device&) const = default;
 };
 
-// How two devices are connected: through the closest unit that they share, from near to far. `islands`
-// means that they are in different islands.
+// How two devices are connected: through the closest unit that they share, from near to far. `islands` means
+// that they are in different islands.
 enum class LinkClass { same_device, domain, node, network, islands };
 
 struct Link {
   LinkClass kind = LinkClass::same_device;
   double bytes_per_second = 0;  // in one direction, while the other devices are idle
-  // in one direction, while all devices of both nodes (or islands) send as well
+  // In one direction, while all devices of both nodes (or islands) send as well.
   double shared_bytes_per_second = 0;
   Seconds latency{};
-  // fraction of `bytes_per_second` that is reached, as a function of the message size in bytes; valid as
-  // long as the cluster lives; nullptr means 1 for every size
+  // Fraction of `bytes_per_second` that is reached, as a function of the message size in bytes; valid as
+  // long as the cluster lives; nullptr means 1 for every size.
   const Curve* efficiency = nullptr;
 
   double efficiency_of(Bytes message) const {

@@ -14,11 +14,11 @@ struct CurvePoint {
 };
 
 struct Curve {
-  // sizes ascend, fractions never descend; if empty, the fraction is 1 everywhere
+  // Sizes ascend, fractions never descend; if empty, the fraction is 1 everywhere.
   std::vector<CurvePoint> points;
   bool operator==(const Curve&) const = default;
 
-  // O(log points). Returns the first fraction for size <= 0.
+  // The fraction at `size`; for size <= 0 the first one. O(log points).
   double at(double size) const;
 };
 

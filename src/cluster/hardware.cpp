@@ -85,7 +85,7 @@ void check_group(const HardwareProfile& profile, const NodeGroup& group, const s
   check_link(group.network.nic, location + ": network");
 }
 
-// Returns the number of devices.
+// Checks all groups and returns their total number of devices.
 std::int64_t check_groups(const HardwareProfile& profile, const std::string& source) {
   std::int64_t num_devices = 0;
   for (std::size_t i = 0; i < profile.groups.size(); ++i) {

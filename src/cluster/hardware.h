@@ -30,7 +30,7 @@ struct DeviceType {
   double memory_bytes_per_second = 0;
   double watts = 0;
   std::optional<double> price_per_hour{};
-  // fraction of the peak, as a function of the edge of a cube with the same number of operations
+  // Fraction of the peak, as a function of the edge of a cube with the same number of operations.
   Curve gemm_efficiency{};
   std::vector<KernelTimes> kernels{};  // measured; at most one entry per number format
   bool operator==(const DeviceType&) const = default;
@@ -47,7 +47,7 @@ struct LinkSpec {
 struct NetworkSpec {
   int nics_per_node = 1;
   LinkSpec nic;
-  // under full load, traffic between nodes receives 1 / oversubscription of the NICs' bandwidth
+  // Under full load, traffic between nodes receives 1 / oversubscription of the NICs' bandwidth.
   double oversubscription = 1;
   bool operator==(const NetworkSpec&) const = default;
 };

@@ -39,7 +39,7 @@
 
 namespace optimus {
 
-// Throws UserError. The result is valid (see validate).
+// Reads and validates a profile. `source` is the file name for messages. Throws UserError.
 HardwareProfile hardware_from_json(const Json& document, const std::string& source);
 
 // Writes every value explicitly; hardware_from_json returns the same profile.

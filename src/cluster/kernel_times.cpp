@@ -9,8 +9,8 @@
 namespace optimus {
 namespace {
 
-// The position of a size on an axis: index of the left neighbor, and the fraction of the way to the next one,
-// 0 to 1.
+// The position of a size on an axis: the index of its left neighbor, and the fraction (0 to 1) of the
+// logarithmic distance to the next one.
 std::pair<std::size_t, double> position_on_axis(const std::vector<double>& axis, double size) {
   if (axis.size() == 1 || !(size > axis.front())) return {0, 0};
   if (size >= axis.back()) return {axis.size() - 2, 1};

@@ -33,8 +33,8 @@
 
 namespace optimus {
 
-// Operations or elements per second over a grid of sizes. Interpolation is linear with all axes
-// logarithmic; outside the grid, the rate at its nearest edge applies.
+// Operations or elements per second over a grid of sizes. Interpolation is linear with all axes logarithmic;
+// outside the grid, the rate at its nearest edge applies.
 struct RateTable {
   std::vector<std::vector<double>> axes;  // one to three, each in ascending order
   std::vector<double> rates;              // the last axis varies fastest
@@ -46,14 +46,14 @@ struct RateTable {
 
 struct KernelTimes {
   NumberFormat format = NumberFormat::fp32;
-  // time that the host needs to launch a kernel, and thus a lower bound of every kernel
+  // Time that the host needs to launch a kernel, and thus a lower bound of every kernel.
   double launch_seconds = 0;
   double step_seconds = 0;  // time that the host needs per step, in addition to launching its kernels
   std::map<std::string, RateTable, std::less<>> tables;
   bool operator==(const KernelTimes&) const = default;
 
-  // The time in seconds for `amount` operations or elements (see above) at these sizes; negative if there
-  // is no such table.
+  // The time in seconds for `amount` operations or elements (see above) at these sizes; negative if there is
+  // no such table.
   double seconds(std::string_view table, double amount, std::initializer_list<double> sizes) const;
 };
 

@@ -13,14 +13,14 @@ namespace {
 struct LauncherRow {
   const char* name;
   const char *rank, *world_size, *local_rank;
-  const char* local_size;  // number of ranks on this machine; empty: not provided
-  const char* num_hosts;   // number of hosts; empty: not provided
-  const char* hosts;       // a Slurm node list that starts with the host of rank 0; empty: not provided
+  const char* local_size;  // number of ranks on this machine; empty if not provided
+  const char* num_hosts;   // number of hosts; empty if not provided
+  const char* hosts;       // a Slurm node list that starts with the host of rank 0; empty if not provided
   std::vector<const char*> job;
 };
 
-// The order is the same as in other trainers. For Slurm, the number of tasks of the step is used: the number
-// of tasks of the allocation is also set in a shell inside the allocation, which srun has not started.
+// The launchers are tried in the same order as in other trainers. For Slurm, the number of tasks of the step
+// is used, because the number of tasks of the allocation is also set in a shell that srun has not started.
 const std::vector<LauncherRow>& launcher_rows() {
   static const std::vector<LauncherRow> rows = {
       {"optimus launch",

@@ -24,8 +24,7 @@ struct LaunchInfo {
   // With several hosts: the address at which rank 0 hosts the store; empty and 0 if unknown.
   std::string master_host{};
   int master_port = 0;
-  // torchrun's store occupies the master port. Rank 0 then uses another port and publishes it in that
-  // store.
+  // torchrun's store occupies the master port. Rank 0 then uses another port and publishes it in that store.
   bool has_torch_store = false;
   // Identifies the job: equal for all its processes and different for other jobs, as far as the launcher
   // provides this.

@@ -33,7 +33,7 @@ std::optional<int> parse_num_workers(std::string_view name) {
                                                                                   : std::nullopt;
 }
 
-// The device type of one of `num_parts` equal parts of a processor.
+// The device type that has 1 / `num_parts` of the performance and memory of `type`.
 DeviceType part_of_device(DeviceType type, int num_parts) {
   for (double* rate :
        {&type.peak.fp64, &type.peak.fp32, &type.peak.bf16, &type.peak.fp16, &type.memory_bytes_per_second})

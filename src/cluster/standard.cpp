@@ -14,7 +14,7 @@ namespace {
 struct TypeRow {
   const char* name;
   double memory_gib;
-  // Dense TFLOP/s; 0: not supported.
+  // Dense TFLOP/s; 0 if not supported.
   double fp64, fp32, tf32, bf16, fp16, fp8, fp4;
   double memory_tb_per_second, watts;
   std::span<const CurvePoint> products;
@@ -30,7 +30,7 @@ struct NodeRow {
   double domain_microseconds, network_microseconds;
 };
 
-// Fractions of the peak as functions of the edge of a cube. Reference points: a GEMM of size 8192 sustains
+// Fractions of the peak as functions of the edge of a cube. Reference points: a GEMM of size 8192 reaches
 // 0.69 on an H200 and about 0.88 on an A100; on Hopper and Blackwell, power is the limit before arithmetic.
 constexpr CurvePoint kVolta[] = {{128, .04},  {256, .15},  {512, .40}, {1024, .58},
                                  {2048, .68}, {4096, .73}, {8192, .75}};
@@ -66,7 +66,7 @@ constexpr TypeRow kTypes[] = {
   {"h800",       80,   1.0, 67.0, 494.7, 989.4, 989.4,  1979,     0, 3.352,  700, kHopper},
   {"h20",        96,   1.0, 44.0,  74.0, 148.0, 148.0, 296.0,     0, 4.000,  400, kHopper},
   {"l40s",       48,   1.4, 91.6, 183.0, 362.0, 362.0, 733.0,     0, 0.864,  350, kAmpere},
-  // 900 W including its processor
+  // 900 W including its CPU
   {"gh200",      96,  67.0, 67.0, 494.7, 989.4, 989.4,  1979,     0, 4.000,  700, kHopper},
   {"mi300x",    192,  81.7,163.4, 653.7,1307.4,1307.4,2614.9,     0, 5.300,  750, kHopper},
   {"mi325x",    256,  81.7,163.4, 653.7,1307.4,1307.4,2614.9,     0, 6.000, 1000, kHopper},
@@ -77,7 +77,7 @@ constexpr TypeRow kTypes[] = {
   {"rtx2080ti",  11,   0.4, 13.4,     0,     0,  53.8,     0,     0, 0.616,  250, kVolta},
   {"titan-rtx",  24,   0.5, 16.3,     0,     0, 130.5,     0,     0, 0.672,  280, kVolta},
   {"a6000",      48,   0.6, 38.7,  77.4, 154.8, 154.8,     0,     0, 0.768,  300, kAmpere},
-  // one core as a worker
+  // One core as a worker.
   {"cpu",         4,  0.05, 0.10,     0,  0.10,     0,     0,     0, 0.010,   15, kCpu},
 };
 
@@ -104,7 +104,7 @@ constexpr NodeRow kNodes[] = {
   {"mi350x",      8,    8,  537,  50,   8, 400,  3072,  4,   6},
   {"mi355x",      8,    8,  537,  50,   8, 400,  3072,  4,   6},
   {"rtx4090",     8,    1,   24,  24,   1,  25,   512, 10,  30},
-  // Eight RTX 3090 copy through host memory; they share 24 GB/s of its buses.
+  // Eight RTX 3090 copy through host memory; they share the 24 GB/s of its buses.
   {"rtx3090",     8,    1,    3,   3,   1,   1,   512, 10,  50},
   {"rtx2080ti",   8,    1,   12,  12,   1,   1,   512, 10,  50},
   {"titan-rtx",   8,    1,   12,  12,   1,   1,   512, 10,  50},
@@ -136,8 +136,8 @@ Bytes gib(double amount) { return Bytes(static_cast<std::int64_t>(amount * kGiB)
                   did_you_mean(name, known_names), join(known_names, ", "));
 }
 
-// "h100x512" -> h100, 512. Returns nullopt if the text has another form; the count may exceed the range of
-// int.
+// "h100x512" -> "h100" and "512". split_part() returns nullopt if the text has another form; the count may
+// exceed the range of int.
 struct Part {
   std::string type, count;
 };
@@ -194,7 +194,7 @@ NodeGroup standard_group(std::string_view type_name, int type, int num_devices) 
     NodeGroup group;
     group.type = type;
     group.num_devices = num_devices;
-    // Fewer devices than usual mean a smaller machine, not a partly empty one.
+    // Fewer devices than usual mean a smaller machine, not a machine that is partly empty.
     group.devices_per_node = std::min(row.devices_per_node, num_devices);
     group.devices_per_domain = num_devices < row.devices_per_node
                                    ? std::min(row.devices_per_domain, num_devices)
@@ -218,7 +218,7 @@ bool looks_like_cluster_name(std::string_view name) {
 
 namespace {
 
-// Parses and checks one part of a name.
+// Parses and checks one part of a cluster name, such as "h100x512".
 std::pair<DeviceType, int> read_part(std::string_view text, const std::string& source) {
   // "rtx4090" is not 4,090 devices of type "rt"
   const bool is_type_alone = find_device_type(text).has_value();

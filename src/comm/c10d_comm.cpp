@@ -19,7 +19,7 @@ namespace optimus {
 namespace {
 
 constexpr std::chrono::milliseconds kMaxPollInterval{20};  // maximum pause between polls for other members
-// of messages; Gloo's tags have 31 bits, the remaining ones distinguish sizes
+// The largest tag of messages; Gloo's tags have 31 bits, and the remaining bits distinguish sizes.
 constexpr int kMaxTag = 0x7fff;
 
 // The link of a group of one rank, which never exchanges messages.
@@ -42,14 +42,14 @@ class SingleRankLink final : public GroupLink {
   }
 };
 
-// The tensor itself if it is in host memory, else a copy there.
+// Returns the tensor itself if it is in host memory, else a copy in host memory.
 at::Tensor on_host(const at::Tensor& tensor) {
   return tensor.defined() && !tensor.is_cpu() ? tensor.to(at::kCPU) : tensor;
 }
 
 class ProcessPending final : public Pending {
  public:
-  // device_result: where the result is copied if the operation goes through host memory.
+  // `device_result` receives a copy of the result if the operation goes through host memory.
   ProcessPending(std::shared_ptr<ProcessGroup> group, std::shared_ptr<ProcessOperation> operation,
                  at::Tensor device_result)
       : group_(std::move(group)),
@@ -158,9 +158,9 @@ class ProcessComm final : public Comm {
   }
 
  private:
-  // What a group's connections carry. Messages to higher ranks (up) and to lower ranks (down) use separate
-  // connections: Gloo sends a message once its receiver has announced that it is ready, and on a shared
-  // connection that announcement would wait behind everything that the receiver itself sends.
+  // What the connections of a group are used for. Messages to higher ranks (up) and to lower ranks (down)
+  // use separate connections: Gloo sends a message once its receiver has announced that it is ready, and on
+  // a shared connection that announcement would wait behind everything that the receiver itself sends.
   enum class Use { collectives, messages_up, messages_down };
   struct Key {
     int epoch = 0;
@@ -192,8 +192,8 @@ class ProcessComm final : public Comm {
     return static_cast<int>(with_members(group, size_).members.size());
   }
   struct Members {
-    std::shared_ptr<ProcessGroup> messages;  // shared: with operations in flight
-    std::shared_ptr<NcclGroup> gpus;         // likewise; null if NCCL cannot be used
+    std::shared_ptr<ProcessGroup> messages;  // shared with operations in flight
+    std::shared_ptr<NcclGroup> gpus;         // shared likewise; null if NCCL cannot be used
   };
 
   CommOutcome<void> connect(const Key& key, const Deadline& deadline);
@@ -213,11 +213,11 @@ class ProcessComm final : public Comm {
   const int worker_id_;
   int size_;
   const at::Device device_;
-  const std::string gpu_id_;  // empty: no GPU that NCCL can use
+  const std::string gpu_id_;  // empty if the rank has no GPU that NCCL can use
   const std::unique_ptr<StoreClient> store_;
   SharedRankState shared_;
   int epoch_ = 0;
-  mutable std::mutex mutex_;       // protects groups_: another thread may prepare
+  mutable std::mutex mutex_;       // protects groups_, because another thread may call prepare()
   std::map<Key, Members> groups_;  // references to its elements stay valid
   NcclWatchdog watch_;
 };
@@ -225,7 +225,8 @@ class ProcessComm final : public Comm {
 std::string arrival_key(const std::string& group, int rank) {
   return fmt::format("arrived/{}/{}", group, rank);
 }
-// Value empty: all members have arrived. Otherwise the rank that declines, and why: "3 too little memory".
+// The value of this key is empty if all members have arrived. Otherwise it is the rank that declines, and
+// its reason: "3 too little memory".
 std::string arrivals_key(const std::string& group) { return fmt::format("arrived/{}/all", group); }
 
 CommFailure ProcessComm::connect_failure(const Key& key, const std::string& reason,
@@ -253,7 +254,8 @@ CommFailure ProcessComm::declined_failure(const Key& key, const std::string& sto
           fmt::format("rank {} declines:{}", declining_rank, reason)};
 }
 
-// The last member to arrive sets one key that the others poll, so that no member polls one key per rank.
+// The last member to arrive sets one key that the other members poll, so that no member has to poll one key
+// per rank.
 CommOutcome<void> ProcessComm::wait_for_arrival(const Key& key, const Deadline& deadline) {
   const auto begin_time = Deadline::Clock::now();
   const std::string all = arrivals_key(connection_key(key));
@@ -315,7 +317,7 @@ Outcome<std::vector<std::string>> ProcessComm::gpu_ids_of(const Key& key) {
   return result;
 }
 
-// All members see the same GPU ids, so all decide the same way.
+// All members see the same GPU ids, so all make the same decision.
 CommOutcome<void> ProcessComm::connect_nccl_group(const Key& key, const Deadline& deadline,
                                                   Members& members) {
   const auto begin_time = Deadline::Clock::now();
@@ -369,7 +371,7 @@ void ProcessComm::decline(int epoch, const std::string& reason) {
   (void)store_->set(arrivals_key(connection_key(first)), fmt::format("{} {}", rank(), reason));
 }
 
-// Closing takes time: other threads may search for groups meanwhile.
+// Closing takes time, so the lock is not held while groups are closed.
 void ProcessComm::drop(int epoch) {
   std::vector<Members> dropped;
   {

@@ -24,7 +24,7 @@ struct ProcessCommOptions {
   int rank = 0, size = 1;  // `rank` is also the worker id (Comm::change_membership)
   StoreClient::StoreEndpoint store;
   AlgorithmThresholds sizes{};
-  at::Device device{at::kCPU};  // of this rank
+  at::Device device{at::kCPU};  // the device of this rank
 };
 
 // Fails if the store is not reached before the deadline.

@@ -22,7 +22,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr int kCheckTag = 0x7fffffff;             // no member ever receives it
+constexpr int kCheckTag = 0x7fffffff;             // a tag that no member ever receives
 constexpr milliseconds kAbandonPollInterval{20};  // how often `abandon_reason` is polled
 
 milliseconds remaining(const Deadline& deadline) {
@@ -30,8 +30,8 @@ milliseconds remaining(const Deadline& deadline) {
       std::max<std::int64_t>(1, static_cast<std::int64_t>(1000 * deadline.remaining().value)));
 }
 
-// Error messages of Gloo and c10d contain file names, stack traces and addresses; this keeps the essential
-// part.
+// Error messages of Gloo and c10d contain file names, stack traces and addresses; this returns only the
+// essential part.
 std::string short_error(std::string_view message) {
   for (const char* closed :
        {"closed by peer", "reset by peer", "Broken pipe", "Socket closed", "pair closure"})
@@ -57,9 +57,9 @@ auto outcome_of(const char* doing, Function&& function) -> Outcome<decltype(func
 
 using GlooWork = c10::intrusive_ptr<c10d::Work>;
 
-// Keeps finished messages alive a while longer. Gloo's thread releases a message just after it has woken the
-// waiting thread; destroying the message before that spins until then, for milliseconds if there are more
-// threads than cores. They do not own memory.
+// Keeps finished messages alive for a while. Gloo's thread releases a message just after it has woken the
+// waiting thread; a destructor that runs before that spins until the release, for milliseconds if there are
+// more threads than cores. The messages do not own their data.
 class RetiredMessages {
  public:
   void add(GlooWork gloo_work) {
@@ -98,7 +98,7 @@ class GlooTransfer final : public LinkMessage {
  private:
   GlooWork gloo_work_;
   const int member_index_;
-  const std::shared_ptr<RetiredMessages> retired_;  // shared: with the link, which may end first
+  const std::shared_ptr<RetiredMessages> retired_;  // shared with the link, which may be destroyed first
   bool is_done_ = false;
 };
 
@@ -127,7 +127,7 @@ class GlooLink final : public GroupLink {
  private:
   template <typename Function>
   std::unique_ptr<LinkMessage> start(int member_index, Function&& function, const at::Tensor& row) {
-    // The caller owns the memory: retired messages must not keep it alive.
+    // The tensor does not own the memory, because retired messages must not keep it alive.
     std::vector<at::Tensor> rows = {
         at::from_blob(row.data_ptr(), {static_cast<std::int64_t>(row.nbytes())}, at::kByte)};
     try {
@@ -142,8 +142,9 @@ class GlooLink final : public GroupLink {
   const at::Tensor empty_;
 };
 
-// Gloo tries five times to reach a peer, each time until the deadline: a rank that dies while all connect
-// would be waited for five times as long as intended. A variable that the user has set is not changed.
+// Gloo tries five times to reach a peer, each time until the deadline, so if a rank dies while all connect,
+// the other ranks would wait five times as long as intended. A variable that the user has set is not
+// changed.
 void disable_connection_retries() {
   static const int done = ::setenv("GLOO_DISABLE_CONNECTION_RETRIES", "1", /*overwrite=*/0);
   (void)done;
@@ -158,11 +159,11 @@ void ignore_broken_pipes() {
 
 using RawBytes = std::vector<std::uint8_t>;
 
-// The store interface that Gloo needs while ranks connect: it waits for values that others set.
+// The store interface that Gloo needs while ranks connect: it waits for values that other ranks set.
 class GlooStore final : public c10d::Store {
  public:
-  // store: shared with groups, which may outlive the rank's client. is_abandoned: no caller waits for the
-  // group any more.
+  // `store` is shared with groups, which may outlive the rank's client. `is_abandoned`: no caller waits for
+  // the group any more.
   GlooStore(std::shared_ptr<KeyStore> store, std::string prefix, const Deadline& deadline,
             std::shared_ptr<const std::atomic<bool>> is_abandoned)
       : c10d::Store(remaining(deadline)),
@@ -253,8 +254,8 @@ Outcome<std::int64_t> StoreClient::count(const std::string& key) {
   return impl_->store->count(impl_->prefix + key);
 }
 
-// Gloo connects in one call that cannot be cancelled. It runs on a thread of its own, which is detached;
-// after an abandoned attempt that thread ends when its wait for a key or Gloo's wait for a peer ends.
+// Gloo connects in one call that cannot be cancelled. It runs on a separate, detached thread; after an
+// abandoned attempt that thread ends when its wait for a key or Gloo's wait for a peer ends.
 Outcome<std::unique_ptr<GroupLink>> StoreClient::link(const std::string& key, int member_index, int size,
                                                       const Deadline& deadline,
                                                       const AbandonCheck& abandon_reason) {
@@ -272,8 +273,8 @@ Outcome<std::unique_ptr<GroupLink>> StoreClient::link(const std::string& key, in
         });
       });
   std::future<Outcome<GlooGroup>> group = connecting.get_future();
-  // Gloo waits for each peer in sequence; allow a little longer, because its error names the missing peer
-  // best.
+  // Gloo waits for the peers one after the other. Its deadline is a little later than ours, because its
+  // error message names the missing peer.
   const Deadline late = Deadline::after(Seconds(deadline.remaining().value + 1), "connecting");
   std::thread(std::move(connecting)).detach();
   while (group.wait_for(kAbandonPollInterval) != std::future_status::ready) {

@@ -30,8 +30,8 @@ class StoreClient {
     std::string address{};  // the address at which other ranks reach this machine
     bool is_etcd = false;   // as in StoreAddress
     std::string prefix{};   // prepended to every key
-    std::shared_ptr<KeyStore>
-        store{};  // an open store; if it is set, only `address` and `prefix` of the other members are used
+    // An open store; if it is set, only `address` and `prefix` of the other members are used.
+    std::shared_ptr<KeyStore> store{};
   };
   static Outcome<std::unique_ptr<StoreClient>> connect(const StoreEndpoint& address,
                                                        const Deadline& deadline);

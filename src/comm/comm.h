@@ -72,8 +72,8 @@ class Pending {
   virtual ~Pending() = default;
   virtual bool is_done() = 0;  // never blocks
   // On CUDA, the current stream of the calling thread waits; the calling thread itself blocks only to
-  // enforce the deadline. Errors that occur on the device afterwards are reported by Comm::settle and by
-  // every later operation of the group.
+  // enforce the deadline. Errors that occur on the device afterwards are reported by Comm::synchronize()
+  // and by every later operation of the group.
   virtual CommOutcome<void> wait(const Deadline& deadline) = 0;
   // After wait(): when the operation ended, which may be long before wait() returned. nullopt if unknown.
   virtual std::optional<Deadline::Clock::time_point> end_time() const { return std::nullopt; }
@@ -97,7 +97,7 @@ class Comm {
   virtual void shrink(int size) = 0;
 
   // Connects this rank's groups for a plan epoch, eagerly and in an order that all ranks derive without
-  // communication (sorted by role and members). Members are ranks; a group with the role `world` and no
+  // communication (sorted by role and members). Members are ranks; a group with the world role and no
   // listed members has all ranks. Groups that do not contain this rank are skipped. Operations belong to
   // the epoch that was connected last; groups of earlier epochs stay until they are dropped.
   virtual CommOutcome<void> connect(int epoch, std::span<const Group> groups, const Deadline& deadline) = 0;

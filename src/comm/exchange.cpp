@@ -12,11 +12,11 @@ namespace optimus {
 namespace {
 
 constexpr std::int64_t kAlignment = 64;
-constexpr std::int64_t kSegmentsAhead = 2;  // segments that are received while one is added
+constexpr std::int64_t kSegmentsAhead = 2;  // number of segments that are received while one is added
 
-// Combines the operation's number with a hash of what all members must agree on. Operations that do not match
-// then never exchange data, and fail at the deadline instead of writing into each other's memory. The lowest
-// bit distinguishes the two stages of an all_reduce.
+// Combines the operation's index with a hash of the properties on which all members must agree. Operations
+// that do not match then never exchange data, and fail at the deadline instead of writing into each other's
+// memory. The lowest bit distinguishes the two stages of an all_reduce.
 int tag_of(const CommOperation& operation, std::int64_t number) {
   std::uint64_t hash = static_cast<std::uint64_t>(operation.bytes());
   for (const std::uint64_t more :
@@ -34,7 +34,7 @@ int subtree_size(int member_index, int size) {
   const int subtree_limit = member_index == 0 ? size : member_index & -member_index;
   return std::min(subtree_limit, size - member_index);
 }
-// Largest subtrees first: they have the longest way to go.
+// The children with the largest subtrees come first, because their subtrees are the deepest.
 std::vector<int> children_of(int member_index, int size) {
   std::vector<int> result;
   for (int bit = 1; bit < subtree_size(member_index, size); bit *= 2)
@@ -180,8 +180,8 @@ void MemberExchange::begin_unsplit() {
   for (const int peer : peers()) send(peer, operation_.from, tag_);
 }
 
-// Member p sends the sum of piece p only after it has received our piece p, so the sum can be received into
-// that piece's memory.
+// Member p sends the sum of shard p only after it has received this member's shard p, so the sum can be
+// received into the memory of that shard.
 void MemberExchange::begin_pieces() {
   const at::Tensor own = piece(operation_.from, member_index_);
   const std::int64_t longest =
@@ -211,7 +211,7 @@ void MemberExchange::begin_broadcast() {
   for (const int peer : peers()) send(peer, operation_.from, tag_);
 }
 
-// Rows of a range of members, received from the subtree.
+// The rows of members `begin` to `end`, received from the subtree.
 at::Tensor MemberExchange::tree_rows(int begin, int end) const {
   const std::int64_t bytes = operation_.bytes();
   return memory_.narrow(0, (begin - member_index_) * bytes, (end - begin) * bytes)
@@ -220,7 +220,7 @@ at::Tensor MemberExchange::tree_rows(int begin, int end) const {
 
 // For a broadcast, indices are relative to its root.
 void MemberExchange::begin_tree() {
-  segments_.resize(2);  // received from children, and from the parent
+  segments_.resize(2);  // [0]: receives from children, [1]: receive from the parent
   if (operation_.kind == CommKind::broadcast) {
     const int own = (member_index_ - operation_.root + size_) % size_;
     if (own != 0)
@@ -234,8 +234,8 @@ void MemberExchange::begin_tree() {
   for (const int child : children_of(member_index_, size_))
     segments_[0].push_back(receive(child, tree_rows(child, child + subtree_size(child, size_)), tag_));
   if (member_index_ == 0) return;
-  // The sum arrives only after all rows have been sent up, including our own: the memory that it is received
-  // into is no longer needed.
+  // The sum arrives only after all rows have been sent up, including this member's row, so it can be
+  // received into the memory of that row.
   segments_[1] = {receive(parent_of(member_index_), operation_.to, tag_ + 1)};
   if (segments_[0].empty()) send(parent_of(member_index_), tree_rows(member_index_, member_index_ + 1), tag_);
 }
@@ -334,8 +334,8 @@ MemberExchange::Unfinished MemberExchange::give_up() {
     }
   }
   // Only a wait that times out can tell whether a message arrived; it also closes the connections, which is
-  // intended here. Members that sent no data are reported before those that sent no sum, which may only have
-  // been waiting themselves, and before those that received nothing.
+  // intended here. If some members sent no data, only these are reported; else those that sent no sum,
+  // which may only have been waiting themselves; else those that received nothing.
   std::set<int> senders, summers, takers;
   for (Message* message : open) {
     try {

@@ -1,11 +1,11 @@
 // Collectives built from messages: what one member sends, receives and adds. Sums are computed in the order
-// of members, either by one of them or identically by all, so all members get the same bits.
+// of members, either by one of them or identically by all, so all results are bitwise equal.
 //
-//   all_gather       each member sends its row to all others, directly into place
-// reduce_scatter each member sends shard p to member p, which adds the shards, one segment at a time
-//   all_reduce       small: each member sends everything to all others, all add identically
+//   all_gather       each member sends its row directly into its place at all other members
+//   reduce_scatter   each member sends shard p to member p, which adds the shards, one segment at a time
+//   all_reduce       small: each member sends its row to all other members, all add identically
 //                    large: reduce_scatter, and each sum is sent to all members as soon as it is ready
-//   broadcast        the root sends to all others
+//   broadcast        the root sends to all other members
 //
 // In large groups, where all-to-all would need too many messages for a few bytes, broadcasts and small
 // all_reduces use a tree, whose depth is the logarithm of the group size: an all_reduce sends rows up, which
@@ -36,13 +36,12 @@ namespace optimus {
 //   4 MiB                          4026    6604        4358                 19300   30484       10457
 //   16 MiB                        21370   29832       24508                 45882  117014       44051
 struct AlgorithmThresholds {
-  // all_reduces of at least this many bytes are split into one shard per member
+  // An all_reduce of at least this many bytes is split into one shard per member.
   std::int64_t split_min_bytes = 512 << 10;
   std::int64_t segment = 4 << 20;  // bytes of a shard that are received and added at a time
   int max_direct_members = 8;      // groups with more members send small tensors along a tree
-  std::int64_t tree_max_bytes =
-      // all_reduces of at most this many bytes use the tree, whose root stores the row of every member
-      4 << 10;
+  // An all_reduce of at most this many bytes uses the tree, whose root stores the row of every member.
+  std::int64_t tree_max_bytes = 4 << 10;
 };
 
 // Pool of scratch memory for operations: allocating fresh memory costs more than the additions. Thread-safe.

@@ -11,10 +11,10 @@ namespace optimus {
 namespace {
 
 constexpr std::chrono::milliseconds kCheckInterval{50};
-// Longer than any of our deadlines: Gloo's own timeout must never fire first.
+// Longer than any deadline of an operation, because Gloo's own timeout must never expire first.
 constexpr std::chrono::milliseconds kGlooTimeout{std::chrono::hours(24 * 365)};
-// Gloo does not report a connection that closes in the middle of a message: check it after this many
-// interruptions.
+// Gloo does not report a connection that closes in the middle of a message, so the connection is checked
+// after this many interruptions.
 constexpr int kWaitsPerLinkCheck = 10;
 
 }  // namespace

@@ -23,7 +23,8 @@ namespace optimus {
 namespace {
 
 constexpr std::chrono::milliseconds kPollInterval{1};
-// for NCCL to accept an operation: before its first one the other members may still have to arrive
+// Timeout for NCCL to accept an operation; before the first operation, other members may still be
+// connecting.
 constexpr Seconds kStartTimeout{600};
 constexpr Seconds kNcclNoteTimeout{0.5};
 
@@ -43,10 +44,11 @@ ncclDataType_t nccl_type(at::ScalarType type) {
 }
 
 struct NcclOperation {
-  CommOperation operation;  // holds the tensors
+  CommOperation operation;  // keeps the tensors alive
   std::int64_t flight = 0;
   Deadline::Clock::time_point began;
-  c10::cuda::CUDAEvent begun{cudaEventDefault}, done{cudaEventDefault};  // with timing
+  // Default flags, so that elapsed times can be measured.
+  c10::cuda::CUDAEvent begun{cudaEventDefault}, done{cudaEventDefault};
   std::optional<Deadline> deadline;
   std::optional<CommFailure> failure;
   bool is_ended = false;
@@ -124,7 +126,7 @@ class NcclCommunicator final : public NcclGroup, public std::enable_shared_from_
     abort_failed();
   }
   // Called without the lock: it waits for work that the device has already started, and other threads must
-  // learn of the failure meanwhile.
+  // be able to see the failure meanwhile.
   void abort_failed() override {
     ncclComm_t failed_comm = nullptr;
     {
@@ -149,10 +151,10 @@ class NcclCommunicator final : public NcclGroup, public std::enable_shared_from_
   const c10::cuda::CUDAStream stream_;
   std::mutex mutex_;  // protects all members below, and calls to the communicator
   ncclComm_t comm_ = nullptr;
-  std::string broken_;  // why the communicator can no longer be used; empty: it can
+  std::string broken_;  // why the communicator can no longer be used; empty if it can
   std::optional<CommFailure> first_failure_;
-  std::list<std::shared_ptr<NcclOperation>>
-      in_flight_;  // shared: with the waiting thread, which may call wait() after the end
+  // Shared with the waiting thread, which may call wait() after the operation has ended.
+  std::list<std::shared_ptr<NcclOperation>> in_flight_;
 };
 
 class NcclPending final : public Pending {
@@ -168,7 +170,7 @@ class NcclPending final : public Pending {
   const std::shared_ptr<NcclOperation> operation_;
 };
 
-// Waits until NCCL accepts the next call. Returns why it does not; empty: it is ready.
+// Waits until NCCL accepts the next call. Returns why it does not; empty if it is ready.
 std::string NcclCommunicator::wait_until_ready(const Deadline& deadline) const {
   while (true) {
     const CommunicatorStatus answer(comm_);
@@ -257,7 +259,7 @@ CommOutcome<void> NcclCommunicator::wait(NcclOperation& operation, const Deadlin
 
 // Errors of the device are detected here, on whichever thread polls, and handled like other failures.
 void NcclCommunicator::poll_locked() {
-  while (!in_flight_.empty()) {  // in the order of the stream
+  while (!in_flight_.empty()) {  // operations end in the order of the stream
     NcclOperation& ended = *in_flight_.front();
     const cudaError_t passed = cudaEventQuery(ended.done.event());
     if (passed == cudaErrorNotReady) cudaGetLastError();

@@ -18,7 +18,7 @@ Seconds seconds_since(Deadline::Clock::time_point begin_time) {
   return Seconds(std::chrono::duration<double>(Deadline::Clock::now() - begin_time).count());
 }
 
-// The group's thread has no deadline of its own: the thread that waits for the operation cancels it.
+// Background threads have no deadline of their own: the thread that waits for an operation cancels it.
 Deadline no_deadline() { return Deadline::after(Seconds(1e8), "background progress"); }
 
 constexpr Seconds kNoteTimeout{0.5};
@@ -28,8 +28,8 @@ std::string failure_note_key(int generation, int epoch, int rank) {
   return fmt::format("{}/{}/gave-up/{}", generation, epoch, rank);
 }
 
-// The note that a rank leaves for the others when it fails: the ranks that it missed, and why. "2 3;the
-// deadline for step 4 passed"
+// The note that a rank leaves for other ranks when it fails: the ranks that did not respond to it, and the
+// reason, for example "2 3;the deadline for step 4 passed".
 std::string failure_note_text(const CommFailure& failure) {
   return fmt::format("{};{}", fmt::join(failure.missing, " "), failure.reason);
 }
@@ -123,7 +123,8 @@ void ProcessOperation::end(CommOutcome<void> outcome) {
 }
 
 CommOutcome<void> ProcessOperation::wait(const Deadline& deadline) {
-  // Multi-stage operations keep their order. A message need not wait for others that were polled before it.
+  // Multi-stage operations keep their order. A message need not wait for messages that were polled before
+  // it.
   if (!exchange_->has_stages() && take()) run(deadline);
   std::unique_lock lock(mutex_);
   const auto has_ended = [&] { return state_ == State::ended; };
@@ -132,7 +133,7 @@ CommOutcome<void> ProcessOperation::wait(const Deadline& deadline) {
     lock.unlock();
     group_->shared().interrupter.interrupt_all();
     lock.lock();
-    changed_.wait(lock, has_ended);  // the group's thread checks periodically
+    changed_.wait(lock, has_ended);  // the background thread checks its limits periodically
   }
   return *outcome_;
 }
@@ -187,7 +188,7 @@ void ProcessGroup::run_in_background(std::shared_ptr<ProcessOperation> operation
 }
 
 void ProcessGroup::run(BackgroundThread& background) {
-  // As on the computing thread: pieces of tensors need no autograd metadata.
+  // As on the computing thread: views of tensors need no autograd metadata.
   const at::AutoDispatchBelowADInplaceOrView no_autograd_dispatch;
   const Deadline deadline = no_deadline();
   std::unique_lock lock(mutex_);
@@ -228,7 +229,7 @@ void ProcessGroup::close(const std::string& reason) {
 
 CommFailure ProcessGroup::fail(MemberExchange& exchange, const LinkError& error, Seconds waited) {
   CommFailure failure{exchange.operation().text(), text_, {}, waited, error.reason};
-  // reported by the operation that failed first
+  // The failure is reported by the operation that failed first.
   if (error.kind == LinkError::Kind::stopped && broken()) return failure;
   mark_broken(fmt::format("{} had failed: {}", failure.operation, error.reason));
   // Write the note before closing the connections: a rank that sees the closed connection then finds the
@@ -254,15 +255,15 @@ std::optional<std::string> ProcessGroup::failure_note_of(int rank) const {
   return note ? *note : std::nullopt;
 }
 
-// Some of the members that disconnected or are silent have only failed because of others; their notes name
-// the ranks that they missed.
+// Some of the members that disconnected or are silent have failed only because of other ranks; their notes
+// name the ranks that did not respond to them.
 void ProcessGroup::name_missing(const MemberExchange::Unfinished& unfinished, CommFailure& failure) const {
   const bool is_closed = !unfinished.closed.empty();
   std::set<int> missing, reported;
   for (const int member_index : is_closed ? unfinished.closed : unfinished.silent)
     missing.insert(group_.members[static_cast<std::size_t>(member_index)]);
-  // Members that wait with us fail when we do. A single silent member cannot be distinguished from a failed
-  // one, unless it relays data of others.
+  // Members that wait for the same operation fail when this rank does. A single silent member cannot be
+  // distinguished from a failed one, unless it relays data of others.
   const std::size_t few = unfinished.is_relayed ? 0 : 1;
   const Deadline deadline =
       Deadline::after(is_closed || missing.size() <= few ? Seconds(0) : kNoteTimeout, "notes");

@@ -64,8 +64,8 @@ class ProcessOperation {
   std::optional<std::string> stop_reason();
   void end(CommOutcome<void> outcome);
 
-  const std::shared_ptr<ProcessGroup>
-      group_;  // shared: an operation may be in flight when its group is dropped
+  // Shared, because an operation may be in flight when its group is dropped.
+  const std::shared_ptr<ProcessGroup> group_;
   const std::unique_ptr<MemberExchange> exchange_;
   const std::int64_t flight_;
   const Deadline::Clock::time_point begin_time_;

@@ -21,7 +21,7 @@ bool fit(const CommOperation& a, const CommOperation& b) {
   return !a.from.defined() || a.from.scalar_type() == b.from.scalar_type();
 }
 
-// Piece of a row that is cut as evenly as possible.
+// Part `piece` of a row that is split into `num_pieces` parts of nearly equal size.
 at::Tensor piece_of(const at::Tensor& row, std::size_t piece, std::size_t num_pieces) {
   const auto edge = [&](std::size_t i) {
     return row.numel() * static_cast<std::int64_t>(i) / static_cast<std::int64_t>(num_pieces);
@@ -40,7 +40,7 @@ void SharedOperation::submit(int member_index, CommOperation operation) {
   Contribution& contribution = contributions_[static_cast<std::size_t>(member_index)];
   ensure(!contribution.has_arrived, "rank {} submits {} twice",
          members_[static_cast<std::size_t>(member_index)], operation.text());
-  // All operations are compared with the first.
+  // Every operation is compared with the one that arrived first.
   if (const Contribution& other = contributions_[first_arrived_];
       num_arrived_ > 0 && !fit(other.operation, operation))
     mark_broken({fmt::format("rank {} started {} ({}) where rank {} started {} ({})",
@@ -89,7 +89,7 @@ at::Device SharedOperation::device_of(std::size_t part) const {
   return tensor.defined() ? tensor.device() : at::Device(at::kCPU);
 }
 
-// Only this part touches piece i of any tensor.
+// Only this call accesses shard `piece` of any tensor.
 void SharedOperation::reduce_piece(std::size_t piece) {
   std::vector<at::Tensor> pieces;
   for (const Contribution& contribution : contributions_)

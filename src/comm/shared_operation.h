@@ -4,7 +4,7 @@
 //
 //   all_reduce   stage 0: part i sums piece i of all tensors into member i's
 //                stage 1: part i copies the other members' pieces into member i's
-//   others       stage 0: part i fills member i's output
+//   all others   stage 0: part i fills member i's output
 //
 // All functions are called with the world's lock held, except run_part(). Read next: thread_comm.cpp, which
 // creates these objects and waits on them.

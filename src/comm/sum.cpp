@@ -21,7 +21,7 @@ T larger(T a, T b) {
   return a > b || a != a ? a : b;
 }
 
-// Processes one block at a time, so that the sums stay in the L1 cache.
+// Processes a row in blocks, so that the sums stay in the L1 cache.
 template <typename T>
 void sum_rows(std::span<const at::Tensor> pieces, const at::Tensor& to, ReduceOp kind) {
   using Wide = std::conditional_t<std::is_same_v<T, c10::BFloat16> || std::is_same_v<T, c10::Half>, float, T>;

@@ -1,5 +1,5 @@
-// Implements thread_comm.h. Ranks find each other by key and number: the k-th operation of a group is one
-// Meeting, the k-th message between two ranks with a tag is another.
+// Implements thread_comm.h. Ranks find a SharedOperation by key and index: the k-th collective of a group
+// is one, and so is the k-th message between two ranks with the same tag.
 #include "comm/thread_comm.h"
 
 #include <fmt/format.h>
@@ -35,8 +35,9 @@ struct SharedOperationKey {
 
 struct GroupState {
   std::string text;
-  std::map<std::int64_t, std::shared_ptr<SharedOperation>> open;  // by number; until all members have arrived
-  std::optional<BreakReason> broken;                              // set: all further operations fail
+  // By index; operations at which not all members have arrived.
+  std::map<std::int64_t, std::shared_ptr<SharedOperation>> open;
+  std::optional<BreakReason> broken;  // if set, all further operations fail
 };
 
 struct ThreadWorldState {
@@ -46,10 +47,10 @@ struct ThreadWorldState {
   const int num_ranks;
   std::mutex mutex;
   std::map<SharedOperationKey, GroupState> group_states;
-  std::vector<bool> is_taken, has_left;  // [worker id]
-  std::map<int, std::vector<int>>
-      worker_ids;  // [generation]: worker ids of its ranks; no entry for generation 0
-  std::map<int, int> generation_left_before;  // [worker id]: it has left all generations before this one
+  std::vector<bool> is_taken, has_left;        // [worker id]
+  std::map<int, std::vector<int>> worker_ids;  // [generation][rank]: worker id; no entry for generation 0
+  // [worker id]: the first generation that the worker has not left.
+  std::map<int, int> generation_left_before;
   std::map<std::pair<int, int>, BreakReason> declined;  // (generation, epoch) pairs that a rank has declined
 };
 
@@ -128,14 +129,14 @@ class ThreadPending final : public Pending {
     while (!shared_operation.is_done() && !has_failed()) {
       if (run_one_part(lock)) continue;
       if (shared_operation.is_complete()) {
-        shared_operation.changed.wait(lock);  // other members are working, and parts never block
+        shared_operation.changed.wait(lock);  // other members are working on parts, which never block
       } else if (deadline.has_passed()) {
         give_up(deadline_text(deadline), begin_time);
       } else {
         shared_operation.changed.wait_until(lock, deadline.end());
       }
     }
-    // Another member in the middle of a part still accesses this rank's memory. Parts never block.
+    // A member that is running a part still accesses this rank's memory. Parts never block.
     shared_operation.changed.wait(lock, [&] { return !shared_operation.is_in_progress(); });
     if (!shared_operation.is_done()) return tl::unexpected(failure_since(begin_time));
     shared_operation.await_work(info_.member_index);
@@ -143,7 +144,7 @@ class ThreadPending final : public Pending {
     return {};
   }
 
-  // The group cannot be used any more: its members would disagree about what has happened in it.
+  // The group cannot be used any more: its members would disagree about which operations have completed.
   void give_up(const std::string& reason, Deadline::Clock::time_point begin_time) {
     const double waited = std::chrono::duration<double>(Deadline::Clock::now() - begin_time).count();
     const std::vector<int> missing = info_.shared_operation->missing();
@@ -318,8 +319,8 @@ class ThreadComm final : public Comm {
                  std::move(operation));
   }
 
-  // With the world's lock held: whether a rank of this generation has moved to a later one or has left the
-  // world.
+  // Called with the world's lock held. Whether a rank of this generation has moved to a later generation or
+  // has left the world.
   bool has_departed(int rank) const {
     const auto worker_ids = world_->worker_ids.find(generation_);
     const int worker_id =
@@ -360,7 +361,7 @@ class ThreadComm final : public Comm {
   FlightLog log_;
   std::shared_ptr<RankState> state_;
   int generation_ = 0, epoch_ = 0;
-  // Protected by the world's lock: another thread may prepare.
+  // Protected by the world's lock, because another thread may call prepare().
   std::set<Connected> connected_;
   std::map<SharedOperationKey, std::int64_t> num_started_;
 };

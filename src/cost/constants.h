@@ -1,7 +1,6 @@
 // The constants of the cost model: values that its formulas cannot derive and that are fitted to
 // measurements, such as attained fractions of peak rates, latencies and overheads. One set serves all
 // plans, models, clusters and software; no factor is specific to a single run.
-// models, clusters and software; there is no factor for a single run or table.
 //
 // Each constant has a prior, from data sheets and common experience, and bounds. bench_fit fits the values to
 // published runs, regularised towards the priors, and writes them into cost/fitted.inc
@@ -27,7 +26,7 @@ struct Constants {
   double fp8_blocks = 0.97, fp4 = 0.75;  // fp8 with a scale per block, and fp4: speed relative to fp8
   double fp8_cast = 1;  // memory traffic of casts to 8 bits and below, relative to the counted bytes
   double power = 0.4;   // speed of GEMMs and attention ~ (power limit / nominal power) ^ power
-  // Attention: attained fraction of the bf16 peak.
+  // Flash attention: attained fraction of the peak rate in its number format.
   double flash_ampere = 0.65, flash_hopper = 0.6, flash_blackwell = 0.5;
   // FlashAttention 1, and kernels without the special instructions of Hopper and later devices: speed
   // relative to the fractions above.
@@ -38,7 +37,7 @@ struct Constants {
   double unaligned = 0.3;
   double score_gemm = 0.7;   // unfused attention: speed of its GEMMs relative to the efficiency curve
   double score_traffic = 1;  // unfused attention: memory traffic of scores relative to the counted bytes
-  // Memory.
+  // Memory bandwidth and memory traffic.
   double bandwidth = 0.8;  // attained fraction of the peak memory bandwidth
   // memory traffic between GEMMs by kernel style, relative to the counted bytes
   double fused_traffic = 1.2, compiled_traffic = 1.2, eager_traffic = 2;
@@ -54,8 +53,8 @@ struct Constants {
   // hidden fraction of tensor-parallel communication, for software that overlaps it
   double tensor_hidden = 0.5;
   double interference = 0.15;   // seconds that compute loses per second of concurrent communication
-  double slot_seconds = 50e-6;  // host time per micro-batch and chunk
-  double step_seconds = 10e-3;  // host time per step
+  double slot_seconds = 50e-6;  // seconds of host time per micro-batch and chunk
+  double step_seconds = 10e-3;  // seconds of host time per step
   // Seconds per owner of a shard, for software whose owners broadcast their shards one after the other.
   double broadcast_turn_seconds = 2e-3;
   double straggler_loss = 0.005;  // fraction of the step time lost to stragglers per doubling of nodes

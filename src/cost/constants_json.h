@@ -15,7 +15,7 @@ namespace optimus {
 
 struct NamedConstants {
   Constants constants;
-  std::string origin;  // "fitted on published runs"
+  std::string origin;  // where the values come from, such as "fitted on published runs"
 };
 
 // The built-in constants.

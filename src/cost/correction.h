@@ -4,7 +4,7 @@
 // Residuals compare runs with predictions for the built-in devices and links, so only those are corrected.
 // A device type that `optimus profile` has measured, or a link that a cluster file overrides, is left
 // unchanged. A device type is corrected by the residual of layers; the residuals of embedding and head are
-// not used, because they would change a single block only. Pure.
+// not used, because no property of a device type applies to them alone. Pure.
 #pragma once
 
 #include "base/json.h"

@@ -36,8 +36,8 @@ class DeviceCost {
   // Seconds of the GEMMs of attention that materialises its scores: batched [length, head_dim] x [head_dim,
   // length].
   double scores(double flops, double length, double head_dim, NumberFormat format) const;
-  // Seconds to read or write this number of bytes of device memory; of pointwise operations, including
-  // their overhead.
+  // Seconds to read or write this number of bytes of device memory. pointwise_traffic() multiplies the bytes
+  // by the traffic constant of the software's kernel style.
   double traffic(double bytes) const { return bytes / bandwidth_ * constants_.memory_residual; }
   double pointwise_traffic(double bytes) const { return traffic(bytes * pointwise_); }
   double launches(double kernels) const { return kernels * launch_ * constants_.host_residual; }

@@ -86,7 +86,7 @@ PricedProgram::PricedProgram(const Setup& setup, const ModelWork& model_work, Pr
   for (const Buffer& buffer : program_.buffers)
     if (buffer.kind == BufferKind::optimizer_state || buffer.kind == BufferKind::copy_state)
       state_[buffer.block] += static_cast<double>(buffer.bytes.value);
-  // The properties on which the cost of an instruction depends.
+  // Everything on which the cost of an instruction depends.
   using Key = std::tuple<Op, Part, int, const LayerStrategy*, int, int, int, std::int64_t, bool, bool>;
   std::map<Key, int> cost_index;
   const Pipeline& pipeline = setup.plan.pipelines[static_cast<std::size_t>(program_.location.pipeline)];
@@ -96,7 +96,7 @@ PricedProgram::PricedProgram(const Setup& setup, const ModelWork& model_work, Pr
     const Instruction& at = program_.instructions[static_cast<std::size_t>(i)];
     const int sequences =
         at.microbatch < 0 ? 0 : pipeline.microbatches[static_cast<std::size_t>(at.microbatch)];
-    // A tied embedding is also summed by the last stage, which does not have its block.
+    // A tied embedding is also reduced by the last stage, which does not contain block 0.
     const bool has_block = at.block >= 0 && !is_message(at.op) && at.op != Op::sync_gradients;
     const Key key{at.op,
                   at.part,
@@ -144,7 +144,7 @@ double PricedProgram::price_one(const Instruction& instruction, const DeviceCost
       return compute(instruction, device);
     case Op::send:
     case Op::receive:
-    case Op::send_copy:  // charged to the receiver
+    case Op::send_copy:  // the time is charged to the receiver
       return 0;
     case Op::receive_copy:
       return links.message(setup_.cluster.link(setup_.map[VirtualDevice{program_.device}],
@@ -319,7 +319,7 @@ double PricedProgram::gemm(const WorkItem& item, Op op, double num_tokens, doubl
     bytes += gradients * device.constants().gradient_traffic;
     if (is_low_precision) bytes += rows * (inner * fraction + outer) * 2 * device.constants().fp8_cast;
     if (is_low_precision && has_current_scaling)
-      bytes += rows * inner * fraction * 2;  // the gradient is copied
+      bytes += rows * inner * fraction * 2;  // copy of the output gradient
   } else if (is_low_precision) {
     // The cast reads 16 bits and writes 8. Weights are included unless their fp8 copy is reused by later
     // micro-batches.

@@ -70,7 +70,7 @@ class PricedProgram {
   Device device_;
   double width_;                          // bytes per activation element
   std::vector<int> fp8_blocks_;           // blocks that compute in fp8
-  std::vector<GroupShape> group_shapes_;  // [group]
+  std::vector<GroupShape> group_shapes_;  // [group]: its placement on the cluster
   std::map<int, double> state_;           // block -> bytes of optimizer state that its update reads or writes
   std::vector<int> price_index_;          // [instruction]: index into example_instruction_
   std::vector<int> example_instruction_;  // [price]: one instruction with that price

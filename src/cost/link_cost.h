@@ -4,6 +4,7 @@
 // A collective is a ring through the group's devices, domain by domain. It is limited by the slowest link and
 // by the number of links that the group uses concurrently (a group with k devices in each domain uses k
 // network links per domain). Small reductions use a tree if it is faster.
+//
 // In a token exchange each device sends different tokens to every other device. A token for several experts
 // in another domain is sent there once and copied inside that domain (on the way back, summed there and
 // sent once). Traffic inside domains and traffic between domains overlap.

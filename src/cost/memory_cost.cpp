@@ -87,7 +87,7 @@ class StageMemoryModel {
   // same time.
   struct LayerGroup {
     int size = 1;
-    double inputs = 1;  // saved inputs of `same` layers
+    double inputs = 1;  // number of saved inputs of `num_equal` layers
   };
   LayerGroup group_of(int block, int num_equal, const BlockRun& run) const {
     const int size = run.strategy.recompute_layers;

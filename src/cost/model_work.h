@@ -14,9 +14,9 @@ namespace optimus {
 struct WorkItem {
   OperationKind kind = OperationKind::gemm;
   SplitUnit split = SplitUnit::none;
+  Part part = Part::whole;  // attention, mlp, router, experts, or whole
   // The part with a context ring: attention_input, attention_ring_step or attention_output for attention;
   // otherwise equal to `part`.
-  Part part = Part::whole;
   Part ring_part = Part::whole;
   double inner = 0, outer = 0;  // GEMMs: input and output features
   // GEMMs of experts: number of experts, and number of experts that process each token.
@@ -28,7 +28,7 @@ struct WorkItem {
   bool fuses_residual_add = false;               // GEMMs: the kernel adds its result to the residual stream
   // the output of the layer is this operation's result and is read by nothing else in the layer
   bool ends_layer = false;
-  bool has_bias = false;  // GEMMs
+  bool has_bias = false;  // GEMMs: adds a bias
   bool is_recomputed_by_selective = false;
 };
 

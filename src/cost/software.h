@@ -32,10 +32,9 @@ enum class SelectiveMeaning {
 };
 
 struct Software {
+  std::string_view name;
   // True for the engine that executes step programs: lanes, rings and buffers are exactly those of the
   // program. Other software overlaps only what the fields below specify.
-  std::string_view name;
-  // fields below specify.
   bool runs_programs = false;
   bool launches_from_python = true;  // if false, kernels are launched by compiled code or by a CUDA graph
   KernelStyle kernels = KernelStyle::fused;

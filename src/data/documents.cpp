@@ -31,7 +31,7 @@ bool is_hidden(const Path& path) { return path.filename().string().starts_with('
 // The text files below a folder, sorted by name, so that the result does not depend on the file system.
 std::vector<Path> files_below(const Path& folder, EventSink& events) {
   std::vector<Path> files;
-  std::error_code error, unknown;  // a dangling link is neither a folder nor a file
+  std::error_code error, unknown;  // `unknown` is ignored: a dangling link is neither a folder nor a file
   for (std::filesystem::recursive_directory_iterator at(folder, error), end; !error && at != end;
        at.increment(error)) {
     if (is_hidden(at->path())) {
@@ -61,8 +61,8 @@ std::string text_of(const RawDocument& document, const std::string& text_key) {
   try {
     line = parse_json(bytes, document.source);
   } catch (const UserError& error) {
-    // The parser counts lines from the start of this line: replace its "line 1" by the line number in the
-    // file.
+    // The parser counts lines from the start of this document, so its "line 1" is replaced by the line
+    // number in the file.
     std::string description = error.what();
     const std::string first = document.source + ": line 1";
     throw UserError("{}{}", location,

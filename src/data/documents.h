@@ -19,7 +19,7 @@ namespace optimus {
 
 // A document that has been located but not yet parsed.
 struct RawDocument {
-  // shared by the documents of one file, which several threads process at the same time
+  // Shared by the documents of one file, which several threads process at the same time.
   std::shared_ptr<const MappedFile> file;
   std::string source;     // name of the file
   std::int64_t line = 0;  // line number in a jsonl file, counted from 1; 0 for a text file

@@ -39,8 +39,8 @@ std::vector<std::string_view> words_of(std::string_view text) {
   return normalized_words;
 }
 
-// Hashes of words are combined, so that each window hashes only num_words numbers and the white space does
-// not matter.
+// Hashes of words are combined, so that a window hashes only num_words numbers and white space does not
+// matter.
 Fingerprint combine(std::span<const std::uint64_t> hashes) {
   const XXH128_hash_t hash = XXH3_128bits(hashes.data(), hashes.size_bytes());
   return {hash.high64, hash.low64};

@@ -33,8 +33,8 @@ using FingerprintSet = std::unordered_set<Fingerprint, FingerprintHash>;
 Fingerprint fingerprint(std::string_view text);
 
 // Texts that must not be used for training. A document matches if it equals a held-out document or, unless
-// `num_words` is 0, shares `num_words` consecutive words with one. A run of white space counts as one
-// space. An input without words causes a warning, because it is probably a mistake.
+// `num_words` is 0, shares `num_words` consecutive words with one. A run of white space counts as one space.
+// An input without words causes a warning, because it is probably a mistake.
 class HeldOut {
  public:
   HeldOut() = default;

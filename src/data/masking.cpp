@@ -12,7 +12,7 @@ void mask_tokens(RandomKey key, const MaskingOptions& options, Sample& sample) {
   };
   const RandomKey choose = key.derive("choose"), act = key.derive("act"), replace = key.derive("replace");
   std::vector<std::size_t> chosen;
-  // the position with the smallest draw, chosen if no other one is
+  // The position with the smallest draw; it is chosen if no draw is below options.chosen.
   std::size_t smallest = sample.inputs.size();
   double smallest_draw = 2;
   for (std::size_t i = 0; i < sample.inputs.size(); ++i) {

@@ -15,8 +15,8 @@ struct MaskingOptions {
   TokenId mask_token = 0;
   std::int64_t vocab_size = 0;
   std::vector<TokenId> special_tokens;  // never masked, never used as a random replacement
-  // fraction of the positions that are chosen: 80 % of these become the mask token, 10 % a random token,
-  // and 10 % stay unchanged
+  // Fraction of the positions that are chosen: 80 % of these become the mask token, 10 % a random token, and
+  // 10 % stay unchanged.
   double chosen = 0.15;
 };
 

@@ -101,7 +101,7 @@ class MegatronIndex {
     if (code < 1 || code > 8 || code == 6 || code == 7)
       throw UserError("{}: byte 17: expected element type 1, 2, 3, 4, 5 or 8, got {}", name_, code);
     const auto sequences = load<std::uint64_t>(bytes_, 18), bounds = load<std::uint64_t>(bytes_, 26);
-    // Checked by division first, so that a wrong count cannot overflow the product.
+    // Checked by division first, so that a wrong count cannot cause an overflow of the product.
     const auto available = static_cast<std::uint64_t>(size - kMegatronHeaderBytes);
     if (sequences > available / 12 || bounds > available / 8 || 12 * sequences + 8 * bounds > available)
       throw UserError("{}: byte 18: {} sequences and {} document bounds do not fit into {} bytes", name_,
@@ -226,7 +226,7 @@ class MegatronTokenSet final : public TokenSet {
   MappedFile bin_;
   TokenType type_ = TokenType::uint16;
   bool is_contiguous_ = true;
-  std::vector<std::int64_t> starts_;   // stream position of each sequence, and the end of the stream
+  std::vector<std::int64_t> starts_;   // stream position of each sequence, followed by the end of the stream
   std::vector<std::int64_t> offsets_;  // file offset of each sequence; empty if contiguous
   std::vector<std::int64_t> document_starts_;
 };

@@ -9,8 +9,7 @@
 namespace optimus {
 
 // `name` is the prefix of .bin/.idx files, the name of either file, or one or more llm.c shards; these are
-// memory-mapped. Anything else is read as text and tokenized in memory with the tokenizer. Throws
-// UserError.
+// memory-mapped. Anything else is read as text and tokenized in memory with the tokenizer. Throws UserError.
 std::shared_ptr<const TokenSet> open_data(const std::string& name, const Tokenizer& tokenizer,
                                           EventSink& events);
 

@@ -15,7 +15,7 @@ inline constexpr TokenId kNoTarget = -1;
 struct Sample {
   std::vector<TokenId> inputs, targets;
   std::vector<std::int32_t> positions;
-  // for each position, the index of its document within the sample: 0, 1, … in order
+  // For each position, the index of its document within the sample: 0, 1, … in order.
   std::vector<std::int32_t> documents;
   std::int64_t num_targets = 0;  // number of targets that are not kNoTarget
 };

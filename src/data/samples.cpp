@@ -28,7 +28,7 @@ Split split_for_validation(std::shared_ptr<const TokenSet> tokens, double fracti
   const auto num_validation = static_cast<std::int64_t>(std::llround(static_cast<double>(end) * fraction));
   std::int64_t cut = end - num_validation;
   if (num_validation > 0 && cut > 0 && cut < end) {
-    // Moves the boundary to the start of the next document, unless that removes more than half of the
+    // Moves the boundary to the start of the next document, unless that would take more than half of the
     // validation part.
     const std::int64_t next = tokens->document_start(tokens->document_of(cut - 1) + 1);
     if (next < end && next - cut <= num_validation / 2) cut = next;
@@ -97,9 +97,9 @@ Samples::Samples(std::vector<BlendPart> parts, SampleOptions options, std::int64
   shares_.back() = std::uint64_t{1} << 63;
 }
 
-// Part 0 receives floor((n + 1) w) - floor(n w) of sample n. The remaining samples are renumbered and
-// assigned to the other parts in the same way. After n samples every part has received its share up to
-// rounding, without any table.
+// Sample n comes from part 0 if floor((n + 1) w) - floor(n w) is 1, where w is the share of part 0. The
+// remaining samples are renumbered and assigned to the other parts in the same way. After n samples every
+// part has provided its share up to rounding, without any table.
 Samples::SampleSource Samples::source_of(std::int64_t n) const {
   __extension__ using Wide = unsigned __int128;
   std::size_t part = 0;

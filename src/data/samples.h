@@ -2,8 +2,8 @@
 //
 //   samples.read(n)  ->  inputs, targets, positions, document indices of global sample n
 //
-// The result does not depend on the worker: step t of a run with batch size B trains on samples t * B … (t
-// + 1) * B - 1, regardless of which worker computes which sample, and a resumed run needs only the index of
+// The result does not depend on the worker: step t of a run with batch size B trains on samples t * B … (t +
+// 1) * B - 1, regardless of which worker computes which sample, and a resumed run needs only the index of
 // its next sample. An epoch is a keyed permutation of the windows of a token set; a blend assigns sample
 // indices to its token sets by their weights. There are two ways to split a token set into windows (see
 // Packing).
@@ -29,11 +29,11 @@ namespace optimus {
 inline constexpr std::int64_t kMaxSequenceLength = 1'000'000'000'000;
 
 enum class Packing {
-  // concatenated documents, split every `sequence_length` tokens as in Megatron; the last window of an epoch
-  // may be shorter, so no token is lost or repeated
+  // Concatenated documents, split every `sequence_length` tokens as in Megatron; the last window of an epoch
+  // may be shorter, so no token is lost or repeated.
   stream,
-  // each document separately, split into several windows if it is longer than `sequence_length`; the
-  // lengths of the sequences vary
+  // Each document separately, split into several windows if it is longer than `sequence_length`; the lengths
+  // of the sequences vary.
   document,
 };
 
@@ -70,8 +70,8 @@ class Windows {
   // no window.
   Windows(StreamRange range, Packing packing, std::int64_t sequence_length, bool next_token);
   std::int64_t size() const;
-  // The stream positions of the inputs of a window. With `next_token`, the window's last target is the
-  // token that follows them.
+  // The stream positions of the inputs of a window. With `next_token`, the window's last target is the token
+  // that follows them.
   Span operator[](std::int64_t window) const;
   const StreamRange& range() const { return range_; }
 
@@ -82,7 +82,7 @@ class Windows {
   // 1 with `next_token`, where the last target of a window is the first input of the next one; otherwise 0
   std::int64_t overlap_;
   std::int64_t first_document_ = 0;
-  // for document packing: the number of windows before each document
+  // For document packing: the number of windows before each document.
   std::vector<std::int64_t> window_counts_;
 };
 
@@ -93,8 +93,8 @@ struct BlendPart {
 
 class Samples {
  public:
-  // `parts` has one or more elements. With `masking` the task is masked LM, otherwise next-token
-  // prediction. read() reports the position of a token that is not below `vocab_size`. Throws UserError.
+  // `parts` has one or more elements. With `masking` the task is masked LM, otherwise next-token prediction.
+  // read() reports the position of a token that is not below `vocab_size`. Throws UserError.
   Samples(std::vector<BlendPart> parts, SampleOptions options, std::int64_t vocab_size,
           std::optional<MaskingOptions> masking = std::nullopt);
 
@@ -126,7 +126,7 @@ class Samples {
   std::int64_t vocab_size_;
   std::optional<MaskingOptions> masking_;
   std::vector<Windows> windows_;
-  // weight of part i / total weight of the parts i, i + 1, …, in units of 2^-63
+  // Weight of part i / total weight of the parts i, i + 1, …, in units of 2^-63.
   std::vector<std::uint64_t> shares_;
 };
 

@@ -31,7 +31,7 @@ std::optional<std::int64_t> newest_step(const std::vector<SurvivorState>& surviv
 
 }  // namespace
 
-// JSON has no representation of values that are not finite, which a gate's sums may be.
+// JSON cannot represent values that are not finite, and the sums of a gate may not be finite.
 Json exact_numbers(const std::vector<double>& numbers) {
   Json result = Json::array();
   for (const double number : numbers) result.push_back(fmt::format("{:a}", number));

@@ -43,7 +43,7 @@ SurvivorState parse_survivor_state(const std::string& text);
 
 struct EmergencyCheckpointPlan {
   std::int64_t step = 0;  // the newest step that any rank has
-  // Ranks that have this step or catch up to it; together they store all state if nothing is lost
+  // Ranks that have this step or catch up to it; together they store all state if nothing is lost.
   std::vector<int> ranks;
   std::vector<double> gate;         // for ranks that catch up
   std::vector<TensorBox> lost;      // boxes that none of these ranks has

@@ -44,7 +44,7 @@ bool EmergencyCheckpointHost::poll(const std::vector<bool>& lost_worker_ids) {
       collect_survivor_states();
       update_heartbeats();
       if (options_.coordinator != nullptr && has_claim(options_.run, keys_.generation + 1)) {
-        // adopts that decision if it includes these ranks
+        // Adopts that decision if it includes these ranks.
         if (!continue_run()) refuse("the other ranks of the run have continued without this partition");
         break;
       }
@@ -79,7 +79,7 @@ void EmergencyCheckpointHost::collect_survivor_states() {
     try {
       SurvivorState survivor_state = parse_survivor_state(**stored);
       if (survivor_state.rank == rank) survivor_states_.emplace(rank, std::move(survivor_state));
-    } catch (const UserError&) {  // treated as no report
+    } catch (const UserError&) {  // treated like a missing report
     }
     late_deadline_ = Deadline::after(options_.late_grace, "missing ranks");
   }
@@ -106,8 +106,8 @@ bool EmergencyCheckpointHost::has_heartbeat(int rank) const {
          !slow_rank_deadline_->has_passed() && !is_ending_run_;
 }
 
-// Ranks that ended before they reported will not report. Ranks that others missed may report within a short
-// time: they may only have waited for others.
+// Ranks that have ended without a report will not report. Ranks that others report as missing may still
+// report within a short time, because they may only have waited for other ranks.
 bool EmergencyCheckpointHost::have_all_reported(const std::vector<bool>& is_gone) const {
   std::set<int> missed;
   for (const auto& [rank, survivor_state] : survivor_states_)
@@ -127,7 +127,7 @@ bool EmergencyCheckpointHost::have_all_reported(const std::vector<bool>& is_gone
          (are_all_missed && late_deadline_->has_passed());
 }
 
-// Half of the run or less may be the isolated partition: the larger one acts first.
+// At most half of the ranks may be an isolated partition, so the larger partition acts first.
 bool EmergencyCheckpointHost::has_majority() const {
   if (options_.coordinator == nullptr || !options_.may_be_partitioned || is_ending_run_ ||
       partition_deadline_->has_passed())
@@ -147,8 +147,8 @@ void EmergencyCheckpointHost::refuse(const std::string& why) {
   stage_ = Stage::finished;
 }
 
-// Plans change between two steps, and a rank that failed in the middle of a change is torn, so all other
-// states are laid out according to one plan.
+// Plans change between two steps, and the state of a rank that failed in the middle of a change is torn, so
+// all other states are laid out by one plan.
 void EmergencyCheckpointHost::load_layout() {
   for (const auto& [rank, survivor_state] : survivor_states_)
     if (!survivor_state.is_torn) epoch_ = std::max(epoch_, survivor_state.epoch);
@@ -233,7 +233,7 @@ void EmergencyCheckpointHost::commit(const std::vector<EmergencyCheckpointPart>&
     }
   CommitOptions options{.num_writers = static_cast<int>(parts.size()), .files = options_.small_files};
   options.files.push_back({std::string(kTrainingStateFile), training_state_text(state)});
-  for (SmallFile& file : options.files)  // as they were when the run began
+  for (SmallFile& file : options.files)  // with their content at the start of the run
     if (file.name == "plan.json")
       file.content = read_file(plan_path(options_.run, epoch_)).value_or(file.content);
   if (const Outcome<Path> done = commit_checkpoint(files_, order_.folder, options); !done) {
@@ -244,7 +244,7 @@ void EmergencyCheckpointHost::commit(const std::vector<EmergencyCheckpointPart>&
   Retention retention = options_.retention;
   retention.newest = order_.step;
   (void)apply_retention(files_, options_.run, retention);
-  // Rank 0 may have been lost after a step and before it wrote the step's line.
+  // Rank 0 may have been lost after the step and before it wrote the step's metrics line.
   for (const EmergencyCheckpointPart& part : parts)
     if (!part.metrics.empty()) {
       (void)complete_metrics(files_, options_.run / "metrics.jsonl", order_.step, part.metrics);
@@ -260,7 +260,7 @@ std::string EmergencyCheckpointHost::last_checkpoint() const {
     const auto newest_in_memory = options_.memory ? newest_complete(*options_.memory) : std::nullopt;
     is_in_memory = newest_in_memory && (!newest || newest_in_memory->step > newest->step);
     if (is_in_memory) newest = newest_in_memory;
-  } catch (const ReportedError&) {  // unreadable: no checkpoint can be named
+  } catch (const ReportedError&) {  // the folder is unreadable, so no checkpoint is named
   }
   if (!newest) return stage_ == Stage::idle ? "" : "; there is no checkpoint yet";
   const std::int64_t age = plan_.step - newest->step;
@@ -272,7 +272,7 @@ std::string EmergencyCheckpointHost::last_checkpoint() const {
 
 std::string EmergencyCheckpointHost::finish() {
   if (!is_saved_ && !order_.folder.empty()) abandon_checkpoint(files_, order_.folder);
-  // Leftovers of a save that was in progress; a resume would remove them too.
+  // Removes files of a save that was in progress; a resume would remove them too.
   (void)clear_leftovers(files_, options_.run);
   if (options_.memory) (void)clear_leftovers(files_, *options_.memory);
   if (stage_ == Stage::collecting || stage_ == Stage::writing)

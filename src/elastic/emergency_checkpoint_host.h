@@ -26,7 +26,7 @@ struct EmergencyCheckpointOptions {
   Seconds report_timeout{10};            // for all ranks to report, after the first report
   Seconds late_grace{
       2};  // after the last report, for ranks that other ranks report as missing but that may still report
-  // For ranks whose heartbeat continues; must be shorter than the time for which ranks wait for an order
+  // For ranks whose heartbeat continues; must be shorter than the time for which ranks wait for an order.
   Seconds slow_rank_grace{45};
   // If at most half of the ranks are present, they wait this long before they continue, so that in a
   // network partition the majority acts first. Longer than ranks need to detect that the store is
@@ -35,7 +35,7 @@ struct EmergencyCheckpointOptions {
   Seconds write_timeout{300};
   MembershipCoordinator* coordinator =
       nullptr;  // if set, the ranks continue when possible; if null, the state is only saved
-  // Unreachable ranks may be alive and continue without the ranks of this host
+  // Unreachable ranks may be alive and continue without the ranks of this host.
   bool may_be_partitioned = false;
 };
 
@@ -85,8 +85,8 @@ class EmergencyCheckpointHost {
   std::size_t num_holders_ = 0;
   std::optional<Deadline> report_deadline_, late_deadline_, slow_rank_deadline_, partition_deadline_,
       write_deadline_;
-  std::map<int, std::pair<std::string, Deadline>>
-      heartbeats_;  // by rank: its last heartbeat, and the deadline for the next one
+  // By rank: its last heartbeat, and the deadline for the next one.
+  std::map<int, std::pair<std::string, Deadline>> heartbeats_;
   EmergencyCheckpointPlan plan_;
   EmergencyCheckpointOrder order_;
   std::string why_not_continued_;  // why the ranks cannot continue; begins with "; "

@@ -29,7 +29,7 @@ namespace fs = std::filesystem;
 constexpr int kMaxStoringRanks = 1 << 20;
 constexpr const char* kExportFolder = "memory";  // in the run's folder
 constexpr const char* kSmallFiles = "files";     // in a step's folder
-constexpr const char* kWriters = "writers";      // likewise: the number of writers
+constexpr const char* kWriters = "writers";      // in a step's folder: the number of writers
 
 std::optional<std::int64_t> step_of(const Path& path) {
   const auto folder = parse_step_folder(path);
@@ -50,7 +50,8 @@ void remove_inside(const Path& folder) {
   for (const Path& entry : entries_of(folder)) fs::remove_all(entry, error);
 }
 
-// The same file of several hosts has the same bytes. It gets its name only when it is complete.
+// Several hosts may write the same file, with the same content. The file is renamed to `to` only when it is
+// complete.
 void export_file(const Path& from, const Path& to) {
   std::error_code error;
   if (fs::exists(to, error) || from.filename().string().find(".tmp-") != std::string::npos) return;
@@ -62,7 +63,7 @@ void export_file(const Path& from, const Path& to) {
 void export_step(const Path& from, const Path& to) {
   std::error_code error;
   fs::create_directories(to / kSmallFiles, error);
-  // Copy the shard lists after the shards: a rank's part counts once its list exists.
+  // Copy the shard lists after the shards, because a rank's part counts as complete once its list exists.
   std::vector<Path> all = entries_of(from);
   std::sort(all.begin(), all.end(), [](const Path& a, const Path& b) {
     return std::pair(a.extension() == ".json", a) < std::pair(b.extension() == ".json", b);
@@ -143,7 +144,7 @@ Path HostMemory::step_folder(int writer, std::int64_t step) const {
          fmt::format("step-{}.tmp-part", step);
 }
 
-// The writers of a host are assigned round-robin to those of the next host.
+// The writers of a host are assigned round-robin to the writers of the next host.
 std::optional<int> HostMemory::copy_holder_of(int writer) const {
   const int host = host_of.at(static_cast<std::size_t>(writer));
   const auto place = std::count(host_of.begin(), host_of.begin() + writer, host);
@@ -186,7 +187,7 @@ void write_list(FileSystem& files, const Path& run, const HostMemory& memory) {
 HostMemory announce_host_memory(FileSystem& files, const Path& run, const Path& base,
                                 std::vector<int> host_of) {
   HostMemory memory{fs::absolute(base) / (std::string(kMemoryName) + generate_token()), std::move(host_of)};
-  // Reuse the previous folder: what is left of the run on hosts is then removed with the new one.
+  // Reuse the previous folder, so that files which the run has left on hosts are removed with it.
   if (const auto before = find_host_memory(run); before && before->folder.parent_path() == fs::absolute(base))
     memory.folder = before->folder;
   write_list(files, run, memory);
@@ -210,7 +211,7 @@ std::optional<HostMemory> find_host_memory(const Path& run) {
     return std::nullopt;
   for (const JsonView& host : hosts->elements())
     memory.host_of.push_back(static_cast<int>(host.integer(0, kMaxStoringRanks)));
-  // Every host number must have a rank; otherwise no rank could store copies there.
+  // Every host index must have a rank; otherwise no rank could store copies there.
   std::vector<bool> is_present(memory.host_of.size());
   for (const int host : memory.host_of) {
     if (host >= static_cast<int>(is_present.size())) hosts->refuse("host numbers that count from 0");

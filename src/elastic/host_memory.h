@@ -30,7 +30,7 @@ namespace optimus {
 struct HostMemory {
   Path folder;
   std::vector<int> host_of;  // [writer]
-  std::vector<int> ranks{};  // [writer]; empty: writers are the run's ranks
+  std::vector<int> ranks{};  // [writer]: rank; empty if writer i is rank i
 
   // Returns this for the ranks of a membership, given by their worker ids.
   HostMemory for_workers(const std::vector<int>& worker_ids) const;
@@ -64,7 +64,7 @@ HostMemory announce_host_memory(FileSystem& files, const Path& run, const Path& 
 // Called after workers have joined, with the hosts of all worker ids. No effect if the run has no host
 // memory.
 void write_hosts(FileSystem& files, const Path& run, const std::vector<int>& host_of);
-// nullopt if the run has no host memory, or is a copy of a run that has.
+// nullopt if the run has no host memory, or is a copy of a run that has it.
 std::optional<HostMemory> find_host_memory(const Path& run);
 // Creates the folder with access for its owner only. Throws ReportedError if that fails or the folder
 // belongs to another user.

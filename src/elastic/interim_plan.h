@@ -3,8 +3,7 @@
 // such plan; the planner's plan may replace the first one later.
 //
 //   the planner's plan for this number of devices, if it was prepared in advance (one fewer, one more)
-// else the fastest substitute: a plan from pipeline templates, or a takeover by the ranks with the same
-// layers
+//   else the fastest substitute: a plan from pipeline templates, or a takeover by ranks with the same layers
 //   else the planner's plan, and the run waits for it
 #pragma once
 
@@ -66,7 +65,7 @@ class InterimPlanner {
   std::optional<InterimPlan> substitute_plan(int num_devices, const std::optional<StateLocation>& state);
 
   const Inputs inputs_;
-  std::map<int, std::shared_future<Plan>> planned_;  // by number of devices
+  std::map<int, std::shared_future<Plan>> planned_;  // [number of devices]
   std::shared_future<std::shared_ptr<const PipelineTemplates>> templates_;
 };
 

@@ -20,15 +20,15 @@ const std::vector<std::pair<MembershipChange::Source, std::string>> kSources = {
     {MembershipChange::Source::checkpoint, "checkpoint"},
     {MembershipChange::Source::begin, "begin"}};
 
-// Which ranks have which boxes of which step, under one epoch's plan.
+// The state that ranks have under the plan of one epoch.
 struct FoundState {
   std::int64_t epoch = 0;
   EmergencyCheckpointPlan emergency_checkpoint;
   TrainingState state{};
 };
 
-// What a rank has under an epoch's plan, if anything. A rank that has completed a move still has its state
-// from before the move, which is complete.
+// The state that a rank has in the layout of an epoch's plan, if any. A rank that has completed a move
+// still has its complete state from before the move.
 std::optional<SurvivorState> state_under_epoch(const SurvivorState& survivor_state, std::int64_t epoch) {
   SurvivorState result = survivor_state;
   if (survivor_state.epoch == epoch) return survivor_state.is_torn ? std::nullopt : std::optional(result);
@@ -37,7 +37,8 @@ std::optional<SurvivorState> state_under_epoch(const SurvivorState& survivor_sta
   return result;
 }
 
-// The newest epoch whose state is complete. A rank has a newer one only if all live ranks have it.
+// The newest epoch whose state is complete on the ranks. A rank drops an epoch's state only after all live
+// ranks have the next one.
 std::optional<FoundState> find_state(const MembershipChangeInputs& inputs,
                                      const std::vector<SurvivorState>& survivor_states) {
   std::set<std::int64_t, std::greater<>> epochs;
@@ -76,7 +77,8 @@ void assign_members(const MembershipChangeInputs& inputs, const std::vector<Surv
 }
 
 // Devices of ranks without usable state are numbered after all ranks. Devices that were lost when this
-// generation began already are, in case the generation ends before all ranks have its plan.
+// generation began already have such indices, for the case that the generation ends before all ranks have
+// its plan.
 Plan renumbered(const MembershipChangeInputs& inputs, const FoundState& found,
                 const MembershipChange& order) {
   const std::set<int> ranks_with_state(found.emergency_checkpoint.ranks.begin(),
@@ -151,8 +153,8 @@ void use_checkpoint(const MembershipChangeInputs& inputs, const std::vector<Surv
   order.from = order.to;
 }
 
-// Plans are made for the phase that the run began with, while the state may be in another one. If ranks are
-// lost between two phases, the old batch and length are named in the message.
+// Plans are made for the phase with which the run began, while the state may be in another phase. If ranks
+// are lost between two phases, the old batch and length are named in the message.
 Plan with_phase_of_state(const MembershipChangeInputs& inputs, const Plan& plan, MembershipChange& order) {
   if (inputs.phases.empty()) return plan;
   const std::vector<Phase> phases = with_decided_starts(inputs.phases, order.state.phase_begins);

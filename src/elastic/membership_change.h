@@ -58,7 +58,7 @@ struct MembershipChangeInputs {
   const ModelSpec& model;
   Membership membership;  // the membership that ends
   int num_staying = 0;    // number of members that stay; the members after them have left, or are about to
-  // [epoch]: the plans by which state may be laid out; their devices are ranks of the old membership
+  // [epoch]: the plans by which state may be laid out; their devices are ranks of the old membership.
   std::map<std::int64_t, Plan> plans;
   std::vector<int> joining_workers;  // new worker ids
   std::map<int, std::string> lost;   // by worker id: a description of what happened

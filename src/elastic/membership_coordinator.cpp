@@ -47,7 +47,7 @@ double seconds_of_clock() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// From files or from memory, whichever is newer.
+// The newest complete checkpoint, on disk or in host memory.
 std::optional<std::pair<Path, TrainingState>> newest_checkpoint(const Path& run,
                                                                 const std::optional<Path>& memory) {
   std::optional<CheckpointEntry> newest = newest_complete(run);
@@ -134,7 +134,7 @@ MembershipCoordinator::MembershipCoordinator(Board& board, Inputs inputs,
   reserve_worker_ids(order);
 }
 
-// Nothing is known of lost workers except their ids.
+// Adds entries for lost workers, of which only the ids are known, so that worker ids remain valid indices.
 void MembershipCoordinator::reserve_worker_ids(const MembershipChange& order) {
   const int maximum =
       *std::max_element(order.membership.worker_ids.begin(), order.membership.worker_ids.end());
@@ -211,8 +211,8 @@ std::string MembershipCoordinator::hang_of(int worker_id) const {
   return found == hanging_workers_.end() ? "" : found->second;
 }
 
-// A process reports its own hang; the other ranks show whether it blocks them. If they do not all wait for
-// it, it is only slow, or all are.
+// A process reports that it hangs, and the heartbeats of the other ranks show whether it blocks them. If
+// not all of them wait, it is only slow, or all ranks are.
 void MembershipCoordinator::detect_hangs() {
   constexpr double kWaitingLong = 1;
   std::map<int, std::string> hanging_workers;
@@ -294,7 +294,7 @@ void MembershipCoordinator::propose_improvement() {
     improving_ = std::async(std::launch::async, inputs_.propose_improvement, *better);
 }
 
-// The plans that this generation began with, and those that it has changed to since.
+// The plans with which this generation began, and the plans to which it has changed since.
 std::map<std::int64_t, Plan> MembershipCoordinator::plans_of(
     const std::vector<SurvivorState>& survivor_states) const {
   std::map<std::int64_t, Plan> plans = plans_;
@@ -316,7 +316,7 @@ void MembershipCoordinator::join_reply(const MembershipChange& order,
 }
 
 bool MembershipCoordinator::should_wait_for_lost(const std::vector<SurvivorState>& survivor_states) {
-  constexpr double kLongest = 20;  // ranks that wait for an order have a timeout of their own
+  constexpr double kLongest = 20;  // seconds; ranks that wait for an order have their own timeout
   const int num_lost = num_staying_ - static_cast<int>(survivor_states.size());
   if (num_lost <= 0 || !join_requests_.empty()) return false;
   if (!wait_) {
@@ -332,7 +332,8 @@ bool MembershipCoordinator::should_wait_for_lost(const std::vector<SurvivorState
   return !wait_->has_passed();
 }
 
-// Takes as long as copying takes. A rank that was asked is waited for as long as its heartbeat continues.
+// Waits until all copies are made. A rank that was asked to copy is waited for as long as its heartbeat
+// continues.
 void MembershipCoordinator::collect_memory(const std::vector<SurvivorState>& survivor_states) {
   if (!find_host_memory(inputs_.run)) return;
   const RecoveryKeys keys{membership_.generation};
@@ -361,7 +362,7 @@ void MembershipCoordinator::wait_for_memory(int rank, const Deadline& deadline) 
   }
 }
 
-// A host that was already known keeps its number.
+// A host that was already known keeps its index.
 void MembershipCoordinator::add_joining_workers_to_memory(const std::vector<int>& joining_workers) const {
   const auto memory = find_host_memory(inputs_.run);
   if (!memory || joining_workers.empty()) return;

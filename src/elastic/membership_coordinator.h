@@ -74,8 +74,8 @@ class MembershipCoordinator {
   const std::vector<WorkerEntry>& workers() const { return workers_; }
   // The present members, as listed in workers.json.
   std::vector<WorkerEntry> members() const;
-  // Whether a step has begun. Before the first step, the other ranks may not be connected to a lost rank
-  // and wait for it in vain.
+  // Whether a step has begun. Before the first step, the other ranks may not be connected to a lost rank,
+  // and then wait for it without noticing its loss.
   bool has_begun();
   // Describes how a live process hangs and blocks all other workers; empty if it does not.
   std::string hang_of(int worker_id) const;
@@ -124,17 +124,17 @@ class MembershipCoordinator {
   Membership membership_;  // includes leaving ranks until they have left
   int num_staying_;
   std::vector<WorkerEntry> workers_;
-  std::map<std::int64_t, Plan>
-      plans_;  // [epoch]: plans up to the beginning of this generation; later plans are in the run's folder
+  // [epoch]: plans up to the beginning of this generation; later plans are in the run's folder.
+  std::map<std::int64_t, Plan> plans_;
   std::map<int, std::string> lost_;  // worker ids lost in this generation
   bool has_begun_ = false;
   std::map<int, std::string> hanging_workers_;  // by worker id: live processes that hang, with a description
-  std::map<std::int64_t, WorkerJoinRequest> join_requests_;  // by number
+  std::map<std::int64_t, WorkerJoinRequest> join_requests_;  // by the number of the request
   std::int64_t next_join_number_ = 1;
   InterimPlanner interim_planner_;
   std::optional<InterimPlan> interim_plan_;  // the plan in use, while it may still be improved
   std::future<void> improving_;
-  std::vector<Outage> outages_;   // all losses so far, in seconds of this process's clock
+  std::vector<Outage> outages_;   // all outages so far, in seconds of this process's clock
   std::optional<Deadline> wait_;  // until when to wait for lost ranks to return
 };
 

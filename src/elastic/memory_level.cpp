@@ -35,7 +35,7 @@ std::optional<Path> find_memory_level(const Path& run) {
   if (!std::filesystem::exists(run / kMemoryFile, error)) return std::nullopt;
   const Json document = read_json(run / kMemoryFile);
   const JsonView view(document, (run / kMemoryFile).string());
-  if (view.find("hosts")) return std::nullopt;  // of a launcher's ranks
+  if (view.find("hosts")) return std::nullopt;  // belongs to a launcher's ranks (host_memory.h)
   const Path folder = view.at("folder").text();
   if (view.at("run").text() != memory_owner(run) || !starts_with(folder.filename().string(), kMemoryName))
     return std::nullopt;
@@ -50,7 +50,7 @@ Outcome<void> remove_memory_level(FileSystem& files, const Path& run) {
       for (const Path& rest : {*folder / kCheckpointsFolder, *folder})
         if (Outcome<void> done = files.remove(rest); !done) return done;
     }
-    // Other hosts may have more of it, which the record in the run's folder names.
+    // Other hosts may have folders of the run too, so the record in the run's folder is kept.
     if (find_host_memory(run)) {
       remove_host_memory(run, false);
       return {};

@@ -36,7 +36,7 @@ class PreemptionNotice {
 
  private:
   void watch();
-  // Returns false if the watch was stopped
+  // Returns false if the watch was stopped.
   bool wait_until(std::chrono::system_clock::time_point instant) const;
   bool poll() const;
 

@@ -23,8 +23,9 @@ StagePosition position_of(const Plan& plan, const PlanLocation& location) {
           static_cast<int>(pipeline.microbatches.size()), static_cast<int>(stage.chunks.size())};
 }
 
-// [instruction]: the micro-batch whose backward begins there, -1 for all others. This is the first
-// instruction of a backward that may read weights; messages appear early in the list, before older updates.
+// Returns, for each instruction, the micro-batch whose backward pass begins with it, or -1. A backward pass
+// begins with its first instruction that may read weights: its messages come earlier in the list, before
+// the updates of older micro-batches.
 std::vector<int> backward_starts(const Program& program, const Order& order) {
   std::vector<int> result(program.instructions.size(), -1);
   std::vector<bool> is_seen(order.size());
@@ -79,7 +80,7 @@ WeightVersions::WeightVersions(const Plan& plan, const Program& program, const P
   }
 }
 
-// There are as many live versions as the longest delay, and their buffers are reused in turn.
+// At most as many versions are needed at a time as the longest delay; their buffers are reused in turn.
 int WeightVersions::version_of(int microbatch) const {
   const int delay = delays_[static_cast<std::size_t>(microbatch)];
   if (delay == 0) return -1;
@@ -116,8 +117,9 @@ void WeightVersions::end_step() {
   if (schedule_ == Schedule::pipemare && longest_delay_ > 0) update_velocity();
 }
 
-// The copy contains the weights before their last update. The difference of nearby values in a 16-bit type is
-// exact.
+// velocity = remaining * velocity + (1 - remaining) * (weights after the last update - weights before it).
+// The saved copy contains the weights before the last update. The difference of nearby values in a 16-bit
+// type is exact.
 void WeightVersions::update_velocity() {
   const double remaining = std::pow(options_.decay, 1.0 / longest_delay_);
   for (const int block : blocks_) {
@@ -130,6 +132,7 @@ void WeightVersions::update_velocity() {
   }
 }
 
+// Computes corrected weights = newest weights - delay * velocity.
 void WeightVersions::correct(int delay) {
   if (delay == 0) return;
   for (const int block : blocks_) {

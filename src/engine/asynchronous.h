@@ -1,6 +1,6 @@
-// Support for asynchronous schedules: the older weight versions that a backward pass needs while newer
-// weights exist, and a separate update for each micro-batch. Synchronous schedules allocate nothing here.
-// docs/understand/parallelism.md has the formulas.
+// What asynchronous schedules (PipeDream, PipeMare) need in addition: older weight versions for backward
+// passes that begin after newer weights exist, and a separate update for each micro-batch. Synchronous
+// schedules allocate nothing here. docs/understand/parallelism.md has the formulas.
 //
 //   stage 1 of 3, PipeDream    F0 F1 B0 U0 F2 B1 U1 F3 B2 U2 …
 //                              U1 changes the weights that F2 used: they are saved for B2
@@ -24,26 +24,30 @@
 
 namespace optimus {
 
-// Number of updates that the stage makes between the forward and the backward of each micro-batch,
-// [micro-batch]. All 0 under synchronous schedules.
+// Returns, for each micro-batch, how many updates the stage makes between its forward and its backward
+// pass; all 0 under synchronous schedules.
 std::vector<int> delays(Schedule schedule, const StagePosition& position);
 
-// PipeDream: copies of the weights that outstanding forwards have used. PipeMare: one corrected copy, and the
-// velocity.
+// Under PipeDream, stores a copy of each weight version that an outstanding backward pass needs. Under
+// PipeMare, stores one copy of the weights, corrected for the delay, and the velocity of the weights.
 class WeightVersions {
  public:
   // Allocates the memory. All arguments must outlive this object.
   WeightVersions(const Plan& plan, const Program& program, const Parameters& parameters);
 
-  // The weight version that the backward of a micro-batch uses; -1: the newest.
+  // Index of the saved weight version that the backward pass of `microbatch` uses; -1 for the current
+  // weights.
   int version_of(int microbatch) const;
-  at::Tensor weights(int block, int version) const;  // flat, in the order of whole buffers
+  // The saved weights of a block, flat and laid out like whole buffers (block_shape.h); undefined if none
+  // are saved.
+  at::Tensor weights(int block, int version) const;
 
   void set(const PipeMareOptions& options) { options_ = options; }
-  // Called before every instruction. If the instruction begins a backward, prepares the weights for that
-  // backward.
+  // Called before every instruction. If `instruction` begins a backward pass under PipeMare, updates the
+  // velocity and computes the corrected weights for that pass.
   void before(std::size_t instruction);
-  // Called before a block is updated; `changes`: the update is not empty.
+  // Called before `block` is updated with the gradient of `microbatch`. `changes` is false if the
+  // micro-batch has no targets and therefore does not change the weights.
   void before_update(int block, int microbatch, bool changes);
   // Called when all updates of the step are complete.
   void end_step();
@@ -58,27 +62,29 @@ class WeightVersions {
   PipeMareOptions options_;
   std::vector<int> delays_, blocks_;
   int longest_delay_ = 0;
-  std::vector<bool> is_version_needed_;  // [version]: needed by the backward of an outstanding micro-batch
-  std::vector<int> backward_starts_;  // [instruction]: the micro-batch whose backward begins here; -1: none
+  std::vector<bool> is_version_needed_;  // [version]: whether the backward of a later micro-batch uses it
+  std::vector<int> backward_starts_;     // [instruction]: micro-batch whose backward begins here; -1 if none
   std::vector<std::vector<at::Tensor>> saved_weights_;  // [block][version]
   std::vector<at::Tensor> velocities_;                  // [block]
-  std::vector<bool> has_new_update_;  // [block]: updated since its velocity was last computed
+  std::vector<bool> has_new_update_;  // [block]: whether it was updated since its velocity was computed
 };
 
-// The updates of one step, one per micro-batch. Every device has the data of all of them.
+// The weight updates of one step, one per micro-batch. Every device has the step scalars of all of them.
 class MicrobatchUpdates {
  public:
   MicrobatchUpdates(const Plan& plan, const PlanLocation& location, at::Device device);
 
-  // counted: number of targets of each micro-batch over all devices. A micro-batch without targets makes no
-  // update.
+  // `counted[m]` is the number of targets with a loss in micro-batch m, over all devices; a micro-batch
+  // without any makes no update. `num_updates` is the number of updates made before this step.
   void begin(const std::vector<std::int64_t>& counted, const UpdateOptions& options,
              std::int64_t num_updates);
   bool is_empty(int microbatch) const { return !numbers_[static_cast<std::size_t>(microbatch)].defined(); }
   const at::Tensor& numbers(int microbatch) const { return numbers_[static_cast<std::size_t>(microbatch)]; }
-  // One element, an accumulator for the sum of squares of the micro-batch's gradient (of the summed loss).
+  // One-element accumulator of the squared norm of the gradient of `microbatch`, for the loss summed over
+  // targets.
   at::Tensor square_sum(int microbatch) const { return squares_.narrow(0, microbatch, 1); }
-  // The same sums for mean losses, on this device.
+  // The squared gradient norms for mean losses, summed over micro-batches: sum of square_sum / targets^2.
+  // Covers the elements that this device counts.
   at::Tensor all_squares() const;
   std::int64_t count() const { return count_; }
 
@@ -86,10 +92,12 @@ class MicrobatchUpdates {
   const at::Device device_;
   const bool is_rescheduled_;
   std::int64_t num_microbatches_ = 0;
-  // updates between the weights that a forward reads and the weights that its gradient produces
+  // largest number of updates from the weights that a forward reads to the weights that its gradient
+  // produces
   int delay_ = 1;
-  std::vector<at::Tensor> numbers_;  // [micro-batch], as after a gate (kernels/step_scalars.h)
-  at::Tensor squares_, weights_;     // [micro-batch]: the sums, and the factor of each
+  // [micro-batch]: step scalars as after a gate (kernels/step_scalars.h); undefined if it makes no update
+  std::vector<at::Tensor> numbers_;
+  at::Tensor squares_, weights_;  // [micro-batch]: squared gradient norms; 1 / targets^2
   std::int64_t count_ = 0;
 };
 

@@ -10,7 +10,7 @@
 namespace optimus {
 namespace {
 
-// Appends the device's positions of a sample, padded to the plan's sequence length.
+// Appends this device's positions of a sample, padded to the plan's sequence length, and its segments.
 void append(Microbatch& microbatch, const Sample& sample, std::int64_t length, std::int64_t number) {
   const std::int64_t row = std::ssize(microbatch.samples), used = std::ssize(sample.inputs);
   ensure(used >= 1 && used <= length, "expected a sample of 1 to {} tokens (the sequence length), got {}",
@@ -99,10 +99,10 @@ int split_of(const Stage& stage, int block) {
 
 namespace {
 
-// The samples of a step in the order in which micro-batches take them.
+// The samples of a step in the order in which micro-batches use them.
 struct SampleAssignment {
-  std::vector<double> squares;       // [sample]: sum of the squared segment lengths
-  std::vector<std::int64_t> sample;  // [place]: the sample assigned to it
+  std::vector<double> squares;       // [sample]: sum of its squared segment lengths
+  std::vector<std::int64_t> sample;  // [place in that order]: index of the sample
 };
 
 SampleAssignment assignment(const Plan& plan, std::vector<double> squares, SampleOrder dealing) {
@@ -118,7 +118,7 @@ SampleAssignment assignment(const Plan& plan, std::vector<double> squares, Sampl
   return result;
 }
 
-// read(i): returns sample i of the step.
+// `read(i)` returns sample i of the step.
 template <typename Read>
 Batch build_batch(const Plan& plan, std::int64_t step, std::int64_t first_sample, int device,
                   const SampleAssignment& assignment, Read read) {
@@ -144,7 +144,7 @@ Batch build_batch(const Plan& plan, std::int64_t step, std::int64_t first_sample
       Microbatch& microbatch = batch.microbatches.emplace_back();
       const ActivationShare own_share = share_of(split, location.index, size, plan.sequence_length, false);
       if (split.strategy.cp > 1) microbatch.context = own_share.positions;
-      // the device's share of each sequence
+      // fraction of each sequence that is on this device
       const double part = split.strategy.cp > 1 ? 1.0 / split.strategy.cp : 1;
       for (std::int64_t place = num_sequences_before_pipeline + own_share.samples.begin;
            place < num_sequences_before_pipeline + own_share.samples.end; ++place) {
@@ -184,7 +184,8 @@ Batch make_batch(const std::vector<Sample>& samples, const Plan& plan, std::int6
 
 namespace {
 
-// With a sequence length shorter than the samples', only their first tokens count.
+// Returns the sum of squared segment lengths of each sample of the step. If samples are longer than the
+// plan's sequence length, only their first tokens count.
 std::vector<double> squares_of(const Samples& samples, const Plan& plan, std::int64_t first_sample) {
   std::vector<double> result(static_cast<std::size_t>(plan.batch), square(plan.sequence_length));
   if (samples.have_equal_lengths()) return result;
@@ -213,8 +214,8 @@ Sample truncate_sample(Sample sample, std::int64_t max_tokens) {
 
 Batch read_batch(const Samples& samples, const Plan& plan, std::int64_t step, std::int64_t first_sample,
                  int device, SampleOrder dealing) {
-  std::map<std::int64_t, Sample>
-      sample_cache;  // cache: blocks that split differently read mostly the same samples
+  // Blocks that split micro-batches differently read mostly the same samples.
+  std::map<std::int64_t, Sample> sample_cache;
   return build_batch(plan, step, first_sample, device,
                      assignment(plan, squares_of(samples, plan, first_sample), dealing),
                      [&](std::int64_t i) -> const Sample& {

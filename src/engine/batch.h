@@ -17,49 +17,51 @@
 namespace optimus {
 
 struct Microbatch {
-  std::vector<Span> context;  // context parallelism: this device's positions of each sequence; empty: all
-  std::vector<std::int64_t> ids, targets;  // [sequences, own positions]; a target of -1 has no loss
+  std::vector<Span> context;               // positions of each sequence on this device; empty if it has all
+  std::vector<std::int64_t> ids, targets;  // [sequences, positions here]; a target of -1 has no loss
   std::vector<std::int32_t> positions;
-  std::vector<std::int64_t> samples;  // global sample number of each sequence
-  // by positions in the sequence; empty: each sequence is one segment
+  std::vector<std::int64_t> samples;  // [sequence]: global sample index
+  // in positions of the whole sequence; empty if each sequence is one segment
   std::vector<AttentionSegment> segments;
-  // module models: [samples, …]; all other members except `samples` are then empty
+  // of module models, [samples, …]; all other members except `samples` are then empty
   at::Tensor inputs, labels;
 };
 
-// The part of a step's batch that one device reads: its own sequences of each micro-batch of its pipeline. If
-// the blocks of its stage split micro-batches in several ways, all micro-batches in the first way come first,
-// then all in the next. The counts are those of the last block on the device.
+// The part of a step's batch that one device processes: its sequences of each micro-batch of its pipeline.
+// If blocks of its stage split micro-batches in several ways, `microbatches` contains all micro-batches
+// once for each way, in the order of splits_of(). The counts and squares are those of the last block on the
+// device.
 struct Batch {
-  std::int64_t step = 0;  // from 0
+  std::int64_t step = 0;  // counted from 0
   std::int64_t sequence_length = 0;
   std::vector<Microbatch> microbatches;
-  std::int64_t num_tokens = 0;   // without padding
-  std::int64_t num_targets = 0;  // targets with a loss
-  // Asynchronous schedules: num_targets of each micro-batch, over all devices. Each of these updates uses the
-  // mean loss of its micro-batch.
+  std::int64_t num_tokens = 0;   // tokens on this device, without padding
+  std::int64_t num_targets = 0;  // targets with a loss on this device
+  // Asynchronous schedules only: number of targets with a loss in each micro-batch, over all devices. Each
+  // micro-batch makes an update with its mean loss.
   std::vector<std::int64_t> counted;
-  // squares: sum of the squared segment lengths that attention sees in the device's sequences (the device's
-  // share). expected_squares: the value for the same number of average sequences of the whole step.
+  // `squares` is the sum of the squared segment lengths of the device's sequences, divided by the number of
+  // context parts; the work of attention is proportional to it. `expected_squares` is the same for as many
+  // sequences of the step's average.
   double squares = 0, expected_squares = 0;
 };
 
 std::int64_t num_sequences(const Batch& batch);
 
-// The ways in which the blocks of a stage split micro-batches over its devices, in the order of blocks.
+// The different ways in which blocks of a stage split micro-batches over its devices, in the order of the
+// first block that uses them.
 std::vector<Side> splits_of(const Stage& stage);
 // Index of a block's split in splits_of(stage).
 int split_of(const Stage& stage, int block);
 
-// Number of sequences of a step that belong to the pipelines before this one.
+// Number of sequences of a step in the pipelines with a lower index than `pipeline`.
 std::int64_t num_sequences_before(const Plan& plan, int pipeline);
 
-// Reads samples first_sample … of the data, assigns them to the micro-batches of the plan's pipelines, and
-// returns those of one device.
+// Reads the plan.batch samples that begin at `first_sample`, assigns them to the micro-batches of the
+// plan's pipelines, and returns the part of `device`.
 Batch read_batch(const Samples& samples, const Plan& plan, std::int64_t step, std::int64_t first_sample,
                  int device = 0, SampleOrder dealing = SampleOrder::by_cost);
-// The same from given sequences of all devices, for evaluation and tests. The plan specifies the micro-batch
-// sizes.
+// The same for given samples, which are those of all devices. For evaluation and tests.
 Batch make_batch(const std::vector<Sample>& samples, const Plan& plan, std::int64_t step,
                  std::int64_t first_sample, int device = 0, SampleOrder dealing = SampleOrder::by_cost);
 

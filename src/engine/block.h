@@ -1,7 +1,7 @@
-// A block of the model as the engine runs it: hand-written forward, input gradient and weight gradient of its
-// parts. Blocks are independent of schedules and communication; they read and write the tensors of a Pass.
-// Under tensor parallelism a block computes its part of heads, columns and vocabulary, and the engine reduces
-// or gathers the results between the parts (Exchange).
+// A block of the model as the engine runs it: hand-written forward, input gradient and weight gradient of
+// its parts (such as attention and mlp). Blocks are independent of schedules and communication; they read
+// and write the tensors of a Pass. Under tensor parallelism a block computes its part of heads, columns and
+// vocabulary, and the engine reduces or gathers the results between the tensor parts (Exchange).
 //
 // Read next: layer_block.cpp (a transformer layer), engine.cpp (the caller).
 #pragma once
@@ -37,14 +37,14 @@ class ActivationTensors {
   std::vector<std::pair<std::string, at::Tensor>> tensors_;
 };
 
-// One micro-batch on the device: the sequences assigned to this device.
+// The sequences of one micro-batch that are assigned to this device, in device memory.
 struct DeviceMicrobatch {
   const Microbatch* host = nullptr;
-  at::Tensor ids, targets, positions;  // [rows]
+  at::Tensor ids, targets, positions;  // [rows], where rows are tokens
   std::int64_t num_rows() const { return ids.defined() ? ids.numel() : 0; }
 };
 
-// Objects that stay constant during the lifetime of an engine.
+// What all blocks of an engine share. Constant during the lifetime of the engine.
 struct BlockServices {
   const ModelSpec& model;
   ElementTypes types;
@@ -56,37 +56,40 @@ struct BlockServices {
   Fp8Scales* fp8 = nullptr;  // null if no layer uses fp8 GEMMs
 };
 
-class KeyValueCache;  // generation
+class KeyValueCache;  // for generation (engine/cache.h)
 
-// The operands of one instruction. Tensors are found by the names of model/operations.h.
+// The operands of one instruction. operator[] finds a tensor by its name in model/operations.h.
 struct Pass {
   std::vector<const ActivationTensors*> activation_buffers;
   const BlockViews* weights = nullptr;
-  const at::Tensor* next_input =
-      nullptr;                        // destination of the block's output: the saved input of the next block
+  // destination of the block's output: the saved input of the next block
+  const at::Tensor* next_input = nullptr;
   const at::Tensor* below = nullptr;  // destination of the block's input gradient
   const DeviceMicrobatch* microbatch = nullptr;
-  std::int64_t sequence_length = 0, own_length = 0;  // of a sequence, and of its positions on this device
+  std::int64_t sequence_length = 0, own_length = 0;  // positions per sequence: all, and on this device
   std::int64_t step = 0;
-  RandomKey dropout;          // derived from the seed
-  bool is_training = true;    // dropout is applied
-  bool is_recompute = false;  // forward: compute only what the backward needs
-  int ring_step = -1;         // index of the ring step (context parallelism)
-  double gradient_scale = 1;  // of the loss; 0: no gradient is needed
-  // first pass of the step for this block: the tensors of overwritten_gradients() hold the sums of the
-  // previous step
+  RandomKey dropout;          // key of the dropout masks
+  bool is_training = true;    // whether dropout is applied
+  bool is_recompute = false;  // a forward that computes only what the backward needs
+  int ring_step = -1;         // index of the ring step; -1 outside ring attention
+  double gradient_scale = 1;  // factor of the loss for its gradient; 0 if no gradient is needed
+  // Whether this is the first pass of the step for this part of the block: the gradients named by
+  // overwritten_gradients() still contain the values of the previous step and must be overwritten.
   bool is_first = false;
-  at::Tensor* loss = nullptr;        // one fp64 element on the device, to which the sum over tokens is added
-  at::Tensor* all_logits = nullptr;  // if not null: [rows, vocab], filled instead of computing a loss
+  at::Tensor* loss = nullptr;  // one fp64 element on the device, to which the loss of all tokens is added
+  at::Tensor* all_logits = nullptr;  // [rows, vocab]; if not null, filled instead of computing a loss
   KeyValueCache* cache = nullptr;
 
   at::Tensor operator[](std::string_view name) const;
 };
 
-// The operands of a collective around a part. sum: all-reduce of `from` over the tensor parts, in place.
-// gather: the concatenated `from` of all parts become `to`. scatter: `from` is reduced and each part receives
-// its slice in `to`. ring: the first tensor of each pair in `ring_transfers` is sent to the next context part
-// and received in the second tensor of the pair there. nothing: no collective is needed.
+// The operands of a collective before or after a part:
+//   nothing  no collective is needed
+//   sum      all-reduce of `from` over the tensor parts, in place
+//   gather   all-gather: `to` becomes the concatenated `from` of all tensor parts
+//   scatter  reduce-scatter: `from` is summed, and each tensor part receives its slice in `to`
+//   ring     for each pair in `ring_transfers`, the first tensor is sent to the next context part, and the
+//            second is received from the previous one
 struct Exchange {
   enum class Kind { nothing, sum, gather, scatter, ring };
   Kind kind = Kind::nothing;
@@ -100,10 +103,11 @@ class Block {
   virtual void forward(Part part, const Pass& pass) = 0;
   virtual void backward_input(Part part, const Pass& pass) = 0;
   virtual void backward_weight(Part part, const Pass& pass) = 0;
-  // Tensors whose gradient the first pass overwrites completely, so that they need not be cleared.
+  // Names of the tensors whose gradients the first pass of a step overwrites completely (Pass::is_first),
+  // so that they need not be zeroed.
   virtual std::vector<std::string> overwritten_gradients() const { return {}; }
-  // Called before and after a collective of this block: prepare the data to send, and process the received
-  // data.
+  // Called before and after a collective of this block: begin_exchange prepares and returns the operands,
+  // and end_exchange processes the result.
   virtual Exchange begin_exchange(const Instruction& collective, const Pass& pass);
   virtual void end_exchange(const Instruction& collective, const Pass& pass);
 };
@@ -113,12 +117,12 @@ std::unique_ptr<Block> make_layer_block(const BlockServices& services, int block
                                         const LayerStrategy& strategy, const TensorPart& part);
 std::unique_ptr<Block> make_head_block(const BlockServices& services, const TensorPart& part);
 
-// The dropout site of a layer (-1: the embedding) for a pass; rate 0 when not training. first_row: index of
-// the tensor's first row among the rows of the micro-batch.
+// Returns the dropout site named `site` of a layer (-1 for the embedding) for a pass; its rate is 0 when
+// not training. `first_row` is the index of the tensor's first row among the rows of the micro-batch.
 DropoutSite dropout_site(const Pass& pass, double rate, int layer, std::string_view site,
                          std::int64_t first_row = 0);
-// A [rows, width] tensor extended up to `rows` rows into the memory that follows it: all slices of a group
-// have equal length.
+// Returns a view of a [rows, width] tensor that is extended to `rows` rows, into the memory that follows
+// it: in a collective all slices have equal length.
 at::Tensor padded_to(const at::Tensor& tensor, std::int64_t rows);
 
 }  // namespace optimus

@@ -58,15 +58,16 @@ Plan without_shards(Plan plan) {
   return plan;
 }
 
-// The rows of a part that this device counts: those that no lower tensor part of the same group stores, if
-// the device belongs to the group's first copy; otherwise empty. Key/value heads may be stored by several
-// parts, and tensors that are not cut by all.
+// Returns the rows of a part that this device contributes to sums over the whole model
+// (LocalTensor::counted): if it belongs to the first copy of its group, those that no tensor part with a
+// lower index stores; otherwise none. Several parts may store the same key/value heads, and all parts store
+// tensors that are not split.
 Span counted_rows(const Layout& layout, const LogicalTensor& tensor, int index, int device) {
   const Placement& placement = layout.placements[static_cast<std::size_t>(index)].front();
   const DeviceGrid& grid = layout.grids[static_cast<std::size_t>(placement.grid)];
   const auto at = std::find(grid.ranks.begin(), grid.ranks.end(), Rank{device}) - grid.ranks.begin();
   const int part = static_cast<int>(at) % grid.num_parts;
-  if (at >= grid.num_parts * grid.num_shards) return {};  // another group's, or a further copy
+  if (at >= grid.num_parts * grid.num_shards) return {};  // in another group or a further copy
   const std::int64_t rows = tensor.shape[0];
   if (placement.split_dim < 0) return part == 0 ? Span{0, rows} : Span{};
   const Span own_rows = placement.parts[static_cast<std::size_t>(part)];
@@ -89,7 +90,7 @@ Span BlockShape::own_rows(const LocalTensor& tensor) const {
 
 namespace {
 
-// A tied embedding belongs to the first block, or to the head in a stage without the first block.
+// A tied embedding belongs to the first block; in a stage without the first block, to the head.
 Layout with_own_copies(Layout layout, const std::vector<LogicalTensor>& tensors, const Stage& stage,
                        int head) {
   if (stage.chunks.front().first_block() == 0) return layout;
@@ -160,14 +161,14 @@ std::vector<BlockShape> copied_shapes(const Plan& plan, const ModelSpec& model, 
 
 std::vector<StateRange> update_ranges(const BlockShape& shape) {
   std::vector<StateRange> runs;
-  bool ended = false;  // the last run reaches the end of its tensor, so only padding follows
+  bool ended = false;  // whether the last run reaches the end of its tensor, so that only padding follows it
   for (const LocalTensor& tensor : shape.tensors) {
     const Span rows = shape.own_rows(tensor);
     if (rows.size() == 0) continue;
     const StateRange run{tensor.shard_offset, tensor.offset + rows.begin * tensor.row,
                          rows.size() * tensor.row, tensor.has_weight_decay};
-    // Padding between two tensors is always zero: if both orders have the same gap, one run includes it. Rows
-    // of other shards are not padding.
+    // Padding between two tensors is always zero, so a run may include it if the gap is the same in both
+    // layouts. Rows of other shards are not padding.
     if (!runs.empty() && ended && rows.begin == 0 && runs.back().has_weight_decay == run.has_weight_decay &&
         run.shard - runs.back().shard == run.whole - runs.back().whole)
       runs.back().length = run.shard + run.length - runs.back().shard;
@@ -180,7 +181,7 @@ std::vector<StateRange> update_ranges(const BlockShape& shape) {
 
 std::vector<StateRange> counted_ranges(const BlockShape& shape) {
   std::vector<StateRange> runs;
-  bool only_padding_since = false;  // only padding since the last run
+  bool only_padding_since = false;  // whether only padding has followed the last run
   for (const LocalTensor& tensor : shape.tensors) {
     const Span own_rows = shape.own_rows(tensor);
     if (own_rows.size() == 0) continue;
@@ -203,8 +204,8 @@ std::vector<StateRange> counted_ranges(const BlockShape& shape) {
 
 namespace {
 
-// Calls copy(whole piece, shards piece) for pieces [members, elements] that together cover a tensor: first
-// all members with full shards, then the member with the remainder.
+// For each tensor, calls copy(view of `whole`, view of `shards`) with views [members, elements] that
+// together cover it: first for all members with full shards, then for the member with the remainder.
 template <typename Copy>
 void for_each_piece(const BlockShape& shape, const at::Tensor& whole, const at::Tensor& shards, Copy copy) {
   const at::Tensor by_member = shards.view({shape.num_shards, shape.shard_elements});

@@ -7,7 +7,7 @@
 //   shard 0        | q 0:4 | k 0:2 | norm 0:1 |
 //   exchange       | q 0:4 | k 0:2 | norm 0:1 | q 4:8 | k 2:4 | norm 1:2 |
 //
-// Plain values, and the copies between the two orders. Read next: parameters.h.
+// Plain data, and functions that convert between the two layouts. Read next: parameters.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,11 +24,12 @@ namespace optimus {
 struct LocalTensor {
   int tensor = 0;  // index into logical_tensors(model)
   std::string name;
-  Box box;                                        // the tensor-parallel part
-  std::int64_t offset = 0;                        // of the part in whole buffers
-  std::int64_t rows = 0, row = 0;                 // of the part: number of rows, and elements per row
-  std::int64_t shard_offset = 0, shard_rows = 0;  // in sharded buffers; rows including padding
-  // Rows of the part that this device counts in sums where every element of the model counts exactly once.
+  Box box;                                        // the device's tensor-parallel part of the logical tensor
+  std::int64_t offset = 0;                        // of the part in whole buffers, in elements
+  std::int64_t rows = 0, row = 0;                 // of the part: number of rows, elements per row
+  std::int64_t shard_offset = 0, shard_rows = 0;  // in sharded buffers: in elements, with padding
+  // Rows of the part that this device contributes to sums in which every element of the model counts once,
+  // such as the gradient norm.
   Span counted{};
   bool has_weight_decay = false;
   bool is_per_head = false;
@@ -41,24 +42,26 @@ struct BlockShape {
   int zero = 0, num_shards = 1, shard = 0;
   bool is_sharded(StateKind kind) const;
   std::int64_t elements(StateKind kind) const { return is_sharded(kind) ? shard_elements : whole_elements; }
-  // The rows of the part that are this device's shard; all rows if nothing is sharded.
+  // The rows of the part that are in this device's shard; all rows if num_shards is 1.
   Span own_rows(const LocalTensor& tensor) const;
 };
 
-// [block], for every block of the model; empty for blocks that are not on the device.
+// Returns the shape of every block of the model, [block]; empty for blocks that are not on the device.
 std::vector<BlockShape> block_shapes(const Plan& plan, const ModelSpec& model, int device);
-// [block]: shapes of the shards whose updates this device repeats (Plan::copy_distance), as on the devices
-// that own them; empty if there are none.
+// Returns, for each block, the shape of the shard whose update this device repeats (Plan::copy_distance),
+// as on the device that owns it; empty if there is none.
 std::vector<BlockShape> copied_shapes(const Plan& plan, const ModelSpec& model, int device);
 
-// A contiguous range of the device's own state, with its offsets in sharded and in whole buffers.
+// A contiguous range of this device's state: its offsets in sharded and in whole buffers, and its length,
+// in elements.
 struct StateRange {
   std::int64_t shard = 0, whole = 0, length = 0;
   bool has_weight_decay = false;
 };
-// The state that this device updates, in as few ranges as possible.
+// Returns the state that this device updates, in as few ranges as possible.
 std::vector<StateRange> update_ranges(const BlockShape& shape);
-// The state that this device counts in the gradient norm, by offsets in sharded buffers.
+// Returns the state that this device contributes to the gradient norm (LocalTensor::counted). Only `shard`
+// and `length` of these ranges are valid for all their elements.
 std::vector<StateRange> counted_ranges(const BlockShape& shape);
 
 // Converts between a whole buffer and the concatenated shards of all members, [num_shards * shard_elements].

@@ -29,8 +29,8 @@ void KeyValueCache::attend(int layer, const at::Tensor& q, const at::Tensor& k, 
   keys.narrow(0, length_, count).copy_(k);
   values.narrow(0, length_, count).copy_(v);
   keys = keys.narrow(0, 0, end).transpose(0, 1),
-  values = values.narrow(0, 0, end).transpose(0, 1);  // [kv, end, dim]
-  // [kv, tokens * group, dim]
+  values = values.narrow(0, 0, end).transpose(0, 1);  // [kv_heads, end, head_dim]
+  // [kv_heads, count * group, head_dim]
   const at::Tensor queries = q.to(keys.scalar_type())
                                  .view({count, model_.kv_heads, group, model_.head_dim})
                                  .permute({1, 0, 2, 3})

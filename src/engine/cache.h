@@ -13,8 +13,9 @@ namespace optimus {
 class KeyValueCache {
  public:
   KeyValueCache(const ModelSpec& model, std::int64_t max_length, ElementTypes types, at::Device device);
-  // Appends k, v [new tokens, kv_heads, head_dim] of one layer. q [new tokens, heads, head_dim] attends to
-  // all cached positions up to its own. Call it with the same tokens for every layer, then call advance().
+  // Appends `k` and `v`, [new tokens, kv_heads, head_dim], of one layer. Then `q`, [new tokens, heads,
+  // head_dim], attends to all cached positions up to its own, and the result is written to `out`. Call
+  // attend with the same tokens for every layer, then call advance().
   void attend(int layer, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, at::Tensor& out);
   void advance(std::int64_t num_tokens) { length_ += num_tokens; }
   std::int64_t length() const { return length_; }

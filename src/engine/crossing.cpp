@@ -22,7 +22,8 @@ Side side_of(const Stage& stage, int block) {
   return {static_cast<int>(stage.devices.size()), strategy_of(stage, block)};
 }
 
-// The rows of `share` that contain its tokens inside the boxes.
+// Returns the rows of a device's activation that contain its tokens inside the boxes, which are [samples,
+// positions, features].
 std::vector<Span> rows_of(const ActivationShare& share, const std::vector<Box>& boxes) {
   std::int64_t length = 0;
   for (const Span& span : share.positions) length += span.size();
@@ -58,7 +59,7 @@ std::int64_t num_rows(const MessagePart& part) {
   return sum;
 }
 
-// Calls copy(rows and columns of the activation, rows of the message).
+// For each range of rows of `part`, calls copy(its view of `activation`, its view of `message`).
 template <typename Copy>
 void for_each_piece(const at::Tensor& activation, const MessagePart& part, const at::Tensor& message,
                     Copy copy) {
@@ -77,11 +78,11 @@ void unpack(const at::Tensor& message, const MessagePart& part, const at::Tensor
   for_each_piece(activation, part, message, [](at::Tensor to, const at::Tensor& from) { to.copy_(from); });
 }
 
-// Both parts have the same tokens, but their rows may be divided into different pieces.
+// Copies between two parts that have the same tokens, but possibly in different ranges of rows.
 void copy_part(const at::Tensor& from, const MessagePart& from_part, const at::Tensor& to,
                const MessagePart& to_part) {
   auto source = from_part.rows.begin();
-  std::int64_t used = 0;  // rows of the source's piece
+  std::int64_t used = 0;  // rows of `source` that are already copied
   for (const Span& rows : to_part.rows)
     for (std::int64_t done = 0; done < rows.size();) {
       const std::int64_t count = std::min(rows.size() - done, source->size() - used);
@@ -106,7 +107,7 @@ std::string description_of(const Instruction& instruction) {
 
 }  // namespace
 
-// Both ends of a crossing, relative to one of its instructions.
+// Sender and receiver of a crossing, as seen from one of its instructions.
 struct Crossings::Sides {
   Side from, to;
   const Stage& other;  // the stage at the other end
@@ -131,7 +132,7 @@ Crossings::Crossings(const Plan& plan, const ModelSpec& model, const Program& pr
   find_arrivals();
 }
 
-// at.block is the local end: the receiving block if is_receiver, otherwise the sending one.
+// instruction.block is the block on this device: the receiver if `is_receiver`, otherwise the sender.
 Crossings::Sides Crossings::sides_of(const Instruction& instruction, bool is_receiver) const {
   const int step = instruction.is_backward == is_receiver ? 1 : -1, other_block = instruction.block + step;
   const Stage& other = stage_containing(pipeline_, other_block);
@@ -223,7 +224,7 @@ std::unique_ptr<Pending> Crossings::begin_receive(std::size_t index) const {
                         description_of(at));
 }
 
-// The slice of the features that this tensor part sends and receives.
+// The slice of the features that this tensor part of a block sends and receives.
 Span Crossings::own_columns(int block, std::int64_t width) const {
   const int tp = strategy_of(stage_, block).tp;
   return split_evenly(width, tp)[static_cast<std::size_t>(program_.location.index % tp)];

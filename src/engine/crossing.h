@@ -2,12 +2,12 @@
 // each message, packing before it is sent, and unpacking to where the block expects its input (or the
 // gradient of its output).
 //
-//   sender      leaving [tokens, width] -> message (some rows and columns of it) -> …
+//   sender      outgoing [tokens, width] -> message (some rows and columns of it) -> …
 //   receiver    … -> message -> the block's tensor; if tensor parts receive a slice of the features each,
 //               first into joined [parts, tokens, slice], which they gather
 //
 // A message contains its tokens in the order of samples and positions, which is the order of rows on every
-// device. The program (schedule/compile.cpp) specifies which messages exist. One thread calls.
+// device. The program (schedule/compile.cpp) specifies which messages exist. Called by one thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,20 +30,22 @@ struct MessagePart {
 
 class Crossings {
  public:
-  // memory: [buffer], bytes, of the buffers of kinds leaving, message and joined. All arguments must outlive
-  // this object.
+  // `memory[buffer]` is the memory, as bytes, of each buffer of kind outgoing, message or joined. All
+  // arguments must outlive this object. `comm` may be null if the program has no communication.
   Crossings(const Plan& plan, const ModelSpec& model, const Program& program,
             const std::vector<at::Tensor>& memory, at::ScalarType type, Comm* comm);
 
-  // The tensor into which a block writes its output for other devices: [tokens, width].
+  // The tensor [tokens, width] of a buffer of kind outgoing, into which a block writes its output or input
+  // gradient for blocks on other devices.
   at::Tensor outgoing(int buffer) const;
 
+  // Starts the send or receive instruction at `index` of the program.
   std::unique_ptr<Pending> begin_send(std::size_t index) const;
   std::unique_ptr<Pending> begin_receive(std::size_t index) const;
-  // The collective over tensor parts that completes a receive.
+  // Starts the all-gather over tensor parts that completes a receive.
   std::unique_ptr<Pending> begin_join(std::size_t index) const;
-  // Copies the data that arrived for an instruction into the tensor that the instruction reads. Most
-  // instructions have no arrivals.
+  // has_arrivals returns whether the instruction at `index` reads data from other blocks; most do not.
+  // unpack_arrivals copies this data into `to`, the tensor that the instruction reads.
   bool has_arrivals(std::size_t index) const { return !arrivals_[index].empty(); }
   void unpack_arrivals(std::size_t index, at::Tensor to) const;
 
@@ -53,7 +55,7 @@ class Crossings {
   struct Arrival {
     int buffer = -1;
     BufferKind kind = BufferKind::message;
-    MessagePart from{}, to{};  // from: only for data that stays on the device
+    MessagePart from{}, to{};  // `from` is used only for data that stays on the device
   };
   struct Sides;
   Sides sides_of(const Instruction& instruction, bool is_receiver) const;
@@ -70,7 +72,7 @@ class Crossings {
   const std::vector<at::Tensor>& memory_;
   const at::ScalarType type_;
   Comm* comm_;
-  std::map<std::size_t, MessagePart> parts_;    // of sends and receives
+  std::map<std::size_t, MessagePart> parts_;    // by instruction, for sends and receives
   std::vector<std::vector<Arrival>> arrivals_;  // [instruction]
 };
 

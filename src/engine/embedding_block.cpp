@@ -1,6 +1,6 @@
 // The first block: token, position and type tables, BERT's norm, dropout. It has no input gradient. Under
-// tensor parallelism each device has some rows of the token table; the first part adds the other tables, and
-// the sum over the parts is the embedding.
+// tensor parallelism each device has some rows of the token table; the first tensor part adds the other
+// tables, and the sum over the parts is the embedding.
 #include <ATen/TensorOperators.h>
 
 #include "base/error.h"
@@ -69,7 +69,8 @@ class EmbeddingBlock final : public Block {
     return has_norm(pass) ? pass["embedding.norm.input"] : *pass.next_input;
   }
 
-  // Computes the residual stream from the sum of tables, for all tokens or the own slice.
+  // Computes the residual stream from the sum of the tables: for all tokens, or with sequence parallelism
+  // for this device's slice.
   void finish(const Pass& pass) {
     at::Tensor y = *pass.next_input;
     if (has_norm(pass)) {
@@ -91,7 +92,7 @@ class EmbeddingBlock final : public Block {
                                     bias.gradient);
   }
 
-  // Row indices into the own part of the token table; -1 if another part has the token.
+  // Row indices into this device's part of the token table; -1 if another part has the token.
   at::Tensor own_ids(const Pass& pass) const {
     const at::Tensor& ids = pass.microbatch->ids;
     if (part_.is_alone()) return ids;

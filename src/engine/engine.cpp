@@ -40,7 +40,8 @@ CommOutcome<StepReport> Engine::train_step(const Batch& batch, const UpdateOptio
   if (is_async) updates_.begin(batch.counted, options, num_updates), versions_.set(options.pipemare);
   scale_ = plan_.precision == Precision::fp16 ? loss_scale.value : 1;
   begin_numbers(/*is_training=*/true);
-  progress_ = is_async ? Progress::torn : Progress::between;  // immediate updates cannot be told apart
+  // An asynchronous schedule changes the state throughout the step.
+  progress_ = is_async ? Progress::torn : Progress::between;
   if (const CommOutcome<void> done = run_whole_step(batch); !done) {
     // The host has run ahead of the device, so the inputs of the gate and the updates on the device are
     // unknown.
@@ -70,7 +71,7 @@ void Engine::release() {
   pending_.resize(program_.instructions.size());
 }
 
-// Steps are not recorded if values that change from step to step are kernel arguments (dropout keys,
+// A step is not recorded if values that change from step to step are kernel arguments (dropout keys,
 // segments), nor with autograd or several devices.
 bool Engine::can_record(const Batch& batch) const {
   if (!options_.records_steps || !options_.device.is_cuda() || model_.is_custom() ||
@@ -163,8 +164,8 @@ void Engine::load(const Batch& batch) {
   for (Pass& pass : passes_) pass.step = batch.step;
 }
 
-// In list order. An operation that was started is completed before an instruction that waits for it, before
-// the next one on its lane, or at the end.
+// Executes the program in list order. An operation that was started is completed before an instruction that
+// waits for it, before the next instruction on its lane, or at the end.
 CommOutcome<void> Engine::run(const RunMode& mode) {
   mode_ = mode;
   if (!mode.is_forward_only)
@@ -204,7 +205,7 @@ CommOutcome<void> Engine::execute(std::size_t index) {
     if (!mode_.is_forward_only) flats_[static_cast<std::size_t>(buffer)].zero_();
   switch (instruction.op) {
     case Op::load_batch:
-      break;  // done before the step begins
+      break;  // done by load(), before the step begins
     case Op::forward:
     case Op::recompute:
     case Op::backward_input:
@@ -287,8 +288,8 @@ Pass Engine::pass_of(std::size_t index) const {
   return pass;
 }
 
-// A device may have no sequence of a small micro-batch. Then it has nothing to compute or to exchange inside
-// its tensor group.
+// A device may have no sequence of a small micro-batch. It then has nothing to compute, or to exchange
+// inside its tensor group.
 void Engine::compute(std::size_t index) {
   const Instruction& instruction = program_.instructions[index];
   const Pass pass = pass_of(index);
@@ -310,7 +311,7 @@ void Engine::compute_paced(std::size_t index) {
   std::this_thread::sleep_until(end);
 }
 
-// Copies activations that arrived from other blocks to where the block reads them.
+// Copies activations or gradients that arrived from other blocks to where the block reads them.
 void Engine::copy_arrivals(std::size_t index, const Pass& pass) {
   if (!crossings_.has_arrivals(index)) return;
   const Instruction& instruction = program_.instructions[index];

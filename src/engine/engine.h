@@ -8,11 +8,11 @@
 //     report = engine.train_step(read_batch(samples, plan, step, step * plan.batch, rank),
 //                                {.learning_rate = 3e-4});
 //
-// Instructions are executed in list order. Compute instructions run immediately. Collectives are started, and
-// completed before an instruction that waits for them or the next instruction of their lane, so that they
-// overlap with computation. All memory for activations and gathered weights is one arena, planned from the
-// program (schedule/program.h, plan_arena) and allocated once. One thread calls; kernels use their own
-// threads. Read next: block.h, layer_block.cpp, state_exchange.h.
+// Instructions are executed in list order. Compute instructions run immediately. Collectives are started,
+// and completed before an instruction that waits for them or the next instruction of their lane, so that
+// they overlap with computation. All memory for activations and gathered weights is one arena, planned from
+// the program (schedule/program.h, plan_arena) and allocated once. Called by one thread; kernels use their
+// own threads. Read next: block.h, layer_block.cpp, state_exchange.h.
 #pragma once
 
 #include <array>
@@ -42,32 +42,34 @@
 
 namespace optimus {
 
-// Everything that the updates of a step depend on besides gradients and state. It suffices to repeat them bit
-// for bit.
+// Everything besides gradients and state that the updates of a step depend on. With it, they can be
+// repeated bit for bit.
 struct UpdateRecord {
   UpdateOptions options;
-  std::array<double, kNumStepScalars> numbers{};  // kernels/step_scalars.h
+  std::array<double, kNumStepScalars> numbers{};  // the step scalars (kernels/step_scalars.h)
 };
 
 struct StepReport {
-  double loss = 0;  // mean over counted targets, before the update
-  // Norm of the gradient of the mean loss, before clipping; asynchronous: root mean square over the updates
-  // of the step.
+  // Mean over the targets with a loss, before the update.
+  double loss = 0;
+  // Norm of the gradient of the mean loss, before clipping. Under asynchronous schedules, the root mean
+  // square of the norms of the step's updates.
   double grad_norm = 0;
-  std::int64_t num_tokens = 0, num_targets = 0;  // of all devices
-  bool is_skipped = false;                       // the gradient was not finite; nothing was updated
-  double loss_scale = 0;                         // fp16 only
+  std::int64_t num_tokens = 0, num_targets = 0;  // summed over all devices
+  // The gradient was not finite, and nothing was updated.
+  bool is_skipped = false;
+  double loss_scale = 0;  // of fp16; 0 in other precisions
 };
 
 struct Evaluation {
-  double loss_sum = 0;           // sum over counted targets of all devices
-  std::int64_t num_targets = 0;  // number of counted targets of all devices
+  double loss_sum = 0;           // over the targets with a loss of all devices
+  std::int64_t num_targets = 0;  // number of these targets
 };
 
-// fp16: the factor of the loss that keeps small gradients from underflowing. It is halved when gradients
-// overflow and doubled after a number of good steps. Losses are sums over tokens, and the gradients of their
-// logits are at most 1, so 256 here corresponds to 256 x tokens for a mean loss; 65536 would overflow in
-// every first step.
+// Dynamic loss scaling for fp16: `value` multiplies the loss, so that small gradients do not underflow. It
+// is halved when gradients overflow and doubled after 1000 steps in a row without overflow. Losses are sums
+// over tokens, and the gradients of their logits are at most 1, so 256 here corresponds to 256 x tokens for
+// a mean loss; 65536 would overflow in every first step.
 struct LossScale {
   double value = 256;
   std::int64_t num_good_steps = 0;
@@ -76,29 +78,34 @@ struct LossScale {
 
 struct EngineOptions {
   at::Device device{at::kCPU};
-  std::int64_t seed = 0;           // of dropout
-  std::int64_t num_positions = 0;  // number of positions that tokens may have; 0: the plan's sequence length
-  bool records_steps = true;       // on CUDA, record steps as CUDA graphs where supported (step_graph.h)
-  Path gemm_algorithm_file{};      // file that stores the fastest GEMM algorithms on CUDA; empty: not stored
-  std::function<std::unique_ptr<Block>(int block, RecomputeMode mode)>
-      make_custom_block{};  // for custom models (engine/module_block.h)
-  int rank = 0;             // the device of the plan that this engine runs
-  // connects the devices of the plan, with groups connected; null: the plan has one device
+  std::int64_t seed = 0;  // seed of the dropout masks
+  // Number of positions in the RoPE tables; the plan's sequence length if that is larger.
+  std::int64_t num_positions = 0;
+  // On CUDA, record steps as CUDA graphs where supported (step_graph.h).
+  bool records_steps = true;
+  // File that stores the fastest GEMM algorithms on CUDA; empty if they are not stored.
+  Path gemm_algorithm_file{};
+  // Creates a block of a custom model (engine/module_block.h); null for other models.
+  std::function<std::unique_ptr<Block>(int block, RecomputeMode mode)> make_custom_block{};
+  int rank = 0;  // the plan's device that this engine runs
+  // Communication between the devices of the plan, already connected to the groups of groups_of(); null if
+  // the plan has one device.
   Comm* comm = nullptr;
-  Seconds timeout = Seconds(600);  // for each collective
-  // Receives the current position of the rank, which reveals a hang; null: no monitoring. predicted: the
-  // expected seconds of each instruction of a program.
+  Seconds timeout = Seconds(600);  // of each message and collective
+  // Receives the instruction that the rank executes, from which another thread detects a hang; null for no
+  // monitoring. `predicted` returns the expected seconds of each instruction of a program; may be null.
   StepHeartbeat* step_heartbeat = nullptr;
   std::function<std::vector<double>(const Plan& plan, const Program& program)> predicted{};
-  // Paced devices, for observing schedules on a machine with too few cores: a compute instruction takes at
-  // least this long.
+  // Returns the least time that a compute instruction takes on a paced device, which waits if it is faster.
+  // For observing schedules on a machine with too few cores; null for no pacing.
   std::function<Seconds(const Instruction& compute)> pace{};
 };
 
-// The group of all ranks that participate in the plan, out of num_ranks ranks; the others are idle.
+// The group of the ranks that have a device of the plan, out of `num_ranks` ranks; the other ranks are
+// idle. Its member list is empty if that is all ranks.
 Group world_of(const Plan& plan, int num_ranks);
 
-// The groups that a device of a plan needs, for Comm::connect, given num_ranks ranks in total.
+// The groups of a device's program, as Comm::connect expects them in a run of `num_ranks` ranks.
 std::vector<Group> groups_of(const Program& program, const Plan& plan, int num_ranks);
 
 // The reason, in one sentence, if the plan is not valid or needs something that this engine does not support.
@@ -108,64 +115,69 @@ void ensure_engine_supports(const Plan& plan, const ModelSpec& model);
 
 class Engine {
  public:
-  // Allocates the arena. parameters must outlive the engine. Throws like ensure_engine_supports.
+  // Allocates the arena. `parameters` must outlive the engine. Throws like ensure_engine_supports.
   Engine(const Plan& plan, const ModelSpec& model, Parameters& parameters, const EngineOptions& options);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // Collective: every device of the plan calls it with its own sequences. Throws UserError if asynchronous
-  // updates are to be clipped. After a failure the state may be incomplete and no further step can be run.
+  // Runs one training step. Collective: every device of the plan calls it with its own sequences. Throws
+  // UserError if options.clip is not 0 under an asynchronous schedule. After a failure the state may be
+  // incomplete (progress()) and no further step can be run.
   CommOutcome<StepReport> train_step(const Batch& batch, const UpdateOptions& options);
-  // The state of masters and moments after a failed step. between: unchanged since the last complete step.
-  // at_gate: the same, and all gradients of the failed step are summed on this device. updating: the gate was
-  // passed and some blocks are updated. torn: undefined.
+  // The state of masters and moments after a failed step:
+  //   between   unchanged since the last complete step
+  //   at_gate   the same, and this device has all its summed gradients of the failed step
+  //   updating  the gate was passed, and some blocks may be updated
+  //   torn      undefined
   enum class Progress { between, at_gate, updating, torn };
   Progress progress() const { return progress_; }
-  // The sums over devices (and maxima of fp8 GEMMs) at the last gate that this rank passed in a complete
-  // step.
+  // The step scalars that were summed over devices, and then the maxima of fp8 operands, at the gate of the
+  // last complete step of this rank. finish_step on another rank uses them.
   const std::vector<double>& gate_sums() const { return gate_sums_; }
   // Abandons outstanding communication with other ranks. No further step can be run.
   void release();
-  // Completes a failed step without the other ranks: in state updating, from this rank's own data; in state
-  // at_gate, with the sums of a rank that passed that gate. Masters and moments, including those of
-  // Parameters::copies(), are then those of the step; weights of other devices' shards are not. Not allowed
-  // in any other state.
+  // Completes a failed step without the other ranks: in state updating, from this rank's data; in state
+  // at_gate, with the gate_sums() of a rank that passed that gate. Masters and moments, including those of
+  // Parameters::copies(), are then those of the completed step; weights of other devices' shards are not.
+  // Not allowed in any other state.
   StepReport finish_step(const std::vector<double>& gate_sums = {});
-  // Call after masters were set from elsewhere: gathers the weights of other devices' shards, which ZeRO 1
-  // and 2 also store here.
+  // Gathers the weights of other devices' shards, which ZeRO 1 and 2 also store on this device. Call it
+  // after masters were set from outside the engine.
   CommOutcome<void> gather_weights();
-  // Forward only, without dropout.
+  // Computes the loss of `batch` without dropout and without an update. Collective, as train_step.
   CommOutcome<Evaluation> evaluate(const Batch& batch);
-  // Logits [rows, vocab] of a batch with one micro-batch; with a cache, of the new tokens that follow the
-  // cached ones. One device only.
+  // Returns the logits [rows, vocab] of a batch with one micro-batch. With a `cache`, the batch consists of
+  // the new tokens that follow the cached ones. For plans with one device only.
   at::Tensor logits(const Batch& batch, KeyValueCache* cache = nullptr);
 
   at::Device device() const { return options_.device; }
   const Program& program() const { return program_; }
-  std::vector<Group> groups() const;  // as groups_of
-  Bytes arena_bytes() const;          // as planned and allocated
-  Bytes bytes() const;  // arena, GEMM workspace and the planned memory of autograd; without parameters
+  std::vector<Group> groups() const;  // groups_of() for this device
+  Bytes arena_bytes() const;          // size of the arena
+  // Arena, GEMM workspaces, weight versions and the planned memory of autograd; without Parameters.
+  Bytes bytes() const;
 
   // Reports whether steps are replayed from a CUDA graph, or why not.
   std::string recording_status() const;
 
-  // State that updates depend on besides parameters. It must be saved with them.
+  // State besides the parameters that updates depend on. It must be saved with them.
   std::int64_t num_updates = 0;
   LossScale loss_scale;
   NoiseScale noise;
-  // History of fp8 GEMMs; empty if there are none.
+  // Maxima of fp8 operands in recent steps (plan/fp8.h); empty if no layer uses fp8.
   Fp8History fp8_history() const;
   void set_fp8_history(const Fp8History& history);
 
-  // Data of the last step's update. The reduced gradients stay in Parameters until the next step begins.
+  // What the last step's updates used besides gradients. The reduced gradients stay in Parameters until the
+  // next step begins.
   const UpdateRecord& last_update() const { return last_update_; }
   // Called once per step, immediately before masters and moments change: other threads must have stopped
   // reading them. Not called with asynchronous schedules, which change them throughout the step, nor on CUDA,
   // where the host runs ahead of the device.
   std::function<void()> before_updates;
 
-  // Receives the times of instructions; null: not recorded.
+  // Records the times of instructions; null if they are not recorded.
   InstructionLog* instruction_log = nullptr;
 
  private:
@@ -174,11 +186,12 @@ class Engine {
     at::Tensor* all_logits = nullptr;
     KeyValueCache* cache = nullptr;
   };
-  // Identifies the buffers that hold the tensors of a block; -1: buffers that outlive a step.
+  // Identifies the buffers of the program that contain the tensors of a block; -1 for those that outlive a
+  // step (Parameters).
   struct ViewKey {
     int block = -1, weights = -1, gradients = -1;
-    int tied = -1;     // gradients of the embedding block, for a tied head
-    int version = -1;  // weight version, under asynchronous schedules
+    int tied = -1;     // gradients of the embedding, for a tied head
+    int version = -1;  // saved weight version (asynchronous schedules); -1 for the current weights
     auto operator<=>(const ViewKey&) const = default;
   };
   void make_blocks();
@@ -212,7 +225,9 @@ class Engine {
   CommOutcome<void> run_whole_step(const Batch& batch);
   void update_after_gate(std::size_t index);
   CommOutcome<void> end_updates();
-  // The operands of AdamW: state with its gradients, and the destination of the weights in the same order.
+  // The operands of AdamW for a block: `of` has masters and moments, `gradients` has the same layout, and
+  // `weights` receives the results. has_whole_weights: `weights` is laid out as a whole buffer, otherwise
+  // as a shard.
   struct Updated {
     const Parameters& of;
     at::Tensor gradients, weights;
@@ -240,26 +255,26 @@ class Engine {
   std::unique_ptr<Attention> attention_;
   std::unique_ptr<RingAttention> ring_;
   std::unique_ptr<Gemm> gemm_;
-  std::unique_ptr<Fp8Scales> fp8_;  // null: no fp8 GEMMs
+  std::unique_ptr<Fp8Scales> fp8_;  // null if no layer uses fp8
   at::Tensor arena_;
-  Bytes autograd_bytes_;  // planned memory of autograd, outside the arena
-  at::Tensor numbers_,
-      host_numbers_;  // numbers of the current step (kernels/step_scalars.h) and their host copy
-  at::Tensor loss_sum_, square_sum_;  // two elements
+  Bytes autograd_bytes_;  // planned memory of autograd, which is not in the arena
+  // Scalars of the current step (kernels/step_scalars.h) and their host copy.
+  at::Tensor numbers_, host_numbers_;
+  at::Tensor loss_sum_, square_sum_;  // views of these two elements of numbers_
   BlockServices services_;
   std::vector<std::unique_ptr<Block>> blocks_;         // [block]; null for blocks of other stages
   std::vector<ActivationTensors> activation_buffers_;  // [buffer]
-  // [buffer]: gathered weights, unreduced gradients and transferred activations
+  // [buffer]: memory of gathered weights, unreduced gradients and transferred activations
   std::vector<at::Tensor> flats_;
   std::vector<at::Tensor> outgoing_;  // [buffer]: outgoing activations, [tokens, width]
   std::vector<std::unique_ptr<BlockViews>> views_;
   std::map<ViewKey, const BlockViews*> view_cache_;
   std::vector<Pass> passes_;  // [instruction]
-  // [instruction]: buffers of unreduced gradients that start at this instruction
+  // [instruction]: buffers of unreduced gradients that it is the first to use; they are zeroed before it
   std::vector<std::vector<int>> cleared_;
   std::vector<at::Tensor> cleared_sums_;        // accumulators that are zeroed at the start of each step
-  std::vector<bool> is_forward_;                // [instruction]: belongs to a forward slot
-  std::vector<DeviceMicrobatch> microbatches_;  // in the order of Batch
+  std::vector<bool> is_forward_;                // [instruction]: whether it belongs to a forward pass
+  std::vector<DeviceMicrobatch> microbatches_;  // in the order of Batch::microbatches
   Crossings crossings_;
   StateExchange state_;
   WeightVersions versions_;

@@ -18,7 +18,7 @@
 namespace optimus {
 namespace {
 
-// Number of tokens of a sequence that a device has under a split.
+// Number of positions of a sequence that a device has under a split.
 std::int64_t own_length(const Side& side, int index, std::int64_t sequence_length) {
   std::int64_t sum = 0;
   for (const Span& span : share_of(side, index, 1, sequence_length, false).positions) sum += span.size();
@@ -32,7 +32,7 @@ Plan runnable(const Plan& plan, const ModelSpec& model, const EngineOptions& opt
   return plan;
 }
 
-// [positions, head_dim / 2]
+// Returns cosine and sine of the rotation angles, each [positions, head_dim / 2]; undefined without RoPE.
 std::pair<at::Tensor, at::Tensor> rope_tables(const ModelSpec& model, std::int64_t positions,
                                               ElementTypes types, at::Device device) {
   if (model.positions != PositionKind::rope || model.is_custom()) return {};
@@ -114,8 +114,8 @@ namespace {
 
 using Reason = std::optional<std::string>;
 
-// If several tensor parts have the same key/value head, each has only a part of the gradient's sum. Rounding
-// the parts to fp8 separately differs from rounding the sum.
+// If several tensor parts have the same key/value head, each computes only a part of the sum that is its
+// gradient. Rounding these parts to fp8 separately differs from rounding the sum.
 Reason problem_with_shared_kv_heads(const Plan& plan, const ModelSpec& model, const Stage& stage) {
   for (const int block : fp8_blocks(plan)) {
     if (block < stage.chunks.front().first_block() || block >= stage.chunks.back().end_block()) continue;
@@ -273,14 +273,14 @@ void Engine::make_memory() {
   microbatches_.resize(splits_of(stage_).size() * sequences.size());
 }
 
-// A flat tensor inside a byte buffer.
+// A flat tensor of `count` elements inside a byte buffer, after `offset` elements.
 at::Tensor Engine::flat(int buffer, std::int64_t offset, std::int64_t count, at::ScalarType type) const {
   const auto width = static_cast<std::int64_t>(at::elementSize(type));
   return flats_[static_cast<std::size_t>(buffer)].narrow(0, offset * width, count * width).view(type);
 }
 
-// The whole weights or gradients of a block: in a buffer of the step, or in Parameters; undefined if in
-// neither.
+// The whole weights or gradients of a block: in a buffer of the program, or in Parameters if `buffer` is
+// -1; undefined if Parameters has only a shard.
 at::Tensor Engine::whole(int block, int buffer, StateKind kind) const {
   const BlockShape& shape = parameters_.shape(block);
   const bool is_weights = kind == StateKind::weights;
@@ -294,7 +294,7 @@ at::Tensor Engine::whole_weights(const ViewKey& key) const {
   return whole(key.block, key.weights, StateKind::weights);
 }
 
-// Created once for each set of buffers that contain a block's tensors.
+// Returns the views of a block's tensors, which are created once for each set of buffers.
 const BlockViews* Engine::views(const ViewKey& key) {
   const BlockViews*& found = view_cache_[key];
   if (found != nullptr) return found;
@@ -367,8 +367,8 @@ bool belongs_to_backward(const Instruction& instruction) {
 
 }  // namespace
 
-// Adds the activation buffers of an instruction to the pass, and returns its buffers of gathered weights and
-// unreduced gradients.
+// Adds the activation buffers of an instruction to the pass, and returns the key of its buffers of gathered
+// weights and unreduced gradients.
 Engine::ViewKey Engine::add_buffers(const Instruction& instruction, Pass& pass) const {
   ViewKey key{.block = instruction.block};
   for (const Use& use : program_.uses(instruction)) {
@@ -395,12 +395,13 @@ Engine::ViewKey Engine::add_buffers(const Instruction& instruction, Pass& pass) 
   return key;
 }
 
-// The first weight gradient of a block in a step overwrites the result of the previous step; all other
-// gradients are cleared. This does not apply to gradients that are reduced to shards.
+// The first weight gradient of a block in a step overwrites the gradients of the previous step, which
+// therefore need not be zeroed; all others are zeroed. Gradients that are reduced to shards are always
+// zeroed.
 void Engine::mark_first_passes() {
   std::set<std::pair<int, Part>> seen_blocks;
   std::vector<at::Tensor> written;
-  // each update clears the gradients that it used
+  // each update zeroes the gradients that it used
   if (is_asynchronous(plan_.schedule)) return clear_other_ranges(written);
   for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
     const Instruction& instruction = program_.instructions[i];

@@ -8,7 +8,7 @@
 namespace optimus {
 namespace {
 
-// fp8 GEMMs by rounding operands and multiplying them in the element type.
+// Computes fp8 GEMMs by rounding the operands to fp8 and multiplying them in the element type.
 class RoundedGemm final : public Gemm {
  public:
   RoundedGemm(const Fp8GemmServices& services, int layer, LayerGemm product)

@@ -15,20 +15,22 @@
 
 namespace optimus {
 
-// Rounds the tensor's values to fp8 (kernels/fp8.h) and scales them back, in the tensor's type. scale and
-// inverse: one fp32 element each.
+// Returns `tensor` multiplied by `scale`, rounded to fp8 (kernels/fp8.h) and multiplied by `inverse`, in
+// its element type. `scale` and `inverse` have one fp32 element each.
 at::Tensor rounded_to_fp8(const at::Tensor& tensor, Fp8Operand operand, const at::Tensor& scale,
                           const at::Tensor& inverse);
 
 // Dependencies of fp8 GEMMs; all must outlive them.
 struct Fp8GemmServices {
-  Gemm& gemm;  // for the element type
+  Gemm& gemm;  // GEMMs in the element type
   const Kernels& kernels;
   Fp8Scales& scales;
 };
-// The fastest available implementation: cuBLASLt on CUDA (fp8_gemm_cuda.cpp).
+// Returns the fastest available implementation: cuBLASLt on CUDA (fp8_gemm_cuda.cpp), otherwise
+// make_rounded_gemm.
 std::unique_ptr<Gemm> make_fp8_gemm(const Fp8GemmServices& services, int layer, LayerGemm product);
-// The implementation with rounded operands, for every device: the reference for the others.
+// Returns the reference implementation, for any device: rounds the operands to fp8 and multiplies them in
+// the element type.
 std::unique_ptr<Gemm> make_rounded_gemm(const Fp8GemmServices& services, int layer, LayerGemm product);
 #ifdef OPTIMUS_CUDA
 std::unique_ptr<Gemm> make_cuda_fp8_gemm(const Fp8GemmServices& services, int layer, LayerGemm product);

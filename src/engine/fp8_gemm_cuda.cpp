@@ -5,14 +5,14 @@
 //   dx = dy W      dy [rows, out]     W^T [in, out]     W transposed
 //   dW = dy^T x    dy^T [out, rows]   x^T [in, rows]    both transposed
 //
-// A weight is therefore quantised in both orientations once per step, at its first use. A gradient is
-// quantised in both orientations in one pass; the transposed copy is saved for the weight gradient. An input
-// that only these GEMMs read never exists in 16 bits: norms and activation functions write it directly in
-// fp8, into the input's own memory (input_destination), and it is transposed for the weight gradient if its
-// producer did not do that. Other inputs are quantised in the forward, and again, transposed, for the weight
-// gradient; this needs one more pass but saves one byte per element of saved activations. Cases that cuBLASLt
-// or the kernel do not support (rows or columns not a multiple of 16, no history yet) use the reference
-// implementation.
+// A weight is therefore quantized in both orientations once per step, at its first use. A gradient is
+// quantized in both orientations in one pass; the transposed copy is saved for the weight gradient. An
+// input that only these GEMMs read never exists in 16 bits: norms and activation functions write it
+// directly in fp8, into the input's own memory (input_destination), and it is transposed for the weight
+// gradient if its producer did not do that. Other inputs are quantized in the forward, and again,
+// transposed, for the weight gradient; this needs one more pass but saves one byte per element of saved
+// activations. Cases that cuBLASLt or the kernel do not support (rows or columns not a multiple of 16, no
+// history yet) use the reference implementation.
 #include "engine/fp8_gemm.h"
 
 #ifdef OPTIMUS_CUDA
@@ -100,8 +100,8 @@ class CudaFp8Gemm final : public Gemm {
     reference_->weight_gradient(dy, x, gradient, adds);
   }
 
-  // Only if cuBLASLt has run both GEMMs before: the reference implementation could not read a gradient that
-  // exists only in fp8.
+  // Accepts them only if cuBLASLt has run both GEMMs that read the gradient before: the reference
+  // implementation could not read a gradient that exists only in fp8.
   bool accepts_gradients(const at::Tensor& weight, std::int64_t rows) const override {
     return has_input_gradient_ && has_weight_gradient_ && services_.scales.uses_fp8() &&
            services_.scales.is_scale_known(Fp8Operand::gradient) && rows > 0 && rows % 16 == 0 &&
@@ -123,7 +123,7 @@ class CudaFp8Gemm final : public Gemm {
     return found != stored_gradients_.end() && stored_gradients_step_ == services_.scales.number() &&
            found->second.exists_only_here;
   }
-  // Only if cuBLASLt has run both GEMMs that read it before, as for gradients.
+  // Returns a destination only if cuBLASLt has run both GEMMs that read the input before, as for gradients.
   std::optional<Fp8Output> input_destination(const at::Tensor& input, const at::Tensor& weight,
                                              bool transposes) override {
     if (std::exchange(inputs_step_, services_.scales.number()) != services_.scales.number()) inputs_.clear();
@@ -165,8 +165,8 @@ class CudaFp8Gemm final : public Gemm {
     fill(tensor, operand, copies);
     return copies;
   }
-  // Gradients between their two GEMMs, by address. There may be several micro-batches, if weight gradients
-  // are computed later.
+  // Stores the fp8 copies of a gradient between its two GEMMs, by its address. Several micro-batches may
+  // have stored gradients, if weight gradients are computed later.
   Fp8Copies& store_gradient(const at::Tensor& gradient, Fp8Copies copies) {
     if (std::exchange(stored_gradients_step_, services_.scales.number()) != services_.scales.number())
       stored_gradients_.clear();
@@ -227,7 +227,7 @@ class CudaFp8Gemm final : public Gemm {
     shape.a_is_transposed = true, shape.uses_fp8 = true;
     return shape;
   }
-  // y = x W^T + bias + addend.
+  // y = x W^T + bias + addend. Returns false if fp8 cannot be used.
   bool multiply(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                 const at::Tensor& addend, at::Tensor& y) {
     const Fp8Copies* fp8_input = find_fp8_input(x);
@@ -259,12 +259,12 @@ class CudaFp8Gemm final : public Gemm {
   const LayerGemm product_;
   const std::unique_ptr<Gemm> reference_;
   Fp8Copies weight_;
-  std::int64_t weight_step_ = -1;  // the step in which it was quantised
+  std::int64_t weight_step_ = -1;  // Fp8Scales::number() when it was quantized
   std::map<const void*, Fp8Copies> stored_gradients_;
-  std::int64_t stored_gradients_step_ = -1;  // the step that they belong to
+  std::int64_t stored_gradients_step_ = -1;  // Fp8Scales::number() of these gradients
   std::map<const void*, Fp8Copies> inputs_;  // by address
   std::int64_t inputs_step_ = -1;
-  // Whether cuBLASLt ran the last GEMM of each kind.
+  // Whether cuBLASLt supported the last GEMM of each kind.
   bool has_forward_ = false, has_input_gradient_ = false, has_weight_gradient_ = false;
 };
 

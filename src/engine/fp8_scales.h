@@ -1,7 +1,8 @@
-// Scales and maxima of fp8 GEMMs (plan/fp8.h) on the device. Before a step the scales of all slots, computed
-// from the history, are copied to the device; GEMMs measure their operands; at the gate the devices agree on
-// the maxima; after the step they are appended to the history. Every device has the complete history, so it
-// survives the loss of devices, and any rank can write it into a checkpoint.
+// Scales and maxima of fp8 operands (plan/fp8.h) on the device. Before a step the scales of all slots,
+// computed from the history, are copied to the device; GEMMs measure the maxima of their operands; at the
+// gate the maxima are reduced over all devices; after the step they are appended to the history. Every
+// device has the complete history, so it survives the loss of devices, and any rank can write it into a
+// checkpoint.
 //
 // Only end_step waits for the device, at a point where the step has ended anyway. Read next: fp8_gemm.h.
 #pragma once
@@ -22,22 +23,23 @@ class Fp8Scales {
 
   bool has_layer(int layer) const { return has_layer_[static_cast<std::size_t>(layer)]; }
 
-  // Computes the scales from the history and sets the maxima to 0. A pass that is not for training is not
-  // measured.
+  // Computes the scales from the history. If `is_training`, sets the maxima to 0; otherwise operands are
+  // not measured.
   void begin_step(bool is_training);
-  // [slots], fp32: the maxima on this device so far. The caller replaces them with the maxima over all
-  // devices before end_step.
+  // [slots], fp32: largest absolute value of each slot's operand on this device in this step. The caller
+  // replaces them with the maxima over all devices before end_step.
   at::Tensor& maxima() { return maxima_; }
-  // Reads the maxima and adds them to the history if the step counts.
+  // Appends the maxima to the history if `counts`, that is, if the step was not skipped.
   void end_step(bool counts);
 
-  // Number of the current step; it changes whenever the weights do.
+  // Counts calls of begin_step. Weights do not change while it stays the same.
   std::int64_t number() const { return number_; }
   bool is_measured() const { return is_measured_; }
-  bool uses_fp8() const { return uses_fp8_; }  // false: there is no history yet, and GEMMs run without fp8
+  // False while there is no history: GEMMs then run without fp8.
+  bool uses_fp8() const { return uses_fp8_; }
   at::Tensor scale(int slot) const { return scales_.select(0, slot).select(0, 0); }
   at::Tensor inverse(int slot) const { return inverses_.select(0, slot).select(0, 0); }
-  // The slot's scale; with current scaling, the scale of this tensor.
+  // The scale of the slot; with current scaling, inputs and gradients use the scale computed from `tensor`.
   Fp8Scale scale_for(int slot, const at::Tensor& tensor) const;
   // Whether the scale is known before the tensor exists, so that its producer can write it directly in fp8.
   bool is_scale_known(Fp8Operand operand) const { return !is_current_ || operand == Fp8Operand::weight; }
@@ -48,13 +50,13 @@ class Fp8Scales {
   bool has_rounded_weights(int layer) const {
     return uses_fp8_ && has_rounded_weights_[static_cast<std::size_t>(layer)];
   }
-  // The maximum on this device, to be raised by kernels that measure their output themselves; undefined if
-  // the step is not measured.
+  // The slot's element of maxima(), for kernels that measure their output themselves; undefined if this
+  // step is not measured.
   at::Tensor maximum(int slot) const { return is_measured_ ? maxima_.select(0, slot) : at::Tensor(); }
 
   const Fp8History& history() const { return history_; }
-  // Sets the history of a checkpoint or another engine. A history longer than the window loses its oldest
-  // steps. Throws UserError if it belongs to another model.
+  // Sets the history, which comes from a checkpoint or another engine. A history longer than the window
+  // loses its oldest steps. Throws UserError if its number of slots is not that of the model.
   void set_history(Fp8History history);
 
  private:
@@ -62,9 +64,11 @@ class Fp8Scales {
   const bool is_current_;  // current scaling: the scale comes from the tensor itself
   std::vector<bool> has_layer_, has_rounded_weights_;
   Fp8History history_;
-  at::Tensor maxima_;             // [slots], fp32, on the device
-  at::Tensor scales_, inverses_;  // [slots, 4]; only the first is used: cuBLASLt needs 16-byte alignment
-  at::Tensor host_;               // [2, slots, 4]: scales and inverses as computed on the host
+  at::Tensor maxima_;  // [slots], fp32, on the device
+  // [slots, 4]: only element 0 of each row is used, because cuBLASLt needs addresses that are aligned to 16
+  // bytes.
+  at::Tensor scales_, inverses_;
+  at::Tensor host_;  // [2, slots, 4]: scales and inverses as computed on the host
   bool is_measured_ = false, uses_fp8_ = false;
   std::int64_t number_ = 0;
 };

@@ -22,20 +22,22 @@ class Fp8Shards {
  public:
   Fp8Shards(const BlockShape& shape, int layer, at::ScalarType element);
 
-  std::int64_t bytes() const { return bytes_; }  // of one member
-  // own: the member's shard, flat. to: `bytes` bytes.
+  std::int64_t bytes() const { return bytes_; }  // size of the packed shard of one member
+  // Packs `own_shard`, this member's flat shard, into the bytes() bytes of `to`: measures matrices and
+  // rounds them to fp8.
   void pack(const at::Tensor& own_shard, Fp8Scales& scales, const Kernels& kernels,
             const at::Tensor& to) const;
-  // all: the concatenated bytes of all members. whole: flat, in whole order; matrices have fp8 values.
+  // `gathered` contains the packed shards of all members. Writes them to `whole`, flat and laid out like
+  // whole buffers, in the element type; values of matrices are those that fp8 represents.
   void unpack(const at::Tensor& gathered, const Fp8Scales& scales, const at::Tensor& whole) const;
 
  private:
   struct Piece {
     LocalTensor local_tensor;
-    int slot = -1;  // fp8 slot of its GEMM's weight; -1: not converted to fp8
+    int slot = -1;  // fp8 slot of its GEMM's weight; -1 if not converted to fp8
     std::int64_t offset = 0;
   };
-  // The first `rows` rows of a piece in the bytes of one member.
+  // View of the first `rows` rows of a piece in `bytes`, the packed shard of one member.
   at::Tensor rows_of(const at::Tensor& bytes, const Piece& piece, std::int64_t rows) const;
 
   const int num_shards_;

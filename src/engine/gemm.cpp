@@ -1,4 +1,4 @@
-// The parts of a Gemm that an implementation need not have.
+// Default implementations of the optional functions of Gemm.
 #include "engine/gemm.h"
 
 #include <ATen/ops/add.h>

@@ -18,14 +18,14 @@ class LtAutotuner;
 class Gemm {
  public:
   virtual ~Gemm() = default;
-  // y = x W^T + bias (may be undefined). If `adds`, the product is added to y (bias must be undefined); on
-  // CUDA in 16 bits the product is rounded first.
+  // y = x W^T + bias, where `bias` may be undefined. If `adds`, y += x W^T instead, and `bias` must be
+  // undefined; on CUDA in 16 bits the product is rounded before it is added.
   virtual void forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, at::Tensor& y,
                        bool adds = false) = 0;
   // y = x W^T + bias + stream; y and stream must not alias.
   virtual void forward_with_residual(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                                      const at::Tensor& stream, at::Tensor& y);
-  // dx = dy W + stream (may be undefined); dx and stream must not alias.
+  // dx = dy W + stream, where `stream` may be undefined; dx and stream must not alias.
   virtual void input_gradient(const at::Tensor& dy, const at::Tensor& weight, at::Tensor& dx,
                               const at::Tensor& stream = {}) = 0;
   // dx = (dy W) * kind'(x), where x is the input of an activation function: saves a separate pass. Returns
@@ -33,27 +33,28 @@ class Gemm {
   virtual bool input_gradient_through_activation(Activation kind, const at::Tensor& dy,
                                                  const at::Tensor& weight, const at::Tensor& x,
                                                  at::Tensor& dx);
-  // gradient += dy^T x, or gradient = dy^T x.
+  // gradient += dy^T x if `adds`, otherwise gradient = dy^T x.
   virtual void weight_gradient(const at::Tensor& dy, const at::Tensor& x, at::Tensor& gradient,
                                bool adds = true) = 0;
   // The cuBLASLt autotuner of this implementation (lt_autotuner.h), for fp8 GEMMs; null without cuBLASLt.
   virtual LtAutotuner* autotuner() { return nullptr; }
-  // Bytes of its own memory.
+  // Bytes of memory that this object has allocated, such as workspaces.
   virtual std::int64_t bytes() const { return 0; }
 
-  // The gradient through an activation function can stay inside this object, in its own format, if only its
-  // GEMMs need it. accepts_gradients: whether they accept one for this weight and number of rows.
-  // accept_gradient: in following calls with `gradient` as dy, dy is kind'(x) * d_activated (with a gate: the
-  // gate's columns, then x's). `gradient` itself is not written, and the column sums are added to
-  // bias_gradient (may be undefined). has_stored_gradient: true until the weight gradient is computed.
+  // An implementation can compute and store the gradient through an activation function in its own format,
+  // if only its GEMMs read it. accepts_gradients: returns whether it can, for this weight and number of
+  // rows. accept_gradient: from now on, calls that pass `gradient` as dy use kind'(x) * d_activated instead
+  // (with a gate: the gradients of the gate's columns, then those of x). `gradient` itself is not written;
+  // column sums are added to `bias_gradient` (may be undefined). has_stored_gradient: returns whether
+  // `gradient` is stored in this way, until its weight gradient is computed.
   virtual bool accepts_gradients(const at::Tensor& weight, std::int64_t rows) const;
   virtual void accept_gradient(Activation kind, const at::Tensor& d_activated, const at::Tensor& x,
                                const at::Tensor& gate, const at::Tensor& gradient, at::Tensor& bias_gradient);
   virtual bool has_stored_gradient(const at::Tensor& gradient) const;
-  // An input that only these GEMMs read can be written in their own format into its own memory: two fp8
-  // copies take the space of one 16-bit tensor. Returns the destination for following calls with `input`;
-  // nullopt if the input must be written in its normal format. transposes: its producer can write both
-  // copies.
+  // An input that only these GEMMs read can be written in fp8 into the memory of `input`, where two fp8
+  // copies need the space of one 16-bit tensor. Returns the destination, which later calls with `input`
+  // read; nullopt if the input must be written in the element type. `transposes` tells whether its producer
+  // can also write the transposed copy.
   virtual std::optional<Fp8Output> input_destination(const at::Tensor& input, const at::Tensor& weight,
                                                      bool transposes);
 };

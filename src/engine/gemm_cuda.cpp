@@ -32,8 +32,8 @@ class CudaGemm final : public Gemm {
                              const at::Tensor& stream, at::Tensor& y) override {
     if (!multiply(x, weight, bias, stream, y)) fallback_->forward_with_residual(x, weight, bias, stream, y);
   }
-  // Not in place: if C is D, the library rounds the sums to 16 bits and accumulates in memory (observed with
-  // all algorithms of cuBLASLt 13.1 on an H200).
+  // Does not accumulate in place: if C is D, the library rounds the sums to 16 bits and accumulates in
+  // memory (observed with all algorithms of cuBLASLt 13.1 on an H200).
   void input_gradient(const at::Tensor& dy, const at::Tensor& weight, at::Tensor& dx,
                       const at::Tensor& stream) override {
     const std::vector<Span> parts = parts_of(dy);
@@ -60,9 +60,9 @@ class CudaGemm final : public Gemm {
   LtAutotuner* autotuner() override { return &autotuner_; }
 
  private:
-  // Ranges of outputs that are computed by one GEMM each. The library has no fast kernels for matrices
-  // without 16-byte alignment, and the logits of GPT-2's 50,257 tokens are such a matrix. If the row stride
-  // is aligned, the last few columns are a separate GEMM.
+  // Returns the ranges of output columns that are computed by one GEMM each. The library has no fast
+  // kernels for matrices without 16-byte alignment, and the logits of GPT-2's 50,257 tokens are such a
+  // matrix. If the row stride is aligned, the last few columns are a separate GEMM.
   static std::vector<Span> parts_of(const at::Tensor& y) {
     constexpr std::int64_t kMany = 4096, kUnit = 64;
     const std::int64_t outputs = y.size(1), even = outputs / kUnit * kUnit;
@@ -106,7 +106,7 @@ class CudaGemm final : public Gemm {
     shape.a_stride = weight.stride(0), shape.b_stride = dy.stride(0), shape.d_stride = dx.stride(0);
     return shape;
   }
-  // y = x W^T + bias + addend; false if cuBLASLt does not support it.
+  // y = x W^T + bias + addend. Returns false if cuBLASLt does not support it.
   bool multiply(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                 const at::Tensor& addend, at::Tensor& y) {
     if (!all_aligned(x, weight, bias, addend, y)) return false;

@@ -7,8 +7,8 @@
 namespace optimus {
 
 #ifdef OPTIMUS_CUDA
-// bf16 or fp16. `record`: the file for the fastest algorithms; empty: they are not stored. `plain` handles
-// all other cases.
+// `element` is bf16 or fp16. `record` is the file that stores the fastest algorithms; empty if they are not
+// stored. `plain` computes everything that cuBLASLt does not support.
 std::unique_ptr<Gemm> make_cuda_gemm(at::Device device, at::ScalarType element, const Path& record,
                                      std::unique_ptr<Gemm> plain);
 #endif

@@ -16,7 +16,7 @@ namespace {
 
 Plan plan_for(const ModelSpec& model, Precision precision, std::int64_t length) {
   UniformPlan shape{.microbatch = 1, .batch = 1, .sequence_length = length, .precision = precision};
-  shape.strategy.recompute = RecomputeMode::full;  // a forward then saves the least
+  shape.strategy.recompute = RecomputeMode::full;  // so that a forward saves as little as possible
   return uniform_plan(model, shape);
 }
 
@@ -30,8 +30,8 @@ Batch batch_of(const std::vector<std::int64_t>& ids, std::int64_t first_position
   return batch;
 }
 
-// Inverse transform sampling: the index at which the cumulative sum of chances exceeds `uniform` times their
-// total.
+// Inverse transform sampling: returns the first index at which the cumulative sum of the probabilities
+// exceeds `uniform` times their total.
 std::size_t sample_index(const std::vector<double>& probabilities, double uniform) {
   std::vector<double> sums(probabilities.size());
   std::partial_sum(probabilities.begin(), probabilities.end(), sums.begin());
@@ -39,7 +39,7 @@ std::size_t sample_index(const std::vector<double>& probabilities, double unifor
   return std::min(static_cast<std::size_t>(at - sums.begin()), sums.size() - 1);
 }
 
-// Selects a token from one row of logits; uniform: a random number in [0, 1).
+// Selects a token from one row of logits. `uniform` is a random number in [0, 1).
 std::int64_t select_token(const at::Tensor& logits, const GenerateOptions& options, double uniform) {
   if (options.temperature == 0) return logits.argmax().item<std::int64_t>();
   const at::Tensor shares = logits.to(at::kCPU, at::kDouble).div(options.temperature).softmax(0).contiguous();

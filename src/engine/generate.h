@@ -12,16 +12,16 @@ namespace optimus {
 
 struct GenerateOptions {
   std::int64_t num_tokens = 100;
-  double temperature = 0;  // 0: always the most likely token
+  double temperature = 0;  // 0 selects the most likely token
   std::int64_t seed = 0;
-  double top_p = 1;  // sample from the most likely tokens that together have this probability
-  // generation stops after any of these; empty: exactly num_tokens are generated
+  double top_p = 1;  // sample only from the most likely tokens with this total probability
+  // generation stops after any of these; if empty, exactly num_tokens are generated
   std::vector<std::int64_t> end_tokens{};
   std::function<void(std::int64_t id)> on_token{};  // called for each token as it is generated; may throw
 };
 
-// Returns the new ids that follow the prompt (at least one id). Causal models only. With learned positions,
-// all tokens but the last must fit into the model's positions. Throws UserError.
+// Returns the ids of the tokens generated after `prompt`, which has at least one id. Throws UserError if
+// the model is not causal, or if learned positions do not suffice for all tokens but the last.
 std::vector<std::int64_t> generate(const ModelSpec& model, Precision precision, Parameters& parameters,
                                    at::Device device, const std::vector<std::int64_t>& prompt,
                                    const GenerateOptions& options);

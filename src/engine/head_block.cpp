@@ -1,7 +1,8 @@
 // The last block: final norm (or BERT's transform), output projection and loss. On a device with the whole
 // vocabulary the forward processes some tokens at a time: it computes logits, loss, and the gradient of the
-// logits in place, and from that immediately the projection's weight gradient and the gradient of its input,
-// which overwrites the input. Logits are therefore computed once, and never all of them are in memory.
+// logits in place, and from that immediately the projection's weight gradient and the gradient of its
+// input, which overwrites the input. Logits are therefore computed once, and only those of some tokens are
+// in memory at a time.
 //
 // Under tensor parallelism each device has some columns of the logits. The forward computes the largest logit
 // and the sum of exponentials for each token; the parts exchange these statistics, and the backward
@@ -82,7 +83,7 @@ class HeadBlock final : public Block {
   }
 
  private:
-  // Some tokens at a time: as many as the logits buffer can hold.
+  // Some tokens of the micro-batch: as many as the logits buffer has rows.
   struct Piece {
     std::int64_t begin = 0;
     at::Tensor input, logits, targets;
@@ -101,12 +102,14 @@ class HeadBlock final : public Block {
     }
   }
 
-  // Computes the statistics of these logits that the other parts need.
+  // Computes the statistics of this part's logits that the other tensor parts need
+  // (Kernels::loss_statistics).
   void compute_statistics(const Pass& pass, const Piece& piece) {
     at::Tensor statistics = pass["head.statistics"].narrow(0, piece.begin, piece.input.size(0));
     services_.kernels.loss_statistics(piece.logits, own_targets(piece.targets), statistics);
   }
-  // Computes the losses from the statistics of all parts.
+  // Computes the losses from the statistics of all tensor parts: loss = log(sum of e^logit) - target's
+  // logit.
   void sum_losses(const Pass& pass) {
     const std::int64_t rows = pass.microbatch->num_rows();
     const at::Tensor all = pass["head.statistics.all"].view({part_.tp, rows, 3});
@@ -117,7 +120,8 @@ class HeadBlock final : public Block {
     const at::Tensor counted = at::where(pass.microbatch->targets.ge(0), losses, at::zeros_like(losses));
     if (part_.is_first()) pass.loss->add_(counted.sum(at::kDouble));
   }
-  // Column indices among the own logits; -2 if another part has the target.
+  // Column indices of the targets in this part's logits; -2 if another part has the target, -1 without a
+  // loss.
   at::Tensor own_targets(const at::Tensor& targets) const {
     const at::Tensor is_elsewhere = targets.lt(part_.vocab.begin).logical_or(targets.ge(part_.vocab.end));
     const at::Tensor local_targets = (targets - part_.vocab.begin).masked_fill_(is_elsewhere, -2);
@@ -135,7 +139,7 @@ class HeadBlock final : public Block {
   }
 
   void backward_through_norms(const Pass& pass) {
-    const at::Tensor gradient = pass["head.output.input"];  // of all tokens or the own slice
+    const at::Tensor gradient = pass["head.output.input"];  // of all tokens, or of this device's slice
     at::Tensor input = *pass.below;
     if (!model_.is_bert()) return backward_through_norm(pass, "head.norm", gradient, input);
     at::Tensor d_transform = pass["head.transform.gradient"], none;

@@ -16,13 +16,14 @@
 
 namespace optimus {
 
-// Specifies which instructions are timed, and how. Both empty: each instruction, from its begin to its end on
-// this device.
+// Specifies which instructions are timed, and how. If both members are empty, every instruction is timed,
+// from its begin to its end on this device.
 struct TimingSelection {
-  // [instruction]: the first instruction of the span that contains it. A span is timed as a whole:
-  // consecutive instructions with nothing to wait for between them. -1: not timed on this device.
+  // [instruction]: index of the first instruction of the span that contains it; -1 if it is not timed on
+  // this device. A span is a sequence of instructions without waits between them, and is timed as a whole.
   std::vector<int> spans;
-  // [instruction]: for a message or collective, record the time of the transfer itself (Pending::took).
+  // [instruction]: for a message or collective, whether to record the duration of the transfer itself
+  // (Pending::duration).
   std::vector<bool> transfer;
 };
 
@@ -30,31 +31,32 @@ class InstructionLog {
  public:
   // Times are relative to construction, or to the last call of begin_times.
   explicit InstructionLog(at::Device device, TimingSelection selection = {});
-  // Synchronizes with the device.
+  // Makes the current time the origin of all times. Synchronizes with the device.
   void begin_times();
-  double elapsed() const;  // by the host's clock
+  double elapsed() const;  // seconds since the origin, by the host's clock
 
   void begin(std::size_t instruction);
-  // Called when the instruction's call has returned. This is its end unless it has started an outstanding
-  // operation.
+  // Called when the host has executed the instruction. This is its end unless it has started an outstanding
+  // operation, `pending`.
   void executed(std::size_t instruction, Pending* pending);
   // Called when the outstanding operation has completed and its result is in place.
   void end(std::size_t instruction, std::unique_ptr<Pending> ended);
 
   // Returns the times of the instructions since the last call, in program order. The time of a span is
-  // attributed to its first instruction; the others have its end time and zero duration. A transfer begins
-  // when the host started it; it is omitted if its duration is unknown. Synchronizes with the device.
+  // attributed to its first instruction; its other instructions have its end time and zero duration. A
+  // transfer begins when the host starts it; it is omitted if its duration is unknown. Synchronizes with
+  // the device.
   std::vector<InstructionTime> take();
 
  private:
   using Clock = Deadline::Clock;
   struct Mark {
     Clock::time_point time;
-    std::unique_ptr<c10::Event> event;  // on a device that runs asynchronously to the host
+    std::unique_ptr<c10::Event> event;  // null on the CPU
   };
   struct Entry {
     std::optional<Mark> begin, end;
-    std::unique_ptr<Pending> transfer;  // until its duration is known
+    std::unique_ptr<Pending> transfer;  // the operation, until its duration is known
     std::optional<Seconds> duration;
   };
   Mark now();
@@ -64,7 +66,7 @@ class InstructionLog {
   bool is_transfer(std::size_t instruction) const {
     return !selection_.transfer.empty() && selection_.transfer[instruction];
   }
-  // -1: not timed.
+  // Index of the first instruction of its span; -1 if it is not timed.
   int first_of(std::size_t instruction) const {
     return selection_.spans.empty() ? static_cast<int>(instruction) : selection_.spans[instruction];
   }

@@ -17,7 +17,8 @@ class InstructionTimeLimits {
     return op == Op::forward || op == Op::recompute || op == Op::backward_input ||
            op == Op::backward_weight || op == Op::optimizer;
   }
-  // predicted: seconds of each instruction; may be empty. A null heartbeat disables monitoring.
+  // `predicted` is the expected duration of each instruction in seconds; may be empty. A null heartbeat
+  // disables monitoring.
   InstructionTimeLimits(StepHeartbeat* step_heartbeat, std::size_t num_instructions,
                         std::vector<double> predicted)
       : step_heartbeat_(step_heartbeat), expected_(std::move(predicted)), is_seen_(num_instructions) {

@@ -6,12 +6,12 @@
 //   post  q k v -> attention -> out -> + input -> norm1;
 //         up -> act -> down -> + norm1 output -> norm2
 //
-// Shapes: rows are tokens, [rows, width]. Without tensor parallelism the residual stream is added inside the
-// last GEMM of each part. With it, a part ends with a GEMM whose result is a partial sum; the operations that
-// follow (bias, dropout, stream, norms, and in the backward norms and stream) are done after the collective,
-// in end_exchange. With sequence parallelism everything outside the GEMMs is computed for the own slice of
-// tokens, and X.whole are the gathered operands and unreduced results of all tokens.
-// layer_tensors.h names the tensors.
+// Shapes: rows are tokens, [rows, width]. Without tensor parallelism the residual stream is added inside
+// the last GEMM of each part. With it, a part ends with a GEMM whose result is a partial sum; the
+// operations that follow (bias, dropout, stream, norms, and in the backward norms and stream) are done
+// after the collective, in end_exchange. With sequence parallelism everything outside the GEMMs is computed
+// for this device's slice of tokens, and tensors named *.whole contain the gathered operands and unreduced
+// results of all tokens. layer_tensors.h names the tensors.
 #include <array>
 #include <memory>
 
@@ -182,7 +182,7 @@ class LayerBlock final : public Block, private LayerTensors {
     services_.kernels.norm(norm_options(), pass["norm2.input"], norm.weight, norm.bias, y, statistics);
   }
 
-  // Prepares q and k for attention: norms of single heads, then rotary embedding.
+  // Prepares q and k for attention: norms of each head, then rotary embedding.
   void position_heads(const Pass& pass) {
     at::Tensor q = heads(pass["attention.query"]), k = heads(pass["attention.key"]);
     if (model_.has_qk_norm) {
@@ -254,7 +254,7 @@ class LayerBlock final : public Block, private LayerTensors {
     services_.kernels.add(sum, bias, x, dropout_of(pass, site), sum);
   }
 
-  // The gradient of the sum at the end of the mlp.
+  // Returns the gradient of the residual sum at the end of the mlp.
   at::Tensor mlp_sum_gradient(const Pass& pass) {
     at::Tensor stream = pass["output.gradient"];
     if (is_pre()) return stream;
@@ -308,7 +308,8 @@ class LayerBlock final : public Block, private LayerTensors {
     services_.kernels.add(summed, {}, stream, {}, summed);
     backward_through_norm(pass, "norm1", summed, {}, middle);
   }
-  // Only the first GEMM of the mlp reads the gradient of its output.
+  // Whether gemm(up) can store the gradient of its output itself (Gemm::accept_gradient): nothing else
+  // reads it.
   bool up_accepts_gradient(const Pass& pass) const {
     return gemm(LayerGemm::up)
         .accepts_gradients(weights(pass, up_name()).weight, pass["up.gradient"].size(0));
@@ -403,8 +404,8 @@ class LayerBlock final : public Block, private LayerTensors {
     mask_gradient(pass, stream, is_attention ? "attention" : "mlp", gradient);
     return gradient;
   }
-  // For the forward, or again for weight gradients. Norm outputs that selective recompute did not save are
-  // recomputed.
+  // Returns the input of the part's first GEMM, to be gathered for the forward or again for weight
+  // gradients. Norm outputs that selective recompute did not save are recomputed.
   at::Tensor input_to_gather(const Instruction& collective, const Pass& pass) {
     const bool is_attention = collective.part == Part::attention,
                is_first_time = collective.serves != Op::backward_weight;
@@ -423,7 +424,7 @@ class LayerBlock final : public Block, private LayerTensors {
     at::Tensor y = pass[name + ".output"], statistics = pass[name + ".statistics"];
     services_.kernels.norm(norm_options(), pass[name + ".input"], norm.weight, norm.bias, y, statistics);
   }
-  // Normalizes into the format that the only reader prefers, which may be fp8.
+  // Normalizes into the format that the only reader of the output prefers, which may be fp8.
   void normalize_for(const Pass& pass, const std::string& name, LayerGemm reader) const {
     const at::Tensor weight = weights(pass, name_of(reader)).weight;
     std::optional<Fp8Output> fp8_output =
@@ -463,7 +464,7 @@ class LayerBlock final : public Block, private LayerTensors {
   const BlockServices& services_;
   const std::vector<HeadRange> head_ranges_;
   const LayerRingAttention ring_;
-  std::array<std::unique_ptr<Gemm>, kNumLayerGemms> fp8_gemms_;  // fp8 GEMMs; null if not in fp8
+  std::array<std::unique_ptr<Gemm>, kNumLayerGemms> fp8_gemms_;  // null if the layer does not compute in fp8
 };
 
 }  // namespace

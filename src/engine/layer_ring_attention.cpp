@@ -26,7 +26,7 @@ LayerRingAttention::LayerRingAttention(const BlockServices& services, int layer,
                                        std::vector<HeadRange> runs)
     : services_(services), layer_(layer), part_(part), head_ranges_(std::move(runs)) {}
 
-// Keys and values are adjacent in each row.
+// Views of the keys and values in a ring buffer, which are adjacent in each row.
 LayerRingAttention::Keys LayerRingAttention::keys_in(const at::Tensor& buffer) const {
   const std::int64_t heads = part_.kv_heads.size();
   const at::Tensor both = buffer.view({buffer.size(0), 2 * heads, services_.model.head_dim});

@@ -2,7 +2,7 @@
 // each device adds the attention of its own queries to the keys that it currently has. In the backward the
 // gradients of keys and values travel with them and reach their owner last.
 //
-//   ring step h uses the keys of context part (own - h) mod cp, in buffer h % 2;
+//   ring step h of part c uses the keys of context part (c - h) mod cp, in buffer h % 2;
 //   meanwhile they are sent to the next part
 //
 // Part of a layer block (layer_block.cpp). The arithmetic is in kernels/ring_attention.h.
@@ -22,8 +22,8 @@ class LayerRingAttention {
   LayerRingAttention(const BlockServices& services, int layer, const TensorPart& part,
                      std::vector<HeadRange> runs);
 
-  // q, k, v: [rows, heads, head_dim] of this device. Call begin, the ring steps, then end. In the forward,
-  // end writes `output`.
+  // `q`, `k` and `v` are [rows, heads, head_dim] of this device. Call begin, the cp ring steps, then end.
+  // end_forward writes `output`; end_backward writes `dq`, `dk` and `dv`.
   void begin_forward(const Pass& pass, const at::Tensor& k, const at::Tensor& v) const;
   void forward_ring_step(const Pass& pass, const at::Tensor& q) const;
   void end_forward(const Pass& pass, at::Tensor output) const;
@@ -51,8 +51,8 @@ class LayerRingAttention {
   const std::vector<HeadRange> head_ranges_;
 };
 
-// Sends each first tensor to the next member of the group, and receives each second tensor from the previous
-// one.
+// For each pair in `tensors`, sends the first tensor to the next member of the group and receives the
+// second from the previous member.
 std::unique_ptr<Pending> send_around_ring(Comm& comm, const Group& group,
                                           const std::vector<std::pair<at::Tensor, at::Tensor>>& tensors,
                                           std::string_view description);

@@ -39,7 +39,8 @@ class LayerTensors {
     return "";
   }
   at::Tensor stream_in(const Pass& pass) const { return pass[input_name(model_, BlockKind::layer)]; }
-  // The operands of the first GEMMs: of all tokens, or of the own slice before it is gathered.
+  // The inputs of the first GEMM of each part, qkv and up: of all tokens; with sequence parallelism, of
+  // this device's slice before it is gathered.
   at::Tensor attention_input(const Pass& pass) const {
     return pass[is_pre() ? "norm1.output" : "attention.input"];
   }
@@ -51,25 +52,27 @@ class LayerTensors {
     return uses_sequence_parallel() ? pass["mlp.whole"] : mlp_input(pass);
   }
   at::Tensor gate(const Pass& pass) const { return model_.is_gated ? pass["mlp.gate.output"] : at::Tensor(); }
-  // The sum at the end of a part. For the mlp with norms before it, this is the block's output.
+  // The residual sum at the end of each part. With norms before the parts, that of the mlp is the block's
+  // output.
   at::Tensor attention_sum(const Pass& pass) const { return pass[is_pre() ? "norm2.input" : "norm1.input"]; }
   at::Tensor mlp_sum(const Pass& pass) const { return is_pre() ? output(pass) : pass["norm2.input"]; }
   at::Tensor mlp_stream(const Pass& pass) const { return pass[is_pre() ? "norm2.input" : "norm1.output"]; }
-  // Whether the output is needed: a recompute needs it for the next layer, and with norms after the sums also
-  // for their statistics, which layers of a recompute group do not save.
+  // Whether the pass must compute the block's output. A recompute needs it only as the input of the next
+  // layer and, with norms after the sums, for norm statistics, which layers of a recompute group do not
+  // save.
   bool has_output(const Pass& pass) const {
     return !pass.is_recompute || pass.next_input != nullptr || (!is_pre() && strategy_.recompute_layers > 1);
   }
-  // A norm after the sum needs the sum itself for its gradient.
+  // The gradient of a norm after the sum needs the sum itself.
   bool has_mlp_sum(const Pass& pass) const { return has_output(pass) || !is_pre(); }
 
-  // The backward of the second norm reads the output gradients of both GEMMs that add to the stream, and can
-  // sum them for the bias gradients.
+  // Whether the backward of the second norm also computes the bias gradients of mlp.down and attention.out:
+  // it reads the output gradients of both GEMMs anyway.
   bool has_sums_in_norm() const {
     return is_pre() && model_.hidden_dropout == 0 && model_.has_out_bias && model_.has_mlp_bias;
   }
-  // Output gradients of the two GEMMs that add to the stream: the stream's gradient, with the dropout mask
-  // applied if there is dropout.
+  // Output gradients of the two GEMMs that add to the residual stream: the stream's gradient, with the
+  // dropout mask applied if there is dropout.
   at::Tensor mlp_down_gradient(const Pass& pass) const {
     if (model_.hidden_dropout > 0) return pass["mlp.down.gradient"];
     return pass[is_pre() ? "output.gradient" : "mlp.sum.gradient"];
@@ -77,7 +80,7 @@ class LayerTensors {
   at::Tensor attention_out_gradient(const Pass& pass) const {
     return pass[model_.hidden_dropout > 0 ? "attention.out.gradient" : "middle.gradient"];
   }
-  // The same for all tokens.
+  // The same for all tokens: with sequence parallelism, the gathered gradient.
   at::Tensor whole_gradient(const Pass& pass, Part part) const {
     if (part == Part::attention)
       return uses_sequence_parallel() ? pass["attention.whole.gradient"] : attention_out_gradient(pass);
@@ -104,7 +107,8 @@ class LayerTensors {
   static at::Tensor select_kv_heads(const at::Tensor& x, const HeadRange& run) {
     return x.size(1) == run.num_kv ? x : x.narrow(1, run.first_kv, run.num_kv);
   }
-  // [sequences, heads, length] of one run; the runs are concatenated.
+  // The log-sum-exp of the scores of one head range, [sequences, heads, length]. The tensors of all ranges
+  // are stored one after another.
   at::Tensor logsumexp(const Pass& pass, const HeadRange& run) const {
     const at::Tensor flat = pass["attention.logsumexp"].view({-1});
     const std::int64_t rows = flat.numel() / part_.heads.size();

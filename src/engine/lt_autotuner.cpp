@@ -26,8 +26,8 @@ std::string device_and_library(at::Device device) {
 
 }  // namespace
 
-// The measured algorithms, by device, library and shape. A file that cannot be read or written only costs
-// time.
+// The file of the fastest algorithms, by device and library and by shape. If it cannot be read or written,
+// algorithms are measured again in each run.
 class LtAutotuner::AlgorithmFile {
  public:
   AlgorithmFile(const Path& path, const std::string& device) : path_(path), device_(device) {
@@ -103,8 +103,8 @@ LtAutotuner::TunedGemm LtAutotuner::choose(const LtShape& shape, const LtOperand
       c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
   if (supported_algorithms.size() == 1 || is_recorded)
     return tuned;  // nothing can be timed during graph capture
-  // If the result is accumulated in place, repeated runs would add it several times; they use separate
-  // memory.
+  // If the result is accumulated in place, repeated runs would add it several times, so the timed runs
+  // write to separate memory.
   LtOperands trial = operands;
   at::Tensor scratch_output;
   if (shape.has_addend && operands.c == operands.d) {
@@ -118,7 +118,7 @@ LtAutotuner::TunedGemm LtAutotuner::choose(const LtShape& shape, const LtOperand
   algorithm_file_->add(shape, tuned.algorithm);
   return tuned;
 }
-// Undefined if there is not enough memory; the library's preferred algorithm is then used.
+// Returns undefined if there is not enough memory; the library's preferred algorithm is then used.
 at::Tensor LtAutotuner::scratch_output_for(const LtShape& shape) const {
   const at::ScalarType type = shape.is_wide ? at::kFloat : shape.is_half ? at::kHalf : at::kBFloat16;
   try {

@@ -16,7 +16,7 @@ namespace optimus {
 
 class LtAutotuner {
  public:
-  // record: the file; empty: nothing is stored.
+  // `record` is the file that stores the fastest algorithms; empty if they are not stored.
   LtAutotuner(at::Device device, const Path& record);
   ~LtAutotuner();
 
@@ -26,7 +26,7 @@ class LtAutotuner {
 
  private:
   struct TunedGemm {
-    std::unique_ptr<LtGemm> gemm;  // null: cuBLASLt does not support the shape
+    std::unique_ptr<LtGemm> gemm;  // null if cuBLASLt does not support the shape
     LtAlgorithm algorithm;
   };
   class AlgorithmFile;
@@ -41,8 +41,8 @@ class LtAutotuner {
   std::map<LtShape, TunedGemm> tuned_gemms_;
 };
 
-// Whether all rows start at 16-byte addresses and consist of 16-byte units, as the library's fast kernels
-// require.
+// Whether every row starts at a multiple of 16 bytes and has a size that is a multiple of 16 bytes, as the
+// library's fast kernels require. True for an undefined tensor.
 inline bool is_aligned(const at::Tensor& tensor) {
   if (!tensor.defined()) return true;
   const std::int64_t unit = 16 / static_cast<std::int64_t>(tensor.element_size());

@@ -17,7 +17,7 @@ void check(cublasStatus_t status, const char* what) {
   ensure(status == CUBLAS_STATUS_SUCCESS, "{}: cuBLASLt returned status {}", what, static_cast<int>(status));
 }
 
-// A matrix in memory: `stride` is the distance between columns, or between rows if row-major.
+// Describes a matrix in memory. `stride` is the distance between columns, or between rows if row-major.
 cublasLtMatrixLayout_t layout(cudaDataType_t type, std::int64_t rows, std::int64_t columns,
                               std::int64_t stride, bool is_row_major) {
   cublasLtMatrixLayout_t result = nullptr;
@@ -44,10 +44,10 @@ cublasLtEpilogue_t epilogue_of(LtEpilogue epilogue) {
   return CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-// With fp8 operands, accumulation inside a tensor core has about 13 bits: smaller contributions are truncated
+// With fp8 operands, tensor cores accumulate with about 13 bits: smaller contributions are truncated
 // towards zero. For most GEMMs this is below the rounding error of the operands. It is not for weight
-// gradients, which are sums over all tokens of a micro-batch whose terms mostly cancel each other. With fast
-// accumulation GPT-2 124M learned 1.3 % less (docs/results/fp8.md).
+// gradients, which are sums over all tokens of a micro-batch whose terms mostly cancel each other. With
+// fast accumulation GPT-2 124M learned 1.3 % less (docs/results/fp8.md).
 bool uses_exact_accumulation(const LtShape& shape) { return shape.b_is_gradient && shape.is_wide; }
 
 class Events {
@@ -146,7 +146,7 @@ std::vector<LtAlgorithm> LtGemm::supported_algorithms(cublasLtHandle_t handle) c
   cublasLtMatmulPreference_t preference = nullptr;
   check(cublasLtMatmulPreferenceCreate(&preference), "creating a matmul preference");
   const std::size_t workspace = kLtWorkspace;
-  // Partial sums are accumulated in fp32 and not rounded to 16 bits in between.
+  // Partial sums must be accumulated in fp32 and not rounded to 16 bits in between.
   const std::uint32_t schemes = shape_.is_wide
                                     ? static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_MASK)
                                     : static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);

@@ -15,11 +15,11 @@
 
 namespace optimus {
 
-// Operation on the sums before they are written: add a bias, or multiply by the derivative of GELU (tanh).
+// Operation on the result before it is written: add a bias, or multiply by the derivative of GELU (tanh).
 enum class LtEpilogue { none, bias, gelu_gradient };
 
-// D = epilogue(op(A) op(B) + C), column-major: op(A) is [m, k], op(B) [k, n], D and C [m, n]. Contains
-// everything that the choice of an algorithm depends on.
+// D = epilogue(op(A) op(B) + C), column-major: op(A) is [m, k], op(B) [k, n], D and C [m, n]. LtShape
+// contains everything that the choice of an algorithm depends on.
 struct LtShape {
   std::int64_t m = 0, n = 0, k = 0;
   std::int64_t a_stride = 0, b_stride = 0, c_stride = 0, d_stride = 0, aux_stride = 0;  // between columns
@@ -32,13 +32,14 @@ struct LtShape {
   LtEpilogue epilogue = LtEpilogue::none;
   auto operator<=>(const LtShape&) const = default;
 };
-std::string text(const LtShape& shape);  // a single word, for files
+std::string text(const LtShape& shape);  // a single word, the key in files
 
 struct LtOperands {
   const void *a = nullptr, *b = nullptr, *c = nullptr;
   void* d = nullptr;
-  const void* extra = nullptr;  // of the epilogue: the bias [m], or the input of GELU [m, n]
-  // fp8: the scale factors of A and B, one fp32 number each, on the device.
+  // Operand of the epilogue: the bias [m], or the input of GELU [m, n]; null without an epilogue.
+  const void* extra = nullptr;
+  // fp8 only: the factors by which values of A and B are multiplied, one fp32 number each, on the device.
   const void *a_scale = nullptr, *b_scale = nullptr;
 };
 
@@ -59,22 +60,25 @@ class LtGemm {
   LtGemm(const LtGemm&) = delete;
   LtGemm& operator=(const LtGemm&) = delete;
 
-  // The algorithms that the library supports, its preferred one first; empty if there are none for this GEMM.
+  // Returns the algorithms that the library supports, its preferred one first; empty if it supports none
+  // for this GEMM.
   std::vector<LtAlgorithm> supported_algorithms(cublasLtHandle_t handle) const;
-  // Whether the library accepts an algorithm that was read from a file.
+  // Returns whether the library accepts an algorithm that was read from a file, and sets its workspace
+  // size.
   bool accepts(cublasLtHandle_t handle, LtAlgorithm& algorithm) const;
-  // Returns whether the GEMM was started. workspace: kLtWorkspace bytes.
+  // Starts the GEMM on `stream`; returns false if the library does not accept it. `workspace` has
+  // kLtWorkspace bytes.
   bool run(cublasLtHandle_t handle, const LtAlgorithm& algorithm, const LtOperands& operands, void* workspace,
            cudaStream_t stream) const;
 
  private:
   struct Description;
   LtShape shape_;
-  std::array<std::unique_ptr<Description>, 2> descriptions_;  // unchanged, transposed (may be null)
+  std::array<std::unique_ptr<Description>, 2> descriptions_;  // operands unchanged; transposed (may be null)
 };
 
-// Times the algorithms in turn on these operands and returns the best. D is overwritten and must not alias
-// C. The list must not be empty.
+// Times the algorithms in turn on these operands and returns the fastest. D is overwritten and must not
+// alias C. `algorithms` must not be empty.
 LtAlgorithm select_fastest(const LtGemm& gemm, std::vector<LtAlgorithm> algorithms, cublasLtHandle_t handle,
                            const LtOperands& operands, void* workspace, cudaStream_t stream);
 

@@ -1,4 +1,4 @@
-// Implements make_gemm.h: the GEMMs of ATen, with wider sums where a type needs them.
+// Implements make_gemm.h: GEMMs by ATen, with fp32 sums for the types that need them.
 #include "engine/make_gemm.h"
 
 #include <ATen/Context.h>
@@ -31,7 +31,7 @@ class BlasGuard {
   bool previous_;
 };
 
-// GEMMs by ATen, in one element type.
+// GEMMs by ATen in which operands and results have the same element type.
 class AtenGemm : public Gemm {
  public:
   void forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, at::Tensor& y,
@@ -149,7 +149,7 @@ class WideningGemm final : public Gemm {
   }
 
  private:
-  // Grows during the first step, then keeps its size.
+  // The buffer grows during the first step, then keeps its size.
   at::Tensor buffer_for(std::size_t index, const at::Tensor& like) {
     at::Tensor& buffer = buffers_[index];
     if (!buffer.defined() || buffer.numel() < like.numel()) buffer = at::empty({like.numel()}, at::kFloat);

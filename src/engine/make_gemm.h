@@ -8,9 +8,10 @@
 
 namespace optimus {
 
-// The implementation for the device and element type: direct; via fp32 on CPUs without bf16 or fp16 GEMMs
-// (the values equal those of fp32 accumulation); with measured algorithms on CUDA (gemm_cuda.cpp),
-// accumulating gradients in fp32. record: the file for measured algorithms; empty: they are not stored.
+// Returns the implementation for a device and element type. On CPUs without GEMMs in bf16 or fp16, operands
+// are converted to fp32, with the same results as accumulation in fp32. On CUDA, 16-bit GEMMs use the
+// algorithms that were measured to be the fastest (gemm_cuda.cpp) and accumulate weight gradients in fp32.
+// `record` is the file that stores these algorithms; empty if they are not stored.
 std::unique_ptr<Gemm> make_gemm(at::Device device, at::ScalarType element, const Path& record = {});
 
 }  // namespace optimus

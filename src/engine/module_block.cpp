@@ -20,7 +20,7 @@ std::vector<std::int64_t> with_samples(std::int64_t samples, std::vector<std::in
 
 // Autograd computes the gradients of input and weights together. The input gradient's instruction computes
 // both and passes the weights' gradients to the weight gradient's instruction, which follows it and
-// accumulates them. The first block has only the latter.
+// accumulates them. The first block has only a weight gradient, which then does both.
 class ModuleBlock final : public Block {
  public:
   ModuleBlock(const ModuleModel& model, const ModuleDescription& description, int block,
@@ -109,7 +109,7 @@ class ModuleBlock final : public Block {
   const std::size_t part_;
   const bool is_first_, is_last_, is_recomputed_;
   std::vector<std::string> names_;
-  std::vector<at::Tensor> parameters_;  // of the module
+  std::vector<at::Tensor> parameters_;  // parameters of the module
   std::map<const DeviceMicrobatch*, ModuleGraph> graphs_;
   std::map<const DeviceMicrobatch*, ModuleGradients> computed_;
 };
@@ -135,8 +135,8 @@ ModuleModel copy_of(const ModuleModel& model) {
   return result;
 }
 
-// A tensor of a module, its original value, and the parameter that it is now a view of (empty: it was only
-// converted).
+// A tensor of a module, its original value, and the name of the parameter that it is now a view of (empty
+// if it was only converted).
 struct ModuleBinding::BoundTensor {
   at::Tensor tensor, original;
   std::string parameter;
@@ -167,8 +167,8 @@ ModuleBinding::ModuleBinding(const ModuleModel& model, const ModuleDescription& 
   }
 }
 
-// Copies from the masters if this device has all of them, otherwise from the weights, otherwise from the rows
-// of its shard.
+// Copies the parameter's value back: from the masters if this device has all of them, otherwise from the
+// weights if it has all of these, otherwise only the rows of its shard.
 void ModuleBinding::restore_tensor(BoundTensor& binding) const {
   if (parameters_.find(binding.parameter) == nullptr) return;  // trained by another stage
   const at::Tensor master = parameters_.master(binding.parameter),

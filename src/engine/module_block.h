@@ -1,6 +1,6 @@
-// Blocks made of torch modules: forward is the module's own, gradients come from autograd. The module's
-// parameters are views into the engine's flat buffers, so that everything after the gradients is the same as
-// for other models.
+// Blocks made of torch modules: the forward is that of the module, and autograd computes the gradients. The
+// modules' parameters are views into the engine's flat buffers, so that everything after the gradients is
+// the same as for other models.
 //
 //   const ModuleDescription facts = describe(model, data.read(0), precision, device);  // runs each part once
 //   Parameters parameters(plan, facts.spec, 0, device);
@@ -21,26 +21,27 @@ namespace optimus {
 
 struct ModuleDescription {
   ModelSpec spec;
-  std::vector<std::vector<std::int64_t>> input_shapes;  // [part], of one sample
+  std::vector<std::vector<std::int64_t>> input_shapes;  // [part]: shape of one sample's input
   std::vector<std::int64_t> target_shape;
   ElementTypes types;
   at::Device device{at::kCPU};
 };
 
-// Runs every part on a few copies of the example. The modules are not changed. Throws UserError if a part
-// fails, is random, depends on other samples of its batch (beyond rounding), changes its buffers, or shares a
-// parameter with another part. Element types are those of the precision; integer inputs keep their type. Only
-// matrix multiplications and two-dimensional convolutions count as work.
+// Runs every part on a few copies of the example, which does not change the modules. Throws UserError if a
+// part fails, is random, depends on other samples of its batch (beyond rounding), changes its buffers, or
+// shares a parameter with another part. Element types are those of the precision; integer inputs keep their
+// type. Only matrix multiplications and two-dimensional convolutions are counted as floating-point
+// operations.
 ModuleDescription describe(const ModuleModel& model, const ModuleSample& example, Precision precision,
                            at::Device device);
 
 // Copies the values of the modules into the parameters.
 void set_values(const ModuleModel& model, Parameters& parameters);
 
-// While it exists, the modules' parameters are views into the engine's buffers and their contents. Its
-// destructor gives the modules tensors of their own again, with their former types and devices and the
-// current values of the parameters (with ZeRO 3, those of the own shard). The parameters must outlive it. A
-// run that changes its plan creates a new one, so that no memory of the old plan is referenced while state
+// While it exists, the modules' parameters are views into the engine's buffers. Its destructor gives the
+// modules tensors of their own again, with their former types and devices and the current values of the
+// parameters (with ZeRO 3, only those of this rank's shard). `parameters` must outlive it. A run that
+// changes its plan creates a new ModuleBinding, so that no memory of the old plan is referenced while state
 // moves.
 class ModuleBinding {
  public:
@@ -56,8 +57,8 @@ class ModuleBinding {
   std::vector<BoundTensor> bound_tensors_;
 };
 
-// For EngineOptions. Model and facts must outlive the engine. The engine may run steps only while a
-// ModuleBinding object for its parameters exists.
+// For EngineOptions::make_custom_block. `model` and `description` must outlive the engine. The engine may
+// run steps only while a ModuleBinding object for its parameters exists.
 std::function<std::unique_ptr<Block>(int block, RecomputeMode mode)> module_blocks(
     const ModuleModel& model, const ModuleDescription& description);
 

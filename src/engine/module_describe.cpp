@@ -1,6 +1,6 @@
 // Implements describe (module_block.h): runs the parts of a model once before anything is planned, to
-// determine their shapes, their work and the memory that autograd needs for them, and to reject parts whose
-// results would depend on the plan.
+// determine their shapes, their floating-point operations and the memory that autograd needs for them, and
+// to reject parts whose results would depend on the plan.
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/ones_like.h>
@@ -35,11 +35,12 @@ struct AllocationMeter final : c10::MemoryReportingInfoBase {
   double flops = 0;
 };
 
-// Called by libtorch at the start of every operation. Finds the meter through the same thread-local as the
-// allocator.
+// Called by libtorch at the start of every operation, to add its floating-point operations to the meter,
+// which is found through the same thread-local as the allocator's.
 std::unique_ptr<at::ObserverContext> count_flops(const at::RecordFunction& function) {
   const std::string name = function.name();
-  const bool is_counted = name != "aten::mul" && name != "aten::add";  // others are memory-bound
+  // elementwise operations are memory-bound
+  const bool is_counted = name != "aten::mul" && name != "aten::add";
   auto* const meter =
       dynamic_cast<AllocationMeter*>(c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE));
   if (meter != nullptr && is_counted)
@@ -137,7 +138,7 @@ class PartInspector {
     }
   }
 
-  // Returns the outputs of both batches after checking that they depend only on the sample.
+  // Returns the outputs for both batches, after checking that they depend only on the sample.
   Batches check(std::size_t part) const {
     const ModulePart& part_info = model_.parts[part];
     const std::vector<at::Tensor> others = other_tensors(part_info);
@@ -205,7 +206,7 @@ class PartInspector {
       const FlopsCounting counting;
       forward = run_forward(model_, part, input, options);
     }
-    // stored in the engine's arena, so not counted
+    // in training this is stored in the engine's arena, so it is not counted
     const at::Tensor gradient = at::ones_like(forward.output);
     const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter);
     forward.output.reset();

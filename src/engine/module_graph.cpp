@@ -28,7 +28,8 @@ ModuleForward run_forward(const ModuleModel& model, std::size_t part, const at::
   }
   ModuleForward result{output.detach(), {}};
   if (!options.is_recorded) return result;
-  // Unless an operation saves its output, the values are needed only until they are copied to the next block.
+  // Frees the output's values: unless an operation saves its output, they are needed only until they are
+  // copied to the next block.
   if (output.requires_grad() && !output.is_leaf())
     output.set_data(at::empty({}, output.options()).expand(output.sizes()));
   result.graph = {leaf.requires_grad() ? leaf : at::Tensor(), output};

@@ -26,14 +26,14 @@ class AutogradGuard {
   at::AutoGradMode grad_mode_;
 };
 
-// The starting point of a backward.
+// What a backward pass starts from.
 struct ModuleGraph {
-  at::Tensor input;  // undefined: its gradient is not needed
-  at::Tensor root;   // the output or the loss; the values of an output are already freed
+  at::Tensor input;  // undefined if its gradient is not needed
+  at::Tensor root;   // the output, whose values are already freed, or the loss
 };
 
 struct ModuleForward {
-  at::Tensor output;  // of the part, or the loss
+  at::Tensor output;  // output of the part; of the last part, the loss
   ModuleGraph graph;  // empty unless recorded
 };
 
@@ -43,7 +43,7 @@ struct ForwardOptions {
   at::ScalarType wide = at::kFloat;
 };
 
-// input: [samples, …], read only.
+// Runs the forward of a part. `input` is [samples, …] and is only read.
 ModuleForward run_forward(const ModuleModel& model, std::size_t part, const at::Tensor& input,
                           const ForwardOptions& options);
 
@@ -51,7 +51,8 @@ struct ModuleGradients {
   at::Tensor input;
   std::vector<at::Tensor> parameters;  // undefined for unused parameters
 };
-// Frees the graph while running. gradient: of the root.
+// Runs the backward and frees the graph. `gradient` is the gradient of graph.root. The result has the
+// gradients of `parameters`, in their order.
 ModuleGradients run_backward(ModuleGraph graph, const at::Tensor& gradient,
                              const std::vector<at::Tensor>& parameters);
 
@@ -60,7 +61,7 @@ std::vector<std::pair<std::string, at::Tensor>> trained_parameters(const ModuleP
 // All other tensors of the part's module: buffers and frozen parameters.
 std::vector<at::Tensor> other_tensors(const ModulePart& part);
 
-// The tensor on the device, converted to `type` unless it contains integers.
+// Returns `tensor` on `device`, converted to `type` unless it contains integers.
 at::Tensor converted(const at::Tensor& tensor, at::ScalarType type, at::Device device);
 
 }  // namespace optimus

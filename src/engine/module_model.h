@@ -7,9 +7,9 @@
 //   model.parts.push_back(
 //       {.name = "pool", .forward = [](const at::Tensor& x) { return at::max_pool2d(x, 2); }});
 //
-// Training must not depend on how a batch is cut into micro-batches. The result of a part for a sample must
-// therefore be deterministic and independent of the other samples in its batch: describe() rejects batch
-// statistics and torch's own dropout. libtorch's module headers are slow to compile; only code that
+// Training must not depend on how a batch is split into micro-batches. The result of a part for a sample
+// must therefore be deterministic and independent of the other samples in its batch: describe() rejects
+// batch statistics and torch's own dropout. libtorch's module headers are slow to compile; only code that
 // constructs modules needs them.
 #pragma once
 
@@ -30,7 +30,7 @@ namespace optimus {
 
 struct ModulePart {
   std::string name;                             // "conv1": the name of the block and prefix of its parameters
-  std::shared_ptr<torch::nn::Module> module{};  // shared with the caller; null: no parameters
+  std::shared_ptr<torch::nn::Module> module{};  // shared with the caller; null if it has no parameters
   std::function<at::Tensor(const at::Tensor& input)> forward;  // [samples, …] -> [samples, …]
   // Creates a part with its own module and the same values, for another rank of this process. Null if the
   // part has no module; all ranks then call the same function.
@@ -70,8 +70,8 @@ struct ModuleSample {
 
 struct ModuleData {
   std::int64_t num_samples = 0;
-  std::function<ModuleSample(std::int64_t number)>
-      read{};  // 0 <= number < num_samples; may be called on another thread
+  // Returns sample `number`, from 0 to num_samples - 1. May be called on another thread.
+  std::function<ModuleSample(std::int64_t number)> read{};
 };
 
 }  // namespace optimus

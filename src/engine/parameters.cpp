@@ -90,7 +90,8 @@ void Parameters::allocate_state(int number) {
   state.second_moment = zeros(number, StateKind::optimizer, types_.wide);
 }
 
-// Masters that are weights are stored completely on this device, unless weights are sharded too.
+// Masters that are weights are stored completely on this device, unless weights are sharded too, so that a
+// copy of them is needed only in that case.
 void Parameters::allocate_copy(int number) {
   if (shape(number).tensors.empty()) return;
   BlockState& state = block(number);
@@ -280,7 +281,7 @@ void Parameters::set_from(const std::string& name, const at::Tensor& whole) {
   if (copies_ != nullptr && copies_->find(name) != nullptr) copies_->set_from(name, whole);
   const BlockState& state = block(tensor_locations_.at(name).first);
   if (!state.weights.defined()) return;
-  // Rounded via the master's type, as in an update.
+  // Round from the master's type, as in an update.
   if (!state.masters.is_same(state.weights))
     weight(name).copy_(part(&BlockState::weights).to(state.masters.scalar_type()));
 }

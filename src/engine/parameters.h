@@ -19,21 +19,23 @@
 
 namespace optimus {
 
-// What is allocated. training: everything that training needs. weights: only weights (gradients and moments
-// are undefined, masters are the weights). nothing: initially nothing; the code that moves state allocates
-// block by block (switching/move.h). copies: initially nothing; the shards whose updates this device repeats
-// (Plan::copy_distance), see Parameters::copies().
+// What Parameters allocates:
+//   training  everything that training needs
+//   weights   only weights; gradients and moments are undefined, and masters are the weights
+//   nothing   initially nothing; the code that moves state allocates block by block (switching/move.h)
+//   copies    initially nothing; later masters and moments of the shards whose updates this device repeats
+//             (Plan::copy_distance, Parameters::copies())
 enum class StorageMode { training, weights, nothing, copies };
 
 // With ZeRO some of these contain only the device's shard: moments and masters from stage 1, gradients from
 // stage 2, weights with stage 3. Masters that are the weights are laid out like weights.
 struct BlockState {
   at::Tensor weights;                               // element type
-  at::Tensor gradients;                             // wide type, like all that follow
-  at::Tensor masters, first_moment, second_moment;  // masters may be weights
+  at::Tensor gradients;                             // wide type, as the members below
+  at::Tensor masters, first_moment, second_moment;  // in fp32 and fp64, masters are the weights
 };
 
-// A tensor of a block as used in computation: views into whole buffers.
+// Weight and gradient of one tensor of a block, as views into whole buffers.
 struct WeightView {
   at::Tensor weight, gradient;  // undefined if absent
 };
@@ -58,15 +60,15 @@ class Parameters {
              StorageMode storage_mode = StorageMode::training);
 
   // Masters and moments of the shards whose updates this device repeats, if the plan has redundant copies;
-  // otherwise null. They are allocated, released and filled together with the rest. Their boxes, views and
-  // updates are those of the owning device. Copies have no weights and no gradients, and no masters if
-  // masters are weights that this device stores completely anyway.
+  // otherwise null. They are allocated, released and filled together with these parameters. Their boxes,
+  // views and updates are those of the owning device. Copies have no weights and no gradients, and no
+  // masters if masters are weights that this device stores completely anyway.
   Parameters* copies() { return copies_.get(); }
   const Parameters* copies() const { return copies_.get(); }
 
-  // For StorageMode::nothing: allocate_state allocates masters and moments of one block (zero), adopt_state
-  // takes them over from another object; release() frees everything of the block. After the last block,
-  // complete() adds gradients, and weights rounded from the masters that are present.
+  // For StorageMode::nothing: allocate_state allocates masters and moments of one block, with values 0;
+  // adopt_state shares those of `from`; release frees everything of the block. After the last block,
+  // complete() adds gradients, and weights rounded from the masters of this device.
   void allocate_state(int block);
   void adopt_state(int block, const Parameters& from);
   // Frees everything except masters and moments.
@@ -74,32 +76,34 @@ class Parameters {
   void release(int block);
   void complete();
 
-  // Random values keyed by (seed, tensor name): they do not depend on the layout. Every rank computes its own
-  // part.
+  // Sets initial values. They depend on the seed and the tensor's name, not on the layout; every rank
+  // computes its own part.
   void initialize(std::int64_t seed);
 
   const std::vector<LogicalTensor>& tensors() const { return tensors_; }
-  // The local part of a logical tensor in one of the buffers: the tensor-parallel part, or the rows of the
-  // own shard. Undefined if no part of it is on the device.
+  // This device's part of a logical tensor in one of the buffers: its tensor-parallel part or, where the
+  // buffer is sharded, the rows of it in this device's shard. Undefined if no part of it is on the device.
   at::Tensor weight(const std::string& name) const { return view(name, &BlockState::weights); }
   at::Tensor gradient(const std::string& name) const { return view(name, &BlockState::gradients); }
   at::Tensor master(const std::string& name) const { return view(name, &BlockState::masters); }
   at::Tensor view(const std::string& name, at::Tensor BlockState::*member) const;
-  // The box of such a view. Masters that are weights have the boxes of weights.
+  // The box of the logical tensor that such a view contains. Masters that are weights have the boxes of
+  // weights.
   Box box(const std::string& name, at::Tensor BlockState::*member) const;
-  // The object whose view of masters or moments has this box: these parameters, their copies, or null.
+  // Returns the object whose view of masters or moments contains `box`: these parameters, their copies, or
+  // null if neither does.
   const Parameters* holder(const std::string& name, at::Tensor BlockState::*member, const Box& box) const;
 
   // The views that a block uses for computation, in the given whole buffers (gradients may be undefined).
   BlockViews views(int block, const at::Tensor& weights, const at::Tensor& gradients) const;
 
-  // Sets the local part of one logical tensor from the values of the whole tensor in row-major order: masters
-  // and weights.
+  // Sets masters and weights of this device's part of a logical tensor. `values` are those of the whole
+  // tensor in row-major order.
   void set(const std::string& name, std::span<const double> values);
   void set(const std::string& name, std::span<const float> values);
   std::vector<double> get(const std::string& name, at::Tensor BlockState::*member) const;
-  // Rounds weights from masters that were set through views. With ZeRO 1 and 2 the other shards of the
-  // weights come from Engine::gather_weights.
+  // Rounds weights from the masters of this device, after these were set through views. With ZeRO 1 and 2
+  // the weights of other shards come from Engine::gather_weights.
   void round_masters();
 
   int num_blocks() const { return static_cast<int>(blocks_.size()); }
@@ -128,8 +132,8 @@ class Parameters {
   std::vector<BlockShape> shapes_;
   std::vector<BlockState> blocks_;
   std::vector<std::vector<StateRange>> updates_, counted_;
-  std::map<std::string, std::pair<int, std::size_t>>
-      tensor_locations_;  // name -> block, index into its shape
+  // Tensor name -> block, index into the tensors of its shape.
+  std::map<std::string, std::pair<int, std::size_t>> tensor_locations_;
   std::unique_ptr<Parameters> copies_;
 };
 

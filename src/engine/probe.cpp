@@ -59,7 +59,8 @@ class KernelProbe {
   bool is_cuda() const { return device_.is_cuda(); }
   std::int64_t ring_size() const { return is_cuda() ? std::int64_t{1} << 30 : std::int64_t{1} << 25; }
 
-  // An idle device initially runs faster or slower than it does in training.
+  // Computes GEMMs for some seconds: an idle device initially runs faster or slower than it does in
+  // training.
   void warm_up() {
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(is_cuda() ? 3 : 1);
     const std::int64_t edge = is_cuda() ? 4096 : 512;
@@ -96,7 +97,8 @@ class KernelProbe {
       }
     }
   }
-  // In seconds. A GEMM that would take longer is assumed to be as fast as the next smaller size.
+  // The longest time of a GEMM that is measured, in seconds. A GEMM that would take longer is assumed to
+  // reach the same rate as with the next smaller number of rows.
   double max_gemm_seconds() const { return is_cuda() ? 0.02 : 0.2; }
 
   double gemm_rate(std::size_t use, std::int64_t rows, std::int64_t inner, std::int64_t outer) {
@@ -162,7 +164,7 @@ class KernelProbe {
       attention_->backward(task, split_heads(inputs_.next(rows, width)), columns(qkv, 0), columns(qkv, 1),
                            columns(qkv, 2), out, logsumexp, dq, dk, dv);
     };
-    // The scores are recomputed: five GEMMs instead of two.
+    // The backward recomputes the scores: five GEMMs instead of two.
     times_.tables[name + ".backward"].rates.push_back(2.5 * flops / seconds_of_kernel(device_, backward));
   }
 
@@ -286,7 +288,7 @@ class KernelProbe {
     });
   }
 
-  // Zeroing the gradient, its norm, and AdamW, as in each step.
+  // Measures the kernels of an update together, as in each step: zeroing the gradient, its norm, and AdamW.
   void probe_update() {
     at::Tensor square = at::zeros({1}, at::TensorOptions(at::kDouble).device(device_));
     const at::Tensor numbers = step_scalars_after_gate(device_, 1e-4);

@@ -9,11 +9,11 @@
 
 namespace optimus {
 
-// Takes several seconds on a GPU, and about half a minute per precision on a small CPU. Throws UserError for
-// fp8 on CPUs.
+// Measures all kernels. Takes several seconds on a GPU, and about half a minute per precision on a small
+// CPU. Throws UserError for fp8 on CPUs.
 KernelTimes probe_kernels(at::Device device, Precision precision, EventSink& events);
 
-// Bytes per second that a copy of a large buffer reads and writes.
+// Memory bandwidth: the bytes per second that a copy of a large buffer reads and writes together.
 double probe_memory(at::Device device);
 
 }  // namespace optimus

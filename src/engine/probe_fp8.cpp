@@ -11,7 +11,7 @@ namespace {
 
 using Axis = std::vector<double>;
 
-// The width for memory-bound kernels, as for others in probe.cpp.
+// Widths of the operands of memory-bound kernels, as in probe.cpp.
 constexpr std::int64_t kNormWidth = 1024, kWidth = 4096;
 
 class Fp8Probe {
@@ -50,7 +50,7 @@ class Fp8Probe {
     }
   }
 
-  // In the memory of a 16-bit tensor, as provided by Gemm::input_destination.
+  // Returns an fp8 output in the memory of a 16-bit tensor, as provided by Gemm::input_destination.
   Fp8Output make_output(std::int64_t rows, std::int64_t width, bool turns) {
     const std::int64_t count = rows * width;
     const at::Tensor bytes =
@@ -152,7 +152,7 @@ class Fp8Probe {
     const auto seconds = [&](const auto& call) {
       return seconds_of_gemm(probe_context_.device, probe_context_.copy_buffer, call);
     };
-    // The time of a GEMM without the casts that were measured with it; at least half of the total, to be
+    // Seconds of a GEMM without the cast that was measured with it; at least half of the total, to be
     // robust against noise.
     const auto without = [&](double both, const char* cast) {
       return std::max(both / 2, both - times_.seconds(cast, elements, {elements}));

@@ -1,5 +1,6 @@
 // Measures the speed of fp8 GEMMs and of the operations around them: casts, transpositions, and norms and
-// activation functions with fp8 output. Tables as in cluster/kernel_times.h. Used only by engine/probe.cpp.
+// activation functions with fp8 output. The tables are those of cluster/kernel_times.h. Used only by
+// engine/probe.cpp.
 #pragma once
 
 #include "cluster/kernel_times.h"

@@ -39,7 +39,8 @@ class ProbeSocket {
   ProbeSocket& operator=(ProbeSocket&&) = delete;
 
   int handle() const { return handle_; }
-  // Transfers the whole buffer; false if the other side closed the connection or timed out.
+  // send and receive transfer the whole buffer; they return false if the other side closed the connection
+  // or timed out.
   bool send(const char* data, std::size_t size) const {
     while (size > 0) {
       const ssize_t done = ::send(handle_, data, size, MSG_NOSIGNAL);
@@ -78,7 +79,7 @@ double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Seconds of a message in one direction: half the round-trip time.
+// Seconds of a message of `size` bytes in one direction: half the round-trip time.
 double message_seconds(std::size_t size) {
   const auto [here, there] = socket_pair();
   const int rounds = size > (1 << 20) ? 7 : 50;
@@ -98,8 +99,8 @@ double message_seconds(std::size_t size) {
   return median(std::move(all));
 }
 
-// From (bytes, seconds) in ascending order of bytes. The latency is the time of the smallest message;
-// efficiencies are made non-decreasing.
+// Converts measured (bytes, seconds), in ascending order of bytes, to a link. The latency is the time of
+// the smallest message; efficiencies are relative to the highest rate and made non-decreasing.
 LinkSpec link_of(const std::vector<std::pair<double, double>>& seconds) {
   LinkSpec link{.bytes_per_second = 0, .latency = Seconds(seconds.front().second)};
   for (const auto& [bytes, time] : seconds)
@@ -117,6 +118,7 @@ LinkSpec link_of(const std::vector<std::pair<double, double>>& seconds) {
 
 constexpr double kMessages[] = {1, 4096, 65536, 1 << 20, 16 << 20, 64 << 20};
 
+// Seconds of a ring all-reduce of `bytes` bytes.
 double ring_seconds(int members, std::size_t bytes) {
   // Member i sends to i + 1.
   std::vector<ProbeSocket> out, in;

@@ -1,6 +1,6 @@
 // The link probe: measures the connections between devices. It covers messages between processes of this
-// machine (sockets of the loopback interface, which Gloo uses), copies between a GPU and its host and between
-// GPUs, and an all-reduce over several members.
+// machine (sockets of the loopback interface, which Gloo uses), copies between a GPU and its host and
+// between GPUs, and an all-reduce over several members.
 #pragma once
 
 #include <vector>
@@ -11,17 +11,19 @@
 
 namespace optimus {
 
-// Between two threads over the loopback interface. Throws RuntimeFailure if it cannot be used.
+// Measures messages between two threads over the loopback interface. Throws RuntimeFailure if it cannot be
+// used.
 LinkSpec probe_loopback(EventSink& events);
 
-// Between two workers of this machine while they compute, through the communication of a training run. Throws
-// RuntimeFailure.
+// Measures gathers between two workers of this machine while they compute, through the communication of a
+// training run. Throws UserError if the communication fails.
 LinkSpec probe_workers(EventSink& events);
 
-// From host memory to the device, or between two devices.
+// Measures copies from host memory to a GPU, or between two GPUs.
 LinkSpec probe_copies(at::Device from, at::Device to, EventSink& events);
 
-// A ring all-reduce of fp32 between `members` threads over the loopback interface, in seconds.
+// Time of a ring all-reduce of `bytes` bytes of fp32 numbers between `members` threads over the loopback
+// interface.
 struct CollectiveTime {
   int members = 0;
   double bytes = 0, seconds = 0;

@@ -16,7 +16,7 @@ namespace optimus {
 namespace {
 
 constexpr std::size_t kMaxViews = 128;
-// seconds: long enough for the resolution of the clock and for overlapping launches
+// in seconds: long compared with the resolution of the clock and with a kernel launch
 constexpr double kMinSeconds = 2e-3;
 
 double seconds_per_call(at::Device device, const std::function<void()>& call, int count) {
@@ -28,10 +28,11 @@ double seconds_per_call(at::Device device, const std::function<void()>& call, in
 }
 
 #ifdef OPTIMUS_CUDA
-// Calls between pairs of events, each followed by copies of half its duration.
+// Median seconds of a call, measured by pairs of events. Each call is followed by a copy that takes about
+// half of `once`, the seconds of a call.
 double seconds_between_copies(const at::Tensor& copy_buffer, const std::function<void()>& call, double once) {
-  constexpr double kCopied =
-      3.2e12;  // bytes per second, read and written, of a Hopper GPU; slower GPUs pause longer
+  // Bytes per second, read and written, of a Hopper GPU; on slower GPUs the copies take longer.
+  constexpr double kCopied = 3.2e12;
   const auto elements =
       static_cast<std::int64_t>(once * 0.5 * kCopied / 2 / static_cast<double>(copy_buffer.element_size()));
   const std::int64_t half = copy_buffer.numel() / 2, count = std::clamp<std::int64_t>(elements, 1, half);
@@ -90,7 +91,7 @@ double seconds_of(at::Device device, const std::function<void()>& call) {
 }
 
 double seconds_of_kernel(at::Device device, const std::function<void()>& call) {
-  constexpr double kLongKernelSeconds = 200e-6;  // seconds: longer kernels hide the launch time
+  constexpr double kLongKernelSeconds = 200e-6;  // longer kernels hide the launch time
   call();
   if (!device.is_cuda() || seconds_per_call(device, call, 2) > kLongKernelSeconds)
     return seconds_of(device, call);

@@ -11,8 +11,8 @@
 
 namespace optimus {
 
-// Consecutive operands from a buffer larger than any cache, starting over at its end. Views are cached,
-// because creating one takes longer than a small kernel.
+// Returns consecutive operands from a buffer larger than any cache, starting over at its end. Views are
+// cached, because creating one takes longer than a small kernel.
 class OperandRing {
  public:
   explicit OperandRing(at::Tensor buffer) : buffer_(std::move(buffer)) {}
@@ -27,7 +27,7 @@ class OperandRing {
 
 void wait_for(at::Device device);
 
-// The list must not be empty.
+// `values` must not be empty.
 double median(std::vector<double> values);
 
 // Median seconds of one call, after one uncounted call. Synchronizes with the device.
@@ -39,8 +39,8 @@ double seconds_of(at::Device device, const std::function<void()>& call);
 double seconds_of_kernel(at::Device device, const std::function<void()>& call);
 
 // The same for GEMMs. A GPU that runs only GEMMs reaches its power limit and reduces its clock; in training
-// it copies and adds about a third of the time. The measurement does the same, without counting that part.
-// `copy_buffer`: a large buffer for these copies, with any content.
+// it spends about a third of the time on copies and additions. The measurement therefore copies between the
+// GEMMs, without counting that time. `copy_buffer` is a large buffer for these copies, with any content.
 double seconds_of_gemm(at::Device device, const at::Tensor& copy_buffer, const std::function<void()>& call);
 
 }  // namespace optimus

@@ -1,6 +1,6 @@
 // Implements probe_workers of probe_links.h. Two ranks alternately compute and gather, through the
-// communication of a training run (comm/c10d_comm.h). The time that a gather adds to a turn is its cost in
-// training, including wake-up and waiting for the slower rank.
+// communication of a training run (comm/c10d_comm.h). The time that a gather adds to one turn of computing
+// and gathering is its cost in training, including wake-up and waiting for the slower rank.
 #include <ATen/ops/empty.h>
 
 #include <algorithm>

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kCopyTag = 2;  // distinct from the tags of activations and their gradients (crossing.cpp)
 
-// The first elements of a byte buffer as a flat tensor of another type.
+// The first `count` elements of a byte buffer as a flat tensor of another type.
 at::Tensor leading_elements(const at::Tensor& bytes, std::int64_t count, at::ScalarType type) {
   return bytes.narrow(0, 0, count * static_cast<std::int64_t>(at::elementSize(type))).view(type);
 }
@@ -60,7 +60,7 @@ void StateExchange::find_shared_pieces() {
   }
 }
 
-// Of tensor parts with equal copies, the lowest contributes.
+// If several tensor parts store the same rows, only the part with the lowest index contributes them.
 StateExchange::SharedPiece StateExchange::shared_piece(const TensorBox& shared,
                                                        const std::vector<int>& members) const {
   const std::string& name = parameters_.tensors()[static_cast<std::size_t>(shared.tensor)].name;
@@ -80,8 +80,8 @@ StateExchange::SharedPiece StateExchange::shared_piece(const TensorBox& shared,
                        .view(sizes);
   for (int d = 0; d < own_box.num_dims; ++d)
     piece.gradient = piece.gradient.narrow(d, shared.box[d].begin - own_box[d].begin, shared.box[d].size());
-  // Considers the shards of all parts of one copy: rows that two parts share may be in different shards of
-  // each.
+  // Considers the shards of all tensor parts of one copy: rows that two parts share may be in different
+  // shards of each.
   const int copy = strategy_of(stage_, block).tp * shape.num_shards,
             first = program_.location.index / copy * copy;
   for (int index = first; index < program_.location.index; ++index)
@@ -90,8 +90,8 @@ StateExchange::SharedPiece StateExchange::shared_piece(const TensorBox& shared,
   return piece;
 }
 
-// A tied embedding that another stage stores too is the first of a block's tensors, and is not summed
-// together with the others.
+// Returns the offset after a tied embedding that another stage stores too, or 0 if there is none. The
+// embedding is the first tensor of its block and is summed separately.
 std::int64_t StateExchange::end_of_shared(int block) const {
   const bool has_both_ends =
       stage_.chunks.front().first_block() == 0 && stage_.chunks.back().end_block() == plan_.num_blocks;
@@ -118,7 +118,7 @@ std::unique_ptr<Pending> StateExchange::begin(const Instruction& instruction, co
                                                  : begin_reduce(instruction, buffers);
 }
 
-// A shard is contiguous on both sides.
+// The shard is contiguous in the buffers of both devices.
 std::unique_ptr<Pending> StateExchange::begin_copy_exchange(const Instruction& instruction,
                                                             const StateBuffers& buffers) {
   if (parameters_.shape(instruction.block).tensors.empty()) return nullptr;
@@ -137,7 +137,8 @@ at::Tensor StateExchange::copied_weights(int block, const StateBuffers& buffers)
   return leading_elements(buffers.exchange, parameters_.shape(block).shard_elements, element_);
 }
 
-// For a tied head, the word embeddings follow its own tensors.
+// Returns the shape of what a gather of the block gathers. For a tied head, the word embeddings follow its
+// own tensors.
 BlockShape StateExchange::gathered_shape(int block) const {
   BlockShape shape = parameters_.shape(block);
   const bool is_elsewhere = stage_.chunks.front().first_block() > 0;  // then the head has its own copy
@@ -153,7 +154,7 @@ BlockShape StateExchange::gathered_shape(int block) const {
   return shape;
 }
 
-// Every member writes its own shard to its position among all shards.
+// Every member writes its shard to its position in the buffer of all shards.
 std::unique_ptr<Pending> StateExchange::begin_gather(const Instruction& instruction,
                                                      const StateBuffers& buffers) {
   const BlockShape shape = gathered_shape(instruction.block);
@@ -186,8 +187,8 @@ std::unique_ptr<Pending> StateExchange::begin_gather(const Instruction& instruct
   return comm_->all_gather(group, own_shard, all, description_of(instruction));
 }
 
-// Devices are in the order of tensor parts, so the parts of the members follow from their indices in the
-// stage.
+// Returns the rows whose gradients are summed over the tensor parts in the instruction's group. Devices are
+// in the order of tensor parts, so the parts of the members follow from their indices in the stage.
 std::vector<StateExchange::Rows> StateExchange::partial_rows(const Instruction& instruction) const {
   const LayerStrategy& s = strategy_of(stage_, instruction.block);
   std::vector<int> parts;

@@ -1,16 +1,16 @@
 // Communication of weights and gradients between the devices that share a block's state: gathers of shards,
-// and reductions of gradients over shards, copies and tensor parts. begin prepares the data to send, end
-// stores the received data; in between the Comm works.
+// and reductions of gradients over shards, copies and tensor parts. begin() prepares the data and starts
+// the operation; end() stores the received data after it has completed.
 //
 //   zero 0   all-reduce over copies, in place
 //   zero 1   reduce-scatter over shards: each device keeps its own shard, at the start of the whole gradient
 //            buffer, whose rest is no longer needed
-//   zero 2,3 the same with the whole gradients of every micro-batch, added to the own shard
+//   zero 2,3 the same with the whole gradients of every micro-batch, added to this device's shard
 //
-// Before that, tensor parts sum the gradients that each has computed only partially. Finally, gradients that
-// other stages or pipelines also store are summed with them (schedule/shared_sums.h). If the plan has
-// redundant copies, a complete shard is sent to the device that repeats its update (Parameters::copies). Read
-// next: block_shape.h.
+// Before that, tensor parts sum the gradients that each has computed only partially. Finally, gradients of
+// tensors that other stages or pipelines also store are summed with theirs (schedule/shared_sums.h). If the
+// plan has redundant copies, a complete shard is sent to the device that repeats its update
+// (Parameters::copies). Read next: block_shape.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,17 +30,17 @@ namespace optimus {
 // Buffers of one instruction; undefined if the instruction does not use them.
 struct StateBuffers {
   at::Tensor whole;     // weights gathered for use, or one micro-batch's gradients: flat, in whole order
-  at::Tensor exchange;  // concatenated shards; of a repeated update: destination of its weights
+  at::Tensor exchange;  // concatenated shards; or destination of the weights of a repeated update
   at::Tensor copied;    // gradients of the shard whose update is repeated
 };
 
 class StateExchange {
  public:
-  // comm may be null if the program has no communication. All arguments must outlive this object.
+  // `comm` may be null if the program has no communication. All arguments must outlive this object.
   StateExchange(const Plan& plan, const ModelSpec& model, const Program& program, Parameters& parameters,
                 Comm* comm);
 
-  // From now on, weights of fp8 layers are gathered in fp8 (fp8_shards.h), in steps that have scales.
+  // From now on, gathers the weights of fp8 layers in fp8 (fp8_shards.h), in steps that have scales.
   void gather_in_fp8(Fp8Scales& scales, const Kernels& kernels);
 
   std::unique_ptr<Pending> begin(const Instruction& instruction, const StateBuffers& buffers);
@@ -48,23 +48,24 @@ class StateExchange {
 
   // The reduced gradients of the shard whose update is repeated, after they were received: [shard_elements].
   at::Tensor copied_gradients(int block, const StateBuffers& buffers) const;
-  // Memory for the weights that a repeated update writes and nothing reads.
+  // Memory for the weights that a repeated update writes; they are not read.
   at::Tensor copied_weights(int block, const StateBuffers& buffers) const;
 
-  // In the buffer with the gathered weights of a head: the offset at which the tied embedding weights begin.
+  // The offset, in elements, of the tied embedding's weights in the buffer with the gathered weights of a
+  // head.
   std::int64_t tied_offset() const { return parameters_.shape(head_).whole_elements; }
 
  private:
   // Rows of a tensor whose gradient is summed over several tensor parts.
   struct Rows {
-    std::size_t tensor = 0;  // of the block's shape
+    std::size_t tensor = 0;  // index into the tensors of the block's shape
     Span rows;
   };
   BlockShape gathered_shape(int block) const;
-  const Fp8Shards* fp8_shards(int block) const;  // null: this block is currently not gathered in fp8
+  const Fp8Shards* fp8_shards(int block) const;  // null if this block is currently not gathered in fp8
   std::vector<Rows> partial_rows(const Instruction& instruction) const;
   at::Tensor whole_gradients(const Instruction& instruction, const StateBuffers& buffers) const;
-  at::Tensor own_gradients(int block) const;  // the shard, or everything
+  at::Tensor own_gradients(int block) const;  // those of this device's shard; all if nothing is sharded
   template <typename Copy>
   void for_each_partial(const Instruction& instruction, const StateBuffers& buffers, Copy copy);
   std::unique_ptr<Pending> begin_gather(const Instruction& instruction, const StateBuffers& buffers);
@@ -73,7 +74,7 @@ class StateExchange {
   std::unique_ptr<Pending> begin_copy_exchange(const Instruction& instruction, const StateBuffers& buffers);
   void end_sync(const Instruction& instruction, const StateBuffers& buffers);
   std::string description_of(const Instruction& instruction) const;
-  // A piece of the own gradients that is summed with other stages or pipelines.
+  // A box of this device's gradients that is summed with other stages or pipelines.
   struct SharedPiece {
     at::Tensor gradient;  // a view
     bool contributes = true;
@@ -92,8 +93,9 @@ class StateExchange {
   const at::ScalarType element_, wide_;
   Fp8Scales* scales_ = nullptr;
   const Kernels* kernels_ = nullptr;
-  std::map<int, Fp8Shards> fp8_shards_;                                          // by block
-  std::map<std::pair<int, std::vector<int>>, std::vector<SharedPiece>> shared_;  // by block and members
+  std::map<int, Fp8Shards> fp8_shards_;  // by block
+  // [(block, members)]
+  std::map<std::pair<int, std::vector<int>>, std::vector<SharedPiece>> shared_;
 };
 
 }  // namespace optimus

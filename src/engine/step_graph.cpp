@@ -39,7 +39,7 @@ void StepGraph::run(const std::vector<double>& fixed, const std::function<void()
 #endif
 }
 
-// Recording executes nothing. If it fails, the work can still run directly.
+// Recording does not execute the work. If it fails, the work can still run directly.
 void StepGraph::record(const std::function<void()>& body) {
 #ifdef OPTIMUS_CUDA
   auto recording = std::make_unique<Recording>();

@@ -1,8 +1,8 @@
 // Records the GPU work of a step once as a CUDA graph and replays it, which avoids kernel launches from the
 // host. On other devices, and while there is no graph, the work runs directly.
 //
-// A graph keeps its addresses and kernel arguments: tensors must be the same each time, and numbers that
-// change must be on the device (kernels/step_scalars.h). Read next: engine.cpp, train_step.
+// A graph keeps its addresses and kernel arguments: tensors must be at the same addresses each time, and
+// numbers that change must be on the device (kernels/step_scalars.h). Read next: engine.cpp, train_step.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -21,14 +21,14 @@ class StepGraph {
   StepGraph(const StepGraph&) = delete;
   StepGraph& operator=(const StepGraph&) = delete;
 
-  // Runs the work, which must only start kernels on the current stream and never wait. `fixed`: numbers that
-  // are kernel arguments. When they differ from the previous call, the work runs directly twice (libraries
-  // select their kernels), and is then recorded.
+  // Runs `body`, which must only start kernels on the current stream and never wait. `fixed` contains the
+  // numbers that are kernel arguments. When they differ from those of the previous call, `body` runs
+  // directly twice, because libraries then select their kernels, and is recorded in the next call.
   void run(const std::vector<double>& fixed, const std::function<void()>& body);
   // Discards the graph because tensors have moved.
   void forget();
   bool is_recorded() const;
-  // Why the work could not be recorded; empty: it was recorded, or not tried yet.
+  // Why the work could not be recorded; empty if it was recorded, or not tried yet.
   const std::string& failure() const { return failure_; }
 
  private:
@@ -38,7 +38,7 @@ class StepGraph {
   const c10::Device device_;
   std::unique_ptr<Recording> recording_;
   std::vector<double> fixed_;
-  int num_runs_ = 0;  // with these numbers
+  int num_runs_ = 0;  // number of runs with the numbers fixed_
   std::string failure_;
 };
 

@@ -1,5 +1,6 @@
-// The heartbeat of a rank's working thread: publishes its current instruction to a watching thread, since a
-// hung thread cannot report itself (run/rank_watch.h), and the last step that all ranks have completed.
+// The heartbeat of a rank's working thread. It publishes the thread's current instruction to a watching
+// thread, since a hung thread cannot report itself (run/rank_watch.h), and the last step that all ranks
+// have completed.
 #pragma once
 
 #include <chrono>
@@ -13,13 +14,13 @@ namespace optimus {
 class StepHeartbeat {
  public:
   struct Snapshot {
-    bool is_waiting = true;  // for other ranks, or between steps
+    bool is_waiting = true;  // whether it waits for other ranks, or is between steps
     Op op = Op::forward;     // the current instruction, if not waiting
     int block = 0;
     double seconds = 0;     // since the instruction began
-    double expected = 0;    // the longer of the predicted and the measured time
-    double allowed = 0;     // the limit after which the thread counts as hung
-    std::int64_t step = 0;  // a recent step that all other ranks had also completed
+    double expected = 0;    // seconds: the longer of the predicted and the measured time
+    double allowed = 0;     // seconds after which the thread counts as hung
+    std::int64_t step = 0;  // a recent step that all ranks have completed
   };
 
   void wait() {

@@ -1,6 +1,6 @@
-// One device's part of a layer under tensor and context parallelism: its heads, columns and vocabulary rows;
-// with sequence parallelism its tokens between GEMMs; and its part of the positions. A single device has
-// everything.
+// One device's part of a layer: under tensor parallelism its heads, columns and vocabulary rows; with
+// sequence parallelism also its tokens between GEMMs; under context parallelism its part of the positions.
+// A single device has everything.
 #pragma once
 
 #include <vector>
@@ -19,8 +19,8 @@ struct TensorPart {
 
   bool is_alone() const { return tp == 1; }
   bool is_first() const { return part == 0; }
-  // Of a micro-batch of `tokens` tokens: the own slice with sequence parallelism, otherwise all tokens;
-  // padded_slice: the length of slices including padding.
+  // slice: of a micro-batch of `tokens` tokens, those of this part with sequence parallelism, otherwise
+  // all. padded_slice: the number of tokens of a slice including padding, equal for all parts.
   Span slice(std::int64_t tokens) const {
     return is_sequence_parallel ? shard_span(tokens, tp, part) : Span{0, tokens};
   }
@@ -42,9 +42,9 @@ inline TensorPart tensor_part(const ModelSpec& model, const LayerStrategy& strat
   return part;
 }
 
-// Query heads that attention can process in one call: each key/value head has the same number of them. There
-// are several runs if a part begins or ends inside the group of a key/value head. Numbers are relative to the
-// first head of the part.
+// A range of query heads that attention can process in one call, because each of its key/value heads has
+// the same number of them. A part has several ranges if it begins or ends inside the group of a key/value
+// head. Indices are relative to the first head of the part.
 struct HeadRange {
   std::int64_t first_head = 0, count = 0, first_kv = 0, num_kv = 0;
 };

@@ -1,5 +1,5 @@
-// Implements the end of a step (engine.h): the gate, the update of each block after it, for the own shard and
-// for the shard of which this device has a redundant copy (Plan::copy_distance), how a failed step is
+// Implements the end of a step (engine.h): the gate, the update of each block after it, for this rank's
+// shard and for the shard of which it has a redundant copy (Plan::copy_distance), how a failed step is
 // finished, and the statistics of gradient noise.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -30,13 +30,14 @@ CommOutcome<void> Engine::reduce_maxima() {
   return largest->wait(Deadline::after(options_.timeout, "step_gate"));
 }
 
-// A step counts only after all of its communication has completed successfully.
+// Waits until all communication of the step has completed successfully; only then does the step count.
 CommOutcome<void> Engine::synchronize() {
   if (options_.comm == nullptr) return {};
   return options_.comm->synchronize(Deadline::after(options_.timeout, "end of step"));
 }
 
-// Each element of the model's gradient is counted on exactly one device. The result stays on the device.
+// Computes the gradient norm, in which each element of the model is counted on exactly one device, and the
+// other scalars that updates need. The results stay on the device.
 CommOutcome<void> Engine::pass_gate() {
   for (int block = 0; block < parameters_.num_blocks(); ++block)
     for (const StateRange& run : parameters_.counted(block))
@@ -52,7 +53,7 @@ CommOutcome<void> Engine::pass_gate() {
   return {};
 }
 
-// An exception in the middle of a block leaves a state that cannot be saved.
+// An exception in the middle of an update leaves a state that cannot be saved.
 void Engine::update_after_gate(std::size_t index) {
   progress_ = Progress::torn;
   update_block(program_.instructions[index].block, numbers_);
@@ -60,7 +61,7 @@ void Engine::update_after_gate(std::size_t index) {
   progress_ = Progress::updating, next_update_ = index + 1;
 }
 
-// Computes the values of the step report after all updates.
+// Asynchronous schedules: computes the values of the step report after all updates.
 CommOutcome<void> Engine::end_updates() {
   versions_.end_step();
   square_sum_.copy_(updates_.all_squares());
@@ -88,7 +89,7 @@ void Engine::update_immediately(const Instruction& instruction) {
   gradients.zero_();
 }
 
-// Gathers weights as after an update.
+// Executes the gathers of weights that the program has after its updates.
 CommOutcome<void> Engine::gather_weights() {
   const at::AutoDispatchBelowADInplaceOrView no_autograd_dispatch;
   if (types_.element == types_.wide) return {};  // the weights are the masters, which are already complete
@@ -154,7 +155,8 @@ void Engine::repeat_update(std::size_t index) {
   update(block, numbers_, {*copies, gradients, weights, false});
 }
 
-// Masters that are weights are laid out like them.
+// Updates the ranges of a block's state that updated.of owns. Masters that are weights are laid out like
+// weights.
 void Engine::update(int block, const at::Tensor& numbers, const Updated& updated) {
   const BlockState& state = updated.of.block(block);
   AdamOptions adam{.beta1 = update_.beta1, .beta2 = update_.beta2, .epsilon = update_.epsilon};
@@ -169,7 +171,8 @@ void Engine::update(int block, const at::Tensor& numbers, const Updated& updated
   }
 }
 
-// In doubles, a piece at a time: the sum must not depend on the number of devices.
+// Adds the dot product of gradients and first moments, in fp64 so that the result does not depend on the
+// number of devices, and in chunks.
 void Engine::add_moment_sum() {
   constexpr std::int64_t kChunkElements = 1 << 18;
   at::Tensor sum = numbers_.select(0, static_cast<int>(StepScalar::moment_sum));

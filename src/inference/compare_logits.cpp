@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::int64_t kTokens = 32;
 
-// The values of another source after rounding to the type in which they will be stored.
+// The weights of `source`, rounded to the type in which they will be stored.
 class RoundedWeights final : public WeightSource {
  public:
   RoundedWeights(const WeightSource& source, ElementType stored) : source_(source), stored_(stored) {}

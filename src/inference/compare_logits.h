@@ -13,8 +13,8 @@ struct LogitsComparison {
   bool is_done = false;
   std::string why_not;    // set if the comparison was not done
   bool is_equal = false;  // bit for bit, with `from` rounded to the type in which `to` is stored
-  // The change of the logits caused by rounding the weights, relative to their norm. 0 if nothing was
-  // rounded.
+  // The norm of the change of the logits that rounding the weights causes, relative to the norm of the
+  // logits; 0 if nothing was rounded.
   double rounding = 0;
 };
 // Runs on the CPU in fp32, or in fp64 if the weights are fp64. Not done if there is too little memory. Throws

@@ -34,7 +34,7 @@ Sample read_window(const StreamRange& range, std::int64_t window, std::int64_t l
   return sample;
 }
 
-// Pads a batch with a sample that does not count.
+// A sample with which a batch is padded; none of its targets counts.
 Sample without_targets(Sample sample) {
   std::fill(sample.targets.begin(), sample.targets.end(), kNoTarget);
   sample.num_targets = 0;
@@ -46,7 +46,7 @@ std::int64_t num_windows(const StreamRange& range, std::int64_t length) {
 }
 
 Plan plan_for(const EvalOptions& options, const Inference& model, std::int64_t windows, std::int64_t length) {
-  // Enough tokens at a time for efficient GEMMs.
+  // Enough tokens per pass for efficient GEMMs.
   const std::int64_t tokens = model.device.is_cuda() ? 32768 : 2048;
   const std::int64_t typical = std::clamp<std::int64_t>(tokens / length, 1, windows);
   const std::int64_t batch = std::min(options.batch.value_or(typical), windows);

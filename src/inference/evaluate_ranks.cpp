@@ -21,7 +21,7 @@ constexpr Seconds kRankTimeout{600};
 struct RankWork {
   LossSum total;
   std::exception_ptr failure;
-  bool only_lost_peers = false;  // only because other ranks were lost
+  bool only_lost_peers = false;  // the rank failed only because other ranks were lost
 };
 
 // Compares the weights and activations of all ranks of a device with its free memory.
@@ -62,7 +62,8 @@ LossSum on_ranks(const Plan& plan, const OpenedModel& model, const ComputeOption
       const at::Device device = parse_device(devices[static_cast<std::size_t>(rank)]);
       Parameters parameters(plan, model.spec, rank, device, StorageMode::weights);
       {
-        const std::lock_guard lock(loading);  // one tensor at a time besides the weights, not one per rank
+        // So that only one tensor, not one per rank, is in memory in addition to the weights.
+        const std::lock_guard lock(loading);
         NullSink quiet;
         load_weights(*model.weights, parameters, quiet);
       }

@@ -1,5 +1,5 @@
 // Runs forward passes of a trained model on several devices: the ranks are threads of this process, each
-// with its part of the weights.
+// with its shard of the weights.
 #pragma once
 
 #include <functional>
@@ -11,11 +11,10 @@
 
 namespace optimus {
 
-// Runs `evaluate` on every rank and returns rank 0's result. If ranks fail, rethrows the exception of a
-// rank
-// that failed on its own rather than of one that only lost it. Throws UserError if the devices have
-// too
-// little memory.
+// Runs `evaluate` on every rank and returns rank 0's result. If ranks fail, rethrows the exception of the
+// rank that caused the failure rather than that of a rank that only lost contact to it. Throws UserError if
+// the devices have
+// too little memory.
 LossSum on_ranks(const Plan& plan, const OpenedModel& model, const ComputeOptions& options,
                  const std::function<LossSum(Engine& engine, int rank)>& evaluate);
 

@@ -15,8 +15,8 @@ struct GeneratedText {
   std::string text;                           // text of the generated tokens, as valid UTF-8
 };
 
-// Calls on_text for each new token with the text that is complete so far (data/text_stream.h), and once more
-// at the end. Throws UserError, and what on_text throws.
+// Calls `on_text` for each new token with the text that has become complete (data/text_stream.h), and once
+// more at the end. Throws UserError, and what on_text throws.
 GeneratedText generate_text(const TextOptions& options,
                             const std::function<void(const std::string& text)>& on_text, EventSink& events);
 

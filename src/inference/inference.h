@@ -17,7 +17,7 @@ struct Inference {
 // Throws ReportedError, also if the weights do not fit into the device's memory.
 Inference open_for_inference(const std::string& model, const ComputeOptions& options, EventSink& events);
 
-// A plan for forward passes that saves as few activations as possible.
+// A single-device plan for forward passes that saves as few activations as possible.
 Plan inference_plan(const ModelSpec& model, Precision precision, std::int64_t sequences,
                     std::int64_t sequence_length);
 // Throws UserError if the activations of the plan and `extra_bytes` bytes do not fit into the device's free

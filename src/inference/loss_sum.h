@@ -1,4 +1,4 @@
-// The loss of many targets as a sum, which ranks and passes add up. Plain data.
+// The loss of many target tokens as a sum, so that the sums of ranks and passes can be added. Plain data.
 #pragma once
 
 #include <cstdint>

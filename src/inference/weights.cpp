@@ -11,7 +11,7 @@
 namespace optimus {
 namespace {
 
-// The part `inner` of values that cover the box `outer`.
+// Returns the part of `values`, which cover the box `outer`, that covers `inner`.
 at::Tensor slice_of_box(at::Tensor values, const Box& outer, const Box& inner) {
   ensure(outer.contains(inner), "{} is not inside {}", text(inner), text(outer));
   for (int d = 0; d < outer.num_dims; ++d)
@@ -33,7 +33,7 @@ void load_copies(const WeightSource& source, Parameters& copies) {
   }
 }
 
-// Fills the weights, and the master weights of all or a part of them.
+// Fills the weights, and those master weights that this rank owns.
 template <typename Real>
 void load(const WeightSource& source, Parameters& parameters, EventSink& events) {
   constexpr at::ScalarType kType = std::is_same_v<Real, double> ? at::kDouble : at::kFloat;

@@ -7,12 +7,12 @@
 
 namespace optimus {
 
-// Fills all parameters of this rank and reads nothing else. One tensor at a time is in memory besides them.
-// Throws ReportedError.
+// Fills all parameters of this rank and reads only these from `source`. At most one tensor is in memory in
+// addition to them. Throws ReportedError.
 void load_weights(const WeightSource& source, Parameters& parameters, EventSink& events);
 
-// Parameters as a source of weights: their master weights, which are not rounded to the training precision.
-// The parameters must outlive this.
+// Makes the master weights of `parameters`, which are not rounded to the training precision, available as a
+// WeightSource. `parameters` must outlive this object.
 class ParameterWeights final : public WeightSource {
  public:
   ParameterWeights(const Parameters& parameters, Precision precision)

@@ -1,9 +1,9 @@
 // Attention: out = softmax(q kᵀ * scale) v, and its gradients, with one call per micro-batch.
 //
 // Three implementations that agree up to rounding: fused (ATen's flash and cuDNN kernels), plain (score
-// matrices by ATen, for one segment and all its heads at a time: the reference in tests, and used on CUDA for
-// fp32, and for dropout where cuDNN accepts no mask), and host (our own blocked CPU kernel, with keyed
-// dropout). make_attention selects one for a device.
+// matrices by ATen, for one segment and all its heads at a time: the reference in tests, and used on CUDA
+// for fp32, and for dropout where cuDNN accepts no mask), and host (this project's blocked CPU kernel, with
+// keyed dropout). make_attention selects one for a device.
 //
 //   q, out, dq: [sequences * length, heads, head_dim]; k, v, dk, dv: [.., kv_heads, head_dim]. The elements
 //   of a head are contiguous; the other strides are arbitrary: q, k, v are usually column ranges of one
@@ -11,7 +11,7 @@
 //   logsumexp: [sequences, heads, length], fp32, or fp64 with fp64 elements; forward writes it, backward
 //   reads it.
 //
-// dq, dk, dv may alias q, k, v. Positions outside all segments get zero output and zero gradients.
+// dq, dk, dv may alias q, k, v. Positions outside all segments have zero output and zero gradients.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,10 +27,10 @@ namespace optimus {
 struct AttentionShape {
   std::int64_t sequences = 0, length = 0, heads = 0, kv_heads = 0, head_dim = 0;
   bool is_causal = true;
-  double scale = 1;  // of the scores: usually 1 / sqrt(head_dim)
+  double scale = 1;  // factor of the scores, usually 1 / sqrt(head_dim)
 };
 
-// Positions begin .. end of a sequence that attend only to each other: a document, or the part of a padded
+// Positions [begin, end) of a sequence that attend only to each other: a document, or the part of a padded
 // sequence without padding. Segments do not overlap.
 struct AttentionSegment {
   std::int64_t sequence = 0, begin = 0, end = 0;
@@ -42,14 +42,15 @@ struct AttentionSegment {
 struct AttentionDropout {
   double rate = 0;
   RandomKey key{};                      // derived from (seed, step, layer, site)
-  std::vector<std::int64_t> samples{};  // global sample of each sequence
-  std::int64_t first_head = 0;          // global number of the device's first head
-  std::int64_t max_positions = 0;       // of the model, not of this batch
+  std::vector<std::int64_t> samples{};  // global sample index of each sequence
+  // Index of the device's first head among all heads of the model.
+  std::int64_t first_head = 0;
+  std::int64_t max_positions = 0;  // maximum of the model, not of this batch
 };
 
 struct AttentionTask {
   AttentionShape shape{};
-  std::vector<AttentionSegment> segments{};  // empty: each sequence is one segment
+  std::vector<AttentionSegment> segments{};  // empty if each sequence is one segment
   AttentionDropout dropout{};
 };
 
@@ -70,21 +71,22 @@ std::unique_ptr<Attention> make_host_attention();
 // The fastest implementation for a device and element type.
 std::unique_ptr<Attention> make_attention(at::Device device, at::ScalarType type);
 
-// For implementations: aborts if the heads cannot be grouped, or the dropout does not cover the sequences.
+// For implementations: aborts if the heads cannot be grouped, or if the dropout has fewer samples or
+// positions than the sequences need.
 void check_attention(const AttentionShape& shape, const AttentionDropout& dropout);
 // The task's segments, or one per sequence if it has none. Checks the segments and the samples of the
 // dropout.
 std::vector<AttentionSegment> segments_of(const AttentionTask& task);
 // Zeroes the rows of a [sequences * length, ..] tensor that no segment covers.
 void zero_gaps(const AttentionTask& task, at::Tensor& tensor);
-// The segment's rows of a [sequences * length, heads, head_dim] tensor.
+// Returns the segment's rows of a [sequences * length, heads, head_dim] tensor.
 at::Tensor rows_of(const AttentionShape& shape, const AttentionSegment& segment, const at::Tensor& tensor);
-// The factor, 0 or 1 / (1 - rate), of each score of a sequence's heads: [heads, queries, keys], fp32 or fp64,
-// with the type and device of `like`.
+// Returns the dropout factor, 0 or 1 / (1 - rate), of each score of a sequence's heads, [heads, queries,
+// keys], with the type and device of `like`.
 at::Tensor dropout_factors(const AttentionDropout& dropout, std::int64_t sequence, std::int64_t heads,
                            Span queries, Span keys, const at::Tensor& like);
 #ifdef OPTIMUS_CUDA
-// The same on a GPU; key: of the sample.
+// Fills `factors` with the same on a GPU. `key` is the sample's key, dropout.key.derive(sample).
 void fill_dropout_factors(const AttentionDropout& dropout, RandomKey key, Span queries, Span keys,
                           at::Tensor& factors);
 // Fills `mask` with 1 for retained and 0 for dropped scores, for all positions of a task's whole sequences:

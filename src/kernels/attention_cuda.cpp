@@ -1,5 +1,5 @@
 // Dropout factors and masks of attention scores on a GPU, for the plain implementation and for kernels that
-// take a mask. Empty without CUDA.
+// accept a mask. The file is empty without CUDA.
 #ifdef OPTIMUS_CUDA
 #include <algorithm>
 
@@ -9,7 +9,8 @@
 namespace optimus {
 namespace {
 
-// scores: [heads, queries, keys]; key_of: returns the key of a head.
+// Fills `scores`, [heads, queries, keys], with dropout factors or a mask. key_of(i) returns the key of head
+// i.
 template <typename KeyOf>
 void fill_scores(const AttentionDropout& dropout, cuda::DropoutFactorsTask task, at::Tensor& scores,
                  const KeyOf& key_of) {

@@ -67,7 +67,7 @@ void describe(const GraphTensor& tensor, Name name, const Layout4& layout) {
 
 // The kernel for given shapes and strides: the graph, and the index of the selected execution plan.
 struct SelectedKernel {
-  std::shared_ptr<fe::graph::Graph> graph;  // null: not supported by cuDNN
+  std::shared_ptr<fe::graph::Graph> graph;  // null if cuDNN does not support it
   std::int64_t plan = 0, workspace_bytes = 0;
 };
 
@@ -145,11 +145,12 @@ class Builder {
 // The part of a task that one call covers: all of it, or with dropout as much as the size limit of the mask
 // allows.
 struct Part {
-  AttentionShape shape{};  // of the part
+  AttentionShape shape{};  // shape of the part
   Span sequences{}, groups{};
-  at::Tensor mask{};  // with dropout: 1 or 0 for each score
+  at::Tensor mask{};  // 1 or 0 for each score; undefined without dropout
   double rate = 0;
-  float scale = 1, inverse = 1;  // of retained scores; see scaled_out
+  // Factor of retained scores, and the inverse that is passed to the backward (see scaled_out).
+  float scale = 1, inverse = 1;
 
   bool has_dropout() const { return rate > 0; }
   Span heads() const {
@@ -161,16 +162,16 @@ struct Part {
     variant_pack[kMask] = mask.data_ptr(), variant_pack[kScale] = const_cast<float*>(&scale);
     if (is_backward) variant_pack[kInverse] = const_cast<float*>(&inverse);
   }
-  // The output as the backward must see it. The backward should multiply the product of output and dout by 1
-  // - rate, but cuDNN 9.19 ignores the argument for this factor and uses 1. We therefore pass 1 and scale the
-  // output instead.
+  // Returns the output that is passed to the backward. The backward should multiply the product of output
+  // and dout by 1 - rate, but cuDNN 9.19 ignores the argument for this factor and uses 1. We therefore pass
+  // 1 and scale the output instead.
   at::Tensor scaled_out(const at::Tensor& out) const { return has_dropout() ? out * (1 - rate) : out; }
   void fill_mask(const AttentionTask& task, const at::Tensor& like) {
     if (!has_dropout()) return;
     mask = at::empty({shape.sequences, shape.heads, shape.length, shape.length}, like.options());
     fill_dropout_mask(task.dropout, shape.is_causal, sequences, heads(), mask);
   }
-  // The part's rows and heads, of queries or of keys.
+  // Views of the part's rows and heads in a tensor of queries, or of keys.
   at::Tensor queries(const at::Tensor& rows) const {
     return rows_of_part(rows).narrow(1, heads().begin, shape.heads);
   }
@@ -192,7 +193,7 @@ std::vector<Part> parts_of(const AttentionTask& task) {
   const AttentionShape& whole = task.shape;
   check_attention(whole, task.dropout);
   const std::int64_t group = whole.heads / whole.kv_heads;
-  // Some groups of heads at a time; whole sequences if the mask of one fits.
+  // A part has some groups of heads, or whole sequences if the mask of one fits.
   const bool has_dropout = task.dropout.rate > 0;
   const std::int64_t most =
       std::max<std::int64_t>(1, kMaxMaskBytes / (2 * group * whole.length * whole.length));

@@ -3,7 +3,8 @@
 // return new tensors.
 //
 // Needs cuDNN's headers and its header-only frontend at build time (OPTIMUS_CUDNN). Without them is_built()
-// returns false, and so do all calls. One thread calls. Read next: attention_fused.cpp, which tries it first.
+// returns false, and so do all calls. Called by one thread. Read next: attention_fused.cpp, which tries it
+// first.
 #pragma once
 
 #include <memory>
@@ -18,9 +19,9 @@ class CudnnAttention {
   ~CudnnAttention();
   static bool is_built();
 
-  // As Attention::forward and backward, for tasks without segments. false: no kernel supports the task,
-  // nothing was done, and the caller must use another implementation. The kernel is selected at the first
-  // call with these shapes and strides. Dropout uses a mask that is filled before each call, for as many
+  // As Attention::forward and backward, for tasks without segments. They return false if no kernel supports
+  // the task; the caller must then use another implementation. The kernel is selected at the first call
+  // with these shapes and strides. Dropout uses a mask that is filled before each call, for as many
   // sequences or heads at a time as fit into 256 MiB.
   bool forward(const AttentionTask& task, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                at::Tensor& out, at::Tensor& logsumexp);

@@ -1,7 +1,7 @@
-// Attention by fused kernels: ATen's flash kernel on CPUs; on CUDA cuDNN's, directly where supported
-// (attention_cudnn.h), otherwise cuDNN's or flash through ATen. ATen's operators allocate their results,
-// which are copied to the caller's tensors. The other implementations handle what these do not support: keyed
-// dropout (supported by cuDNN alone, as a mask) and wide types on CUDA.
+// Attention by fused kernels. On CPUs: ATen's flash kernel. On CUDA: cuDNN's kernels, directly where
+// supported (attention_cudnn.h), otherwise cuDNN's or flash kernels through ATen. ATen's operators allocate
+// their results, which are copied to the caller's tensors. The other implementations handle what these do
+// not support: keyed dropout (only cuDNN supports it, as a mask) and wide types on CUDA.
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_scaled_dot_product_cudnn_attention.h>
@@ -24,7 +24,8 @@ namespace {
 // length, head_dim].
 struct Piece {
   std::int64_t first_row = 0, sequences = 0, length = 0;  // rows first_row .. + sequences * length
-  std::int64_t sequence = 0, begin = 0;                   // its start, for logsumexp
+  // Where it begins in logsumexp.
+  std::int64_t sequence = 0, begin = 0;
 
   at::Tensor heads(const at::Tensor& tensor) const {
     return tensor.narrow(0, first_row, sequences * length).unflatten(0, {sequences, length}).transpose(1, 2);
@@ -107,8 +108,8 @@ Backward cuda_backward(const AttentionShape& shape, const Inputs& in, const Save
   return {dq, dk, dv};
 }
 
-// The flash kernel for CPUs needs equal numbers of heads in q and k: one call for the first head of every
-// group, one for the second, and so on, each with a strided view.
+// The flash kernel for CPUs needs equal numbers of heads in q and k: there is one call for the first head
+// of every group, one for the second, and so on, each with a strided view, which this function returns.
 at::Tensor member(const at::Tensor& heads, std::int64_t index, std::int64_t group) {
   return heads.slice(1, index, std::nullopt, group);
 }
@@ -145,7 +146,7 @@ class FusedAttention final : public Attention {
       if (piece.sequences * piece.length == 0) continue;
       const Inputs all{piece.heads(q), piece.heads(k), piece.heads(v)};
       const Saved saved{piece.heads(dout), piece.heads(out), piece.statistics(logsumexp)};
-      at::Tensor key_sum, value_sum;  // over the group, in the wider type
+      at::Tensor key_sum, value_sum;  // sums over the group, in the wider type
       for (std::int64_t i = 0; i < calls; ++i) {
         const Backward result = backward_member(task.shape, all, saved, i, calls);
         member(piece.heads(dq), i, calls).copy_(result.dq);
@@ -179,7 +180,7 @@ class FusedAttention final : public Attention {
     return (q.scalar_type() == at::kBFloat16 || q.scalar_type() == at::kHalf) && shape.head_dim % 8 == 0 &&
            shape.head_dim <= 256;
   }
-  // Not with segments: every segment length would need its own cuDNN graph.
+  // False with segments: every segment length would need its own cuDNN graph.
   static bool can_call_cudnn(const AttentionTask& task, const at::Tensor& q) {
     return q.is_cuda() && uses_cudnn(task.shape) && is_16_bit(task.shape, q) && task.segments.empty() &&
            q.numel() > 0;

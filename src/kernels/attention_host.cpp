@@ -1,6 +1,6 @@
-// Our own attention for CPUs: blocks of queries against blocks of keys, with dropout masks that depend only
-// on (sample, head, query, key). Computes attention over whole sequences, or one ring step. Read next:
-// host_attention.h.
+// This project's attention for CPUs: blocks of queries against blocks of keys, with dropout masks that
+// depend only on (sample, head, query, key). Computes attention over whole sequences, or one ring step.
+// Read next: host_attention.h.
 #include <numeric>
 
 #include "kernels/attention.h"
@@ -65,7 +65,7 @@ class HostRingAttention final : public RingAttention {
   }
 };
 
-// Starts a new range wherever `joins(range so far, next)` is false.
+// Divides pieces into ranges: a new range begins wherever `joins(range so far, next)` is false.
 template <typename Joins>
 std::vector<Span> ranges_of(const std::vector<RingPiece>& pieces, Joins joins) {
   std::vector<Span> ranges;

@@ -23,7 +23,7 @@ class PlainSegment {
   at::Tensor query_heads(const at::Tensor& tensor) const {
     return wider(rows_of(task_.shape, segment_, tensor).transpose(0, 1));
   }
-  // Repeated for each query head of the group.
+  // As query_heads, with each key head repeated for the query heads of its group.
   at::Tensor key_heads(const at::Tensor& tensor) const {
     return query_heads(tensor).repeat_interleave(group(), 0);
   }
@@ -99,8 +99,8 @@ class PlainAttention final : public Attention {
       const at::Tensor query_gradient = at::matmul(dscores, key),
                        key_gradient = at::matmul(dscores.transpose(1, 2), query);
       const at::Tensor value_gradient = at::matmul(dropped.transpose(1, 2), upstream);
-      rows_of(task.shape, segment, dq)
-          .copy_(query_gradient.transpose(0, 1));  // everything was read before, so dq may alias q
+      // All operands have been read, so dq may alias q.
+      rows_of(task.shape, segment, dq).copy_(query_gradient.transpose(0, 1));
       plain_segment.put_key_heads(key_gradient, dk);
       plain_segment.put_key_heads(value_gradient, dv);
     }

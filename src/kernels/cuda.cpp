@@ -42,7 +42,7 @@ cuda::Fp8Pointers fp8_pointers(const Fp8Output& output) {
           .maximum = static_cast<std::uint32_t*>(flat_data(output.maximum, at::kFloat))};
 }
 
-// table[ids[row]] += values[row], each row of the table in the order of ids.
+// table[ids[row]] += values[row]. The additions to a row of the table are in the order of `ids`.
 void add_to_table(const at::Tensor& values, const at::Tensor& ids, at::Tensor& table) {
   if (values.size(0) == 0) return;
   const auto [sorted, order] = at::sort(ids.to(at::kLong), /*stable=*/true, /*dim=*/0, /*descending=*/false);
@@ -58,7 +58,7 @@ void add_to_table(const at::Tensor& values, const at::Tensor& ids, at::Tensor& t
                               .workspace = workspace.data_ptr()});
 }
 
-// The rows first_row .. first_row + num_rows.
+// Returns the rows [first_row, first_row + num_rows).
 cuda::Rows part_of(cuda::Rows rows, std::int64_t first_row, std::int64_t num_rows, int element_size) {
   if (rows.data == nullptr) return rows;
   rows.data = static_cast<char*>(rows.data) + first_row * rows.outer_stride * element_size;
@@ -260,7 +260,6 @@ class CudaKernels final : public Kernels {
                          .weight = flat_data(weight, weight.scalar_type())});
   }
 
-  // ATen's copy is one vectorized pass for all pairs of types.
   void quantize(Fp8Operand operand, const at::Tensor& x, const at::Tensor& scale, at::Tensor& y,
                 at::Tensor& transposed, at::Tensor& maximum) const override {
     if (!can_quantize(x)) return Kernels::quantize(operand, x, scale, y, transposed, maximum);
@@ -340,6 +339,7 @@ class CudaKernels final : public Kernels {
     launch(cuda::transpose_fp8, flat_data(from, from.scalar_type()), from.size(0), from.size(1),
            flat_data(to, from.scalar_type()));
   }
+  // ATen's copy is one vectorized pass for all pairs of types.
   void convert(const at::Tensor& from, at::Tensor& to) const override { to.copy_(from); }
 
  private:
@@ -395,7 +395,8 @@ class CudaKernels final : public Kernels {
     }
   }
 
-  std::unique_ptr<Kernels> fallback_ = make_plain_kernels();  // for rows that do not fit into registers
+  // For rows that do not fit into registers, and for vocabularies that are split over devices.
+  std::unique_ptr<Kernels> fallback_ = make_plain_kernels();
 };
 
 }  // namespace

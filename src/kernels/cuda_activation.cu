@@ -1,5 +1,5 @@
-// Activation functions on CUDA, plain and gated, with their gradients: one pass each, one pack of adjacent
-// elements per thread.
+// Activation functions on CUDA, plain and gated, with their gradients: each needs one pass, in which a
+// thread processes one pack of adjacent elements.
 #include "kernels/cuda_activation_functions.cuh"
 
 namespace optimus::cuda {
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(256)
   });
 }
 
-// Calls visit(T{}, pack, Function{}) once.
+// Calls visit(T{}, pack size, Function{}) with the element type and the function of the task.
 template <typename Visit>
 void with_all(const ActivationTask& task, Visit visit) {
   const bool is_packed =

@@ -1,5 +1,5 @@
-// AdamW on CUDA: one pass over gradient, master, moments and weight, four elements per thread. The preceding
-// gate uses a single thread.
+// AdamW on CUDA: one pass over gradient, master, moments and weight, four elements per thread. The gate
+// before it uses a single thread.
 #include "kernels/cuda_math.cuh"
 
 namespace optimus::cuda {
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(256) adam_kernel(const AdamArguments<T> of) {
                      step = gridDim.x * 256ll;
   for (std::int64_t pack = thread; pack < of.count / kPack; pack += step)
     update<T, kPack>(of, by, pack * kPack);
-  // fewer than kPack elements, for the first threads
+  // the last elements, fewer than kPack: one for each of the first threads
   const std::int64_t rest = of.count / kPack * kPack + thread;
   if (rest < of.count) update<T, 1>(of, by, rest);
 }

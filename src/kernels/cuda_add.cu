@@ -38,8 +38,8 @@ struct AddArguments {
   const T* bias;
   std::int64_t num_rows, num_packs;
   unsigned sequence_length, first_row, first_position, jump_at, jump;
-  std::uint32_t threshold;  // 24 bits; an element is dropped if its number is below
-  Wide<T> scale;            // of retained elements
+  std::uint32_t threshold;  // an element is dropped if its 24-bit random number is below
+  Wide<T> scale;            // factor of retained elements
 };
 
 template <typename T, int kPack, bool kHasDropout>

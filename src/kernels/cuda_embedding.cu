@@ -17,7 +17,7 @@ struct RopeArguments {
   std::int64_t row_stride, head_stride, num_rows, num_positions;
   const Wide<T>*cosine, *sine;
   const std::int32_t* positions;
-  int num_heads, num_packs;  // per half head
+  int num_heads, num_packs;  // packs per half head
   Wide<T> direction;
 };
 
@@ -90,9 +90,8 @@ struct ScatterArguments {
   RowsOf<T> values;
   RowsOf<Wide<T>> table;
   const std::int64_t *sorted, *order;
-  Wide<T>*
-      // [pieces, 2, width]: sums of the id that began before the piece, and of the id that continues after it
-      workspace;
+  // [pieces, 2, width]: sums of the id that began before the piece, and of the id that continues after it
+  Wide<T>* workspace;
   std::int64_t num_rows, table_rows;
 };
 
@@ -105,9 +104,9 @@ __device__ __forceinline__ void add_to(W* place, const W (&sum)[kPack]) {
   store_wide(place, before);
 }
 
-// Sums one piece of sorted rows. Complete ids are added to the table; the first and the last id of the piece
-// go to the workspace if they are shared with adjacent pieces. An id that fills a whole piece and continues
-// on both sides counts as one that began before.
+// Sums one piece of sorted rows. The sums of ids whose rows are all in the piece are added to the table;
+// those of the first and the last id go to the workspace if these ids are shared with adjacent pieces. An
+// id that fills a whole piece and continues on both sides counts as one that began before.
 template <typename T, int kPack>
 __global__ void __launch_bounds__(256) scatter_kernel(ScatterArguments<T> of, std::int64_t num_packs) {
   using W = Wide<T>;
@@ -136,7 +135,8 @@ __global__ void __launch_bounds__(256) scatter_kernel(ScatterArguments<T> of, st
   }
 }
 
-// Sums the parts of an id that begins in a piece and continues after it, in order.
+// Adds up the partial sums of an id that begins in a piece and continues after it, in the order of pieces,
+// and adds the total to the table.
 template <typename T, int kPack>
 __global__ void __launch_bounds__(256) scatter_rest_kernel(ScatterArguments<T> of, std::int64_t num_packs) {
   using W = Wide<T>;

@@ -1,5 +1,6 @@
-// Conversion to fp8 on CUDA: one pass reads a matrix, measures its maximum, and writes it unchanged in order,
-// transposed, or both, because Hopper's fp8 GEMMs need the reduction dimension contiguous in both operands.
+// Conversion to fp8 on CUDA: one pass reads a matrix, measures its maximum, and writes it in the same
+// order, transposed, or both, because Hopper's fp8 GEMMs need the reduction dimension contiguous in both
+// operands.
 #include "kernels/cuda_fp8.cuh"
 
 namespace optimus::cuda {
@@ -75,8 +76,8 @@ void launch(const Queue& queue, const QuantizeTask& task) {
   const std::int64_t rows = task.x.num_rows, width = task.x.width;
   if (transposed == nullptr) {
     const auto pieces_of_row = static_cast<unsigned>(width / 16);
-    const auto num_pieces =
-        static_cast<unsigned>(rows * pieces_of_row);  // below 2^32, because there are fewer than 2^36 numbers
+    // Below 2^32, because there are fewer than 2^36 numbers.
+    const auto num_pieces = static_cast<unsigned>(rows * pieces_of_row);
     const bool is_contiguous = task.x.outer_stride == width && task.x.num_inner == 1;
     plain_kernel<T, kFormat><<<(num_pieces + 2 * kThreads - 1) / (2 * kThreads), kThreads, 0, queue.stream>>>(
         RowsOf<T>(task.x), num_pieces, pieces_of_row, is_contiguous, y, task.scale, task.maximum);

@@ -1,9 +1,9 @@
 // Shared by the kernels that write fp8.
 //
-// For transposition, a block processes a tile of 128 x 128. A thread has packs of 8 columns from 4 adjacent
-// rows, so that 4 rows of a column form one word. The words pass through shared memory to threads that write
-// 16 rows of a column at once. Lines of shared memory are ordered so that a warp's words are in 32 different
-// banks (stride 34; the columns that one instruction writes are adjacent lines).
+// For transposition, a block processes a tile of 128 x 128. A thread loads packs of 8 columns from 4
+// adjacent rows, so that 4 rows of a column form one word. The words pass through shared memory to threads
+// that write 16 rows of a column at once. Lines of shared memory are ordered so that a warp's words are in
+// 32 different banks (stride 34; the columns that one instruction writes are adjacent lines).
 //
 // Maxima are computed on pairs of 16-bit words without their signs, whose order is that of the magnitudes.
 // Only if one of them is not finite, a thread takes the slower path that turns infinity into NaN. Few blocks
@@ -19,7 +19,7 @@ namespace optimus::cuda {
 
 constexpr int kTile = 128, kThreads = 256, kPacks = kTile / 8, kLine = 34;
 
-// 8 numbers of 16 bits.
+// Eight adjacent 16-bit elements.
 struct Pack8 {
   uint4 words;
 };
@@ -28,7 +28,7 @@ __device__ __forceinline__ Pack8 load_pack8(const T* from) {
   return {*reinterpret_cast<const uint4*>(from)};
 }
 
-// The larger of the magnitudes in both halves of two words.
+// Returns, for each 16-bit half, the larger of the magnitudes in `largest` and `word`.
 __device__ __forceinline__ std::uint32_t max_magnitudes(std::uint32_t largest, std::uint32_t word) {
   return __vmaxu2(largest, word & 0x7fff7fffu);
 }
@@ -41,7 +41,7 @@ __device__ __forceinline__ bool is_all_finite(std::uint32_t largest) {
   constexpr std::uint32_t kInfinity = std::is_same_v<T, __half> ? 0x7c00u : 0x7f80u;
   return (largest & 0xffffu) < kInfinity && largest >> 16 < kInfinity;
 }
-// A 16-bit magnitude converted to fp32, as a word.
+// Converts a 16-bit magnitude to fp32 and returns its bits.
 template <typename T>
 __device__ __forceinline__ std::uint32_t magnitude_as_fp32_bits(std::uint32_t magnitude) {
   if constexpr (std::is_same_v<T, __half>)
@@ -103,7 +103,8 @@ __device__ __forceinline__ void transpose_bytes(const std::uint32_t (&rows)[4], 
   columns[2] = __byte_perm(high01, high23, 0x5410), columns[3] = __byte_perm(high01, high23, 0x7632);
 }
 
-// Updates `maximum` with the pairs of a block. Every thread of the block must call it; contains a barrier.
+// Raises `maximum`, the bits of an fp32 number (or null), to the largest magnitude in the pairs of all
+// threads of the block. Every thread of the block must call it; contains a barrier.
 template <typename T, int kBlock = kThreads>
 __device__ __forceinline__ void update_maximum(std::uint32_t pair, std::uint32_t* maximum) {
   __shared__ std::uint32_t of_warp[kBlock / 32];
@@ -118,8 +119,8 @@ __device__ __forceinline__ void update_maximum(std::uint32_t pair, std::uint32_t
   if (of_block > __ldcg(maximum)) atomicMax(maximum, of_block);
 }
 
-// Stores four rows of 8 columns, transposed, into lines of shared memory, [kTile * kLine]; group: index of
-// the four rows in the tile.
+// Stores four rows of 8 columns, transposed, into lines of shared memory, [kTile * kLine]. `pack` is the
+// index of the 8 columns in the tile, `group` that of the four rows.
 __device__ __forceinline__ void store_transposed_words(const uint2 (&out)[4], int pack, int group,
                                                        std::uint32_t* words) {
 #pragma unroll
@@ -132,8 +133,8 @@ __device__ __forceinline__ void store_transposed_words(const uint2 (&out)[4], in
     for (int c = 0; c < 4; ++c) words[((part * 4 + c) * kPacks + pack) * kLine + group] = columns[c];
   }
 }
-// Writes the transposed tile from shared memory, after a barrier: 8 threads per column, 16 rows each. to:
-// [columns, num_rows] of the whole matrix.
+// Writes the transposed tile from shared memory, after a barrier: 8 threads per column, 16 rows each. `to`
+// is the whole transposed matrix, [width, num_rows].
 __device__ __forceinline__ void store_transposed(const std::uint32_t* words, std::int64_t first_row,
                                                  std::int64_t num_rows, std::int64_t first_column,
                                                  std::int64_t width, std::uint8_t* to) {

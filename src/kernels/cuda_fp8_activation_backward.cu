@@ -44,7 +44,7 @@ __device__ __forceinline__ void add_columns(const Pack8& eight, float (&sums)[8]
 
 struct Target {
   std::uint8_t *y = nullptr, *transposed = nullptr;
-  std::int64_t columns = 0, first = 0;  // columns of y; the first column of this gradient
+  std::int64_t columns = 0, first = 0;  // number of columns of y; first column of this gradient
 };
 
 // Writes four rows of a thread to y and, transposed, to shared memory.

@@ -26,9 +26,9 @@ __device__ __forceinline__ Pack8 apply_activation(const Pack8& x, const Pack8& g
                      apply_activation<Function, kIsGated>(x.words.w, gate.words.w))};
 }
 
-// Calls rows(row, column, out) for each four rows of eight columns of this thread, and writes the results
-// transposed. between: called by all threads before the results are read from shared memory; must contain a
-// barrier.
+// Calls rows(row, column, out) for each block of four rows and eight columns of this thread, and writes the
+// results transposed. `between` is called by all threads before the results are read from shared memory; it
+// must contain a barrier.
 template <typename Rows4, typename Between>
 __device__ __forceinline__ void transpose_tile(std::int64_t num_rows, std::int64_t width,
                                                std::uint8_t* transposed, Rows4 rows, Between between) {

@@ -44,15 +44,16 @@ struct NormTask {
 };
 void norm(const Queue& queue, const NormTask& task);
 
-// Destination of a tensor in fp8 (below): as [rows, width], and transposed as [width, rows]; null: not
-// needed.
+// Destination of a tensor in fp8 (see QuantizeTask): as [rows, width], and transposed as [width, rows]; a
+// null pointer if it is not needed.
 struct Fp8Pointers {
   void *y = nullptr, *transposed = nullptr;
   const float* scale = nullptr;
   std::uint32_t* maximum = nullptr;
 };
-// The same, rounded to bf16 and then to e4m3. The task's y is not written, and there is no transposed copy.
-// The input is bf16 in packs; rows and width are multiples of 16.
+// norm with its result rounded to bf16 and then to e4m3. The task's y is not written, and there is no
+// transposed copy. The input is bf16 in 16-byte packs; the number of rows and the width are multiples of
+// 16.
 void norm_to_fp8(const Queue& queue, const NormTask& task, const Fp8Pointers& output);
 
 struct NormBackwardTask {
@@ -61,10 +62,11 @@ struct NormBackwardTask {
   Rows dy, x, residual, dx, statistics;
   const void* weight = nullptr;
   void *weight_gradient = nullptr, *bias_gradient = nullptr;
-  void *residual_sum = nullptr, *output_sum = nullptr;  // column sums; null: not needed
-  void* workspace = nullptr;                            // norm_backward_workspace elements of the wider type
+  // column sums of residual and of dx; null if not needed
+  void *residual_sum = nullptr, *output_sum = nullptr;
+  void* workspace = nullptr;  // norm_backward_workspace() elements of the wider type
 };
-// whether it can sum the columns of residual and output
+// Whether norm_backward can compute residual_sum and output_sum for this task.
 bool norm_backward_can_sum(const NormBackwardTask& task);
 std::int64_t norm_backward_workspace(const Queue& queue, const NormBackwardTask& task);
 void norm_backward(const Queue& queue, const NormBackwardTask& task);
@@ -96,12 +98,13 @@ struct EmbeddingTask {
 };
 void embedding(const Queue& queue, const EmbeddingTask& task);
 
-// table[ids[order[i]]] += values[order[i]], where order is a stable sort of the ids.
+// table[ids[order[i]]] += values[order[i]], where `order` sorts the ids stably, and sorted[i] =
+// ids[order[i]].
 struct ScatterTask {
-  Element element = Element::fp32;  // of values; the table is of the wider type
+  Element element = Element::fp32;  // type of values; the table has the wider type
   Rows values, table;
   const std::int64_t *sorted = nullptr, *order = nullptr;
-  void* workspace = nullptr;  // [scatter_pieces, 2, width] of the wider type
+  void* workspace = nullptr;  // [scatter_pieces(), 2, width] of the wider type
 };
 std::int64_t scatter_pieces(std::int64_t num_rows);
 void add_to_table(const Queue& queue, const ScatterTask& task);
@@ -131,27 +134,27 @@ struct AddTask {
   // Row r of a sequence has position first_position + r, plus `jump` for rows from jump_at on.
   std::int64_t first_position = 0, jump_at = 0, jump = 0;
 };
-// keys: one per sequence (rows / sequence_length of them); not read if the rate is 0.
+// `keys` has one key for each of the (rows / sequence_length) sequences; not read if the rate is 0.
 void add(const Queue& queue, const AddTask& task, const DropoutKeys& keys);
 
-// Contiguous [heads, queries, keys] of 0 or 1 / (1 - rate); for a mask 0 or 1. Queries and keys are positions
-// in the sequence.
+// Fills `factors`, contiguous [heads, queries, keys]: 0 for dropped scores, 1 / (1 - rate) or, for a mask,
+// 1 for retained ones. Queries and keys are positions in the sequence.
 struct DropoutFactorsTask {
   Element element = Element::fp32;
   void* factors = nullptr;
-  bool is_mask = false, is_causal = false;  // causal: keys after their query are skipped
+  bool is_mask = false, is_causal = false;  // causal: no random numbers for keys after their query
   std::int64_t num_heads = 0;  // at most kMaxDropoutKeys; heads of several sequences are concatenated
   std::int64_t first_query = 0, num_queries = 0, first_key = 0, num_keys = 0, max_positions = 0;
   double rate = 0;
 };
-// keys: one per head.
+// `keys` has one key per head.
 void dropout_factors(const Queue& queue, const DropoutFactorsTask& task, const DropoutKeys& keys);
 
-// sum[j] += sum of x[., j], with a workspace of [sum_parts, width] of the wider type.
+// sum[j] += the sum of column j of x, with a workspace of [sum_parts(), width] of the wider type.
 std::int64_t sum_parts(const Queue& queue, Element element, const Rows& x);
 void add_rows(const Queue& queue, Element element, const Rows& x, void* sum, void* workspace);
-// sums[s][j] += parts[., s, j] in order, for each sum that is not null; part p begins at parts + p * stride.
-// fp32 or fp64.
+// sums[s][j] += sum over p of parts[p * stride + s * width + j], in a fixed order, for each sums[s] that is
+// not null. `element` is fp32 or fp64.
 struct PartialSumsTask {
   Element element = Element::fp32;
   const void* parts = nullptr;
@@ -160,13 +163,13 @@ struct PartialSumsTask {
 };
 void add_partial_sums(const Queue& queue, const PartialSumsTask& task);
 
-// *sum += sum of the squares of values, with a workspace of kSquareParts numbers.
+// *sum += the sum of the squares of `values`, with a workspace of kSquareParts numbers.
 constexpr int kSquareParts = 1024;
 void add_square_sum(const Queue& queue, Element element, const void* values, std::int64_t count, double* sum,
                     double* workspace);
 
 struct AdamTask {
-  Element element = Element::fp32;  // of the weight; everything else has the wider type
+  Element element = Element::fp32;  // type of the weight; everything else has the wider type
   double beta1 = 0, beta2 = 0, epsilon = 0, weight_decay = 0;
   double* numbers = nullptr;  // the step scalars, on the device
   std::int64_t count = 0;
@@ -176,10 +179,11 @@ struct AdamTask {
 void adamw(const Queue& queue, const AdamTask& task);
 void pass_gate(const Queue& queue, const GateOptions& options, double* numbers);
 
-// fp8: y = x * scale, rounded to nearest even. Values that are too large saturate at the largest number;
-// infinity becomes NaN. y is [rows, width], transposed is [width, rows]; null: not needed. maximum (null: not
-// needed) becomes the maximum of itself and |x|, compared as unsigned words, so that NaN is the largest. Rows
-// and width are multiples of 16, x is packed; bf16 or fp16.
+// Conversion to fp8: y = x * scale, rounded to nearest even. Values that are too large saturate at the
+// largest number; infinity becomes NaN. y is [rows, width], transposed is [width, rows]; a null pointer if
+// it is not needed. maximum (may be null) becomes the maximum of itself and |x|, compared as unsigned
+// words, so that NaN is the largest. x is bf16 or fp16 in 16-byte packs; the number of rows and the width
+// are multiples of 16.
 enum class Fp8Format { e4m3, e5m2 };
 struct QuantizeTask {
   Element element = Element::bf16;
@@ -192,7 +196,7 @@ struct QuantizeTask {
 void quantize(const Queue& queue, const QuantizeTask& task);
 
 // The gradient through an activation function, rounded to bf16 and then to e5m2, and its column sums: fuses
-// activation_backward, add_rows and quantise. With a gate, the gate's columns come first, and nothing is
+// activation_backward, add_rows and quantize. With a gate, the gate's columns come first, and nothing is
 // summed. All inputs are bf16.
 struct QuantizeActivationGradientTask {
   Activation kind = Activation::gelu;
@@ -200,15 +204,15 @@ struct QuantizeActivationGradientTask {
   void *y = nullptr, *transposed = nullptr;  // [rows, columns], [columns, rows]
   const float* scale = nullptr;
   std::uint32_t* maximum = nullptr;
-  float *sum = nullptr,
-        *workspace = nullptr;  // null: not needed; workspace: [quantize_activation_gradient_parts, width]
+  // Null if not needed. workspace: [quantize_activation_gradient_parts(), width].
+  float *sum = nullptr, *workspace = nullptr;
 };
 std::int64_t quantize_activation_gradient_parts(std::int64_t num_rows);
 void quantize_activation_gradient(const Queue& queue, const QuantizeActivationGradientTask& task);
-// activation (x and gate of the task), rounded to bf16 and then to e4m3, as it is and transposed. Constraints
-// as above.
+// activation() of the task's x and gate, rounded to bf16 and then to e4m3, written in order and transposed.
+// The input has the same constraints as that of quantize.
 void activation_to_fp8(const Queue& queue, const ActivationTask& task, const Fp8Pointers& output);
-// to [width, rows] = from [rows, width], in bytes.
+// to [width, rows] = transpose of from [rows, width], whose elements are bytes.
 void transpose_fp8(const Queue& queue, const void* from, std::int64_t num_rows, std::int64_t width, void* to);
 
 }  // namespace optimus::cuda

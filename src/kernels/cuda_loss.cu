@@ -6,8 +6,8 @@
 namespace optimus::cuda {
 namespace {
 
-constexpr int kThreads =
-    1024;  // two rows at a time on a multiprocessor: the second pass finds most of them in the cache
+// A multiprocessor then processes two rows at a time, and the second pass finds most of them in the cache.
+constexpr int kThreads = 1024;
 
 // The sum of e^(x - max) over some elements, and their max.
 template <typename T>
@@ -25,7 +25,8 @@ struct ExponentialSum {
       merge(__shfl_xor_sync(0xffffffffu, max, step), __shfl_xor_sync(0xffffffffu, sum, step));
   }
 };
-// The lowest finite number, so that infinity is never subtracted from itself for logits of -infinity.
+// The lowest finite number, with which maxima begin, so that infinity is never subtracted from itself for
+// logits of -infinity.
 template <typename W>
 __device__ __forceinline__ W lowest() {
   return std::is_same_v<W, double> ? static_cast<W>(-1.7976931348623157e308) : static_cast<W>(-3.4028234e38f);
@@ -34,7 +35,8 @@ __device__ __forceinline__ W lowest() {
 // A row with any alignment: elements before the first whole pack, packs, and the rest.
 template <typename T>
 struct AlignedRow {
-  std::int64_t head, num_packs, tail;  // tail: index of the first element after the packs
+  // Number of elements before the packs, number of packs, index of the first element after them.
+  std::int64_t head, num_packs, tail;
 
   __device__ AlignedRow(const T* row, std::int64_t width) {
     constexpr std::int64_t kBytes = kWidth<T> * sizeof(T);
@@ -43,7 +45,7 @@ struct AlignedRow {
     num_packs = (width - head) / kWidth<T>;
     tail = head + num_packs * kWidth<T>;
   }
-  // Calls visit(first element, count as a constant) for this thread's share.
+  // Calls visit(index of the first element, count as a constant) for this thread's share.
   template <typename Visit>
   __device__ __forceinline__ void for_each(std::int64_t width, Visit visit) const {
 #pragma unroll 2
@@ -54,7 +56,7 @@ struct AlignedRow {
   }
 };
 
-// The result for a whole row, returned in all threads.
+// Returns the sum of exponentials of a whole row, in all threads.
 template <typename T>
 __device__ ExponentialSum<T> sum_exponentials(const T* row, std::int64_t width,
                                               const AlignedRow<T>& aligned) {

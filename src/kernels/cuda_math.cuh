@@ -100,7 +100,7 @@ struct Raw<T, kPack, true> {
   }
 };
 
-// Load and store kPack adjacent elements that already have the wider type, in 16-byte pieces.
+// Load and store kPack adjacent elements that already have the wider type, 16 bytes at a time.
 template <typename W, int kPack>
 __device__ __forceinline__ void load_wide(const W* from, W (&to)[kPack]) {
   constexpr int kPiece = kPack * sizeof(W) > 16 ? static_cast<int>(16 / sizeof(W)) : kPack;
@@ -148,12 +148,14 @@ __device__ __forceinline__ Wide<T> inverse(Wide<T> x) {
   }
 }
 
-// Rows of one element type, on the device.
+// Rows of one element type, in device code.
 template <typename T>
 struct RowsOf {
   T* data = nullptr;
   std::int64_t outer_stride = 0, inner_stride = 0;
-  unsigned num_inner = 1;  // fewer than 2^31 rows in total (cuda.cpp): 64-bit divisions cost registers
+  // 32 bits, because 64-bit divisions cost registers: there are fewer than 2^31 rows in total
+  // (cuda_tensors.h).
+  unsigned num_inner = 1;
 
   RowsOf() = default;
   explicit RowsOf(const Rows& rows)
@@ -237,7 +239,7 @@ inline PlaneShape plane_shape(std::int64_t num_rows, std::int64_t num_columns) {
                static_cast<unsigned>(std::min<std::int64_t>(down, 65535))),
           dim3(static_cast<unsigned>(best), static_cast<unsigned>(block_rows))};
 }
-// Calls visit(row, column) for the elements of this thread.
+// Calls visit(row, column) for the positions of the plane that this thread processes.
 template <typename Visit>
 __device__ __forceinline__ void for_each_position(std::int64_t num_rows, std::int64_t num_columns,
                                                   Visit visit) {

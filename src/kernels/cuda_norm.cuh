@@ -86,7 +86,8 @@ void launch_norm(const Queue& queue, const NormArguments<T>& of, const Output& t
   norm_kernel<T, kPack, kGroup, kElements><<<blocks, kNormThreads<kGroup>, 0, queue.stream>>>(of, to);
 }
 
-// For 16-bit packs: the smallest number of threads that can keep a row in registers with few of them idle.
+// Selects the group size: for 16-bit packs, the smallest number of threads that can keep a row in registers
+// with few of them idle.
 template <typename T, int kPack, typename Output>
 void launch_norm_for_width(const Queue& queue, const NormArguments<T>& of, std::int64_t width,
                            const Output& to) {

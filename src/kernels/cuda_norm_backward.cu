@@ -1,8 +1,8 @@
 // Gradients of layer norm and RMS norm on CUDA, in one pass: groups of threads iterate over rows, and each
 // thread keeps its columns. It can therefore sum their weight and bias gradients in registers and, on
 // request, the columns of the residual and of the result, which are bias gradients of the GEMMs around the
-// norm. The sums of a block are a part; a second, small kernel adds the parts, in an order that depends only
-// on sizes.
+// norm. A block writes its sums as one part; a second, small kernel adds the parts, in an order that
+// depends only on sizes.
 #include "kernels/cuda_math.cuh"
 
 namespace optimus::cuda {
@@ -63,15 +63,15 @@ struct GroupSumsOf {
   }
 };
 
-// The data of kRows rows that a thread keeps at a time, in stored form: all loads are issued before any is
-// waited for.
+// The elements of one row that a thread keeps, in stored form: all loads are issued before any is waited
+// for.
 template <typename T, int kPack, int kPacks>
 struct LoadedRow {
   Raw<T, kPack> dy[kPacks], x[kPacks], residual[kPacks];
   Wide<T> mean, rstd;
 };
 
-// kSums: number of sums (1, 2 or 4): of dy * normed; of dy; of the residual and of dx.
+// kSums is the number of column sums, 1, 2 or 4: those of dy * normed; of dy; of the residual and of dx.
 template <typename T, int kPack, int kGroup, int kElements, int kRows, int kSums>
 __global__ void __launch_bounds__(kThreads<kGroup>,
                                   sizeof(T) == 8 ? 1 : blocks_per_multiprocessor(kGroup, kElements, kSums))
@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(kThreads<kGroup>,
       }
     }
   }
-  // The block's part. Groups of one warp first add their sums, in order.
+  // Write the block's part of the column sums. Groups of one warp first add their sums, in order.
   __shared__ W columns[kGroups > 1 ? kGroups : 1][kGroups > 1 ? kElements * 32 : 1];
   const std::int64_t width = static_cast<std::int64_t>(of.num_packs) * kPack;
 #pragma unroll
@@ -181,8 +181,8 @@ void launch(const Queue& queue, const BackwardArguments<T>& of, std::int64_t blo
       <<<static_cast<unsigned>(blocks), kThreads<kGroup>, 0, queue.stream>>>(of);
 }
 
-// For 16-bit packs: the fewest columns per thread that cover a row, two rows at a time where groups wait for
-// each other.
+// Selects the group size: for 16-bit packs, the fewest columns per thread that cover a row, and two rows at
+// a time where groups wait for each other.
 template <typename T, int kPack, int kSums>
 void launch_for_width(const Queue& queue, const BackwardArguments<T>& of, std::int64_t width,
                       std::int64_t blocks) {
@@ -211,8 +211,8 @@ int num_sums_of(const NormBackwardTask& task) {
   return !task.is_centered ? 1 : task.residual_sum == nullptr && task.output_sum == nullptr ? 2 : 4;
 }
 
-// The number of blocks that fills the device, but with enough rows per block that the cost of its sums is
-// small.
+// Returns the number of blocks that fills the device, but with enough rows per block that the cost of its
+// sums is small.
 std::int64_t num_blocks(const Queue& queue, const NormBackwardTask& task) {
   const std::int64_t width = task.x.width, rows = task.x.num_rows;
   const int group = width <= 1024   ? 32

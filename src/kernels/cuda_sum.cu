@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kLanes = 32, kDepth = 8;  // threads of a row_kernel block: columns and rows
 
-// Part blockIdx.y: the sums of rows blockIdx.y * rows_of_part … in kLanes * kPack columns.
+// Computes part blockIdx.y: the sums of kLanes * kPack columns over rows blockIdx.y * rows_of_part ….
 template <typename T, int kPack>
 __global__ void __launch_bounds__(kLanes* kDepth)
     row_kernel(RowsOf<T> x, std::int64_t num_rows, std::int64_t num_packs, std::int64_t rows_of_part,
@@ -43,7 +43,7 @@ struct PartialSums {
   W* of[4];
 };
 
-// A block sums 32 columns of all parts for sum number blockIdx.y; 32 threads divide the parts of a column
+// A block sums 32 columns of all parts for sums.of[blockIdx.y]; 32 threads divide the parts of a column
 // among themselves.
 template <typename W>
 __global__ void __launch_bounds__(1024)
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(256) square_kernel(const T* values, std::int64
 #pragma unroll
     for (int i = 0; i < kPack; ++i) sum += static_cast<double>(some.at[i]) * static_cast<double>(some.at[i]);
   }
-  // fewer than kPack elements, for the first threads
+  // the last elements, fewer than kPack: one for each of the first threads
   const std::int64_t rest = count / kPack * kPack + thread;
   if (rest < count) {
     const double value = static_cast<double>(widen(values[rest]));
@@ -118,7 +118,7 @@ std::int64_t num_column_blocks(Element element, const Rows& x) {
 
 }  // namespace
 
-// As many parts as fill the device, each with at least 64 rows.
+// Returns as many parts as fill the device, each with at least 64 rows.
 std::int64_t sum_parts(const Queue& queue, Element element, const Rows& x) {
   const std::int64_t full =
       queue.num_multiprocessors * 8 / std::max<std::int64_t>(1, num_column_blocks(element, x));

@@ -26,7 +26,7 @@ inline at::ScalarType wide_type(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-// An undefined tensor has no rows. `type`: the required element type.
+// Returns the rows of a tensor, which must have the element type `type`. An undefined tensor has no rows.
 inline cuda::Rows rows_of(const at::Tensor& tensor, at::ScalarType type) {
   if (!tensor.defined()) return {};
   ensure(tensor.scalar_type() == type, "expected a tensor of element type {}, got {}", c10::toString(type),

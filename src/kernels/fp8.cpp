@@ -41,8 +41,8 @@ Fp8Scale fp8_scale_for(Fp8Operand operand, const at::Tensor& maximum) {
 }
 
 void update_maximum(const at::Tensor& x, at::Tensor& maximum) {
-  constexpr double kInfinityNorm =
-      std::numeric_limits<double>::infinity();  // the infinity norm is the maximum: one pass
+  // The infinity norm is the largest |x|, and is computed in one pass.
+  constexpr double kInfinityNorm = std::numeric_limits<double>::infinity();
   if (x.numel() > 0)
     at::maximum_out(maximum, maximum, at::linalg_vector_norm(x, kInfinityNorm).to(at::kFloat));
 }

@@ -29,11 +29,11 @@ class HostKernels final : public Kernels {
   // host_loss.cpp
   void cross_entropy(at::Tensor& logits, const at::Tensor& targets, at::Tensor& losses,
                      double gradient_scale) const override;
-  // host_add.cpp
   void loss_statistics(const at::Tensor& logits, const at::Tensor& targets,
                        at::Tensor& statistics) const override;
   void loss_gradient(at::Tensor& logits, const at::Tensor& targets, const at::Tensor& logsumexp,
                      double gradient_scale) const override;
+  // host_add.cpp
   void add(const at::Tensor& x, const at::Tensor& bias, const at::Tensor& residual,
            const DropoutSite& dropout, at::Tensor& y) const override;
   void dropout_backward(const at::Tensor& dy, const DropoutSite& dropout, at::Tensor& dx) const override;

@@ -67,8 +67,8 @@ void add_row_of(const T* x, const T* bias, const T* residual, const Wide<T>* mas
   add_row<false, false, HasMask>(x, bias, residual, mask, width, y);
 }
 
-// sum[j] += x[., j] for columns begin .. end, eight rows at a time to shorten the dependency chain of
-// additions.
+// sum[j] += the sum of column j of x, for columns begin .. end, eight rows at a time to shorten the
+// dependency chain of additions.
 template <typename T>
 void add_columns(const Rows<T>& x, std::int64_t begin, std::int64_t end, Wide<T>* sum) {
   std::int64_t r = 0;

@@ -1,9 +1,9 @@
 // Shared by forward and backward of the host attention kernel: heads as rows, scratch in the wider type,
 // masks, and work distribution over threads.
 //
-// The kernel computes pieces of scores (ring_attention.h): attention over whole sequences is a ring with one
-// part. Scratch is padded so that products need no remainder loops: padded queries are computed and
-// discarded, padded keys get probability zero. Read host_matmul.h for the products, then
+// The kernel computes pieces of scores (ring_attention.h): attention over whole sequences is a ring with
+// one part. Scratch is padded so that products need no remainder loops: padded queries are computed and
+// discarded, padded keys have probability zero. Read host_matmul.h for the products, then
 // host_attention_forward.cpp.
 #pragma once
 
@@ -24,7 +24,7 @@
 
 namespace optimus {
 
-inline constexpr std::int64_t kBlock = 64;  // queries and keys per block: its products fit into the L1 cache
+inline constexpr std::int64_t kBlock = 64;  // queries, or keys, per block: its products fit into L1
 
 inline std::int64_t round_up(std::int64_t value, std::int64_t to) { return (value + to - 1) / to * to; }
 
@@ -62,7 +62,7 @@ class Scratch {
   std::vector<Number> values_;
 };
 
-// Copies rows begin .. end of a head into scratch, starting at scratch row `at`.
+// Copies `rows` of a head into scratch, starting at scratch row `offset`.
 template <typename T>
 void copy_in(const Head<T>& head, Span rows, Scratch<Wide<T>>& to, std::int64_t offset = 0) {
   for (std::int64_t r = rows.begin; r < rows.end; ++r) {
@@ -73,8 +73,8 @@ void copy_in(const Head<T>& head, Span rows, Scratch<Wide<T>>& to, std::int64_t 
   }
 }
 
-// to[d, key] = head[key, d]: the right factor of scores. Columns beyond the block keep their old values; they
-// are masked later.
+// to[d, key] = head[key, d]: the right factor of scores. Columns beyond the block's keys keep their old
+// values; they are masked later.
 template <typename T>
 void copy_in_transposed(const Head<T>& head, Span rows, Scratch<Wide<T>>& to) {
   for (std::int64_t r = rows.begin; r < rows.end; ++r) {
@@ -93,8 +93,8 @@ void copy_out(const Scratch<Wide<T>>& from, std::int64_t offset, Wide<T> factor,
   for (std::int64_t d = 0; d < head.head_dim; ++d) store(to[d], values[d] * factor);
 }
 
-// One head of a piece: its masks and the keys that each query sees. Queries and keys are relative to the
-// piece's start.
+// One head of a piece: its masks and the keys that each query sees. Indices of queries and keys are
+// relative to the piece's start.
 struct HeadPiece {
   std::int64_t num_queries = 0, num_keys = 0;
   bool is_causal = true;
@@ -115,11 +115,12 @@ struct HeadPiece {
     key = task.dropout.key.derive(static_cast<std::uint64_t>(sample))
               .derive(static_cast<std::uint64_t>(task.dropout.first_head + query_head));
   }
-  // The number of these keys that the query sees.
+  // The number of `keys` that `query` sees.
   std::int64_t num_seen(std::int64_t query, Span keys) const {
     return is_causal ? std::clamp<std::int64_t>(query + 1 - keys.begin, 0, keys.size()) : keys.size();
   }
-  // Sets which probabilities of a row are retained by dropout.
+  // Sets retained[j] to whether dropout retains (1) or drops (0) the probability of key `at_key` + j for
+  // `query`.
   void fill_mask(const DropoutRule& rule, std::int64_t query, std::int64_t at_key,
                  std::span<std::uint8_t> retained) const {
     const std::int64_t element = (first_query + query) * max_positions + first_key + at_key;
@@ -127,22 +128,22 @@ struct HeadPiece {
   }
 };
 
-// row[j] = kept[j] ? row[j] * scale : 0
+// row[j] = retained[j] ? row[j] * scale : 0
 template <typename Number>
 void apply_mask(const std::uint8_t* retained, Number scale, std::int64_t count, Number* row) {
 #pragma omp simd
   for (std::int64_t j = 0; j < count; ++j) row[j] *= retained[j] != 0 ? scale : Number{0};
 }
 
-// The tensors of a call.
+// The tensors of a call. The forward does not use dout, dq, dk and dv.
 struct AttentionTensors {
   const at::Tensor &dout, &q, &k, &v, &out, &logsumexp, &dq, &dk, &dv;
 };
 
 // How a call stores its results.
 enum class OutputMode {
-  written,  // in the element type: the task has all keys
-  added     // in the wide type, to the results of earlier ring steps
+  written,  // written in the element type: the task has all keys
+  added     // added, in the wide type, to the results of earlier ring steps
 };
 
 template <typename T>
@@ -167,16 +168,16 @@ inline std::int64_t first_key_row(const RingTask& task, const RingPiece& piece) 
   return piece.sequence * task.key_length + piece.keys.begin;
 }
 
-// Ranges of a task's pieces. pieces_by_queries: consecutive pieces with the same queries. independent_ranges:
-// consecutive pieces that share queries or keys with another piece of their range, so that two ranges never
-// write to the same row.
+// Divide a task's pieces into ranges of consecutive pieces. pieces_by_queries: pieces of a range have the
+// same queries. independent_ranges: pieces of different ranges share neither queries nor keys, so that two
+// ranges never write to the same row.
 std::vector<Span> pieces_by_queries(const std::vector<RingPiece>& pieces);
 std::vector<Span> independent_ranges(const std::vector<RingPiece>& pieces);
 
-// The number of scores of a piece that are computed, for balancing work.
+// The number of scores of a piece that are computed, by which work is balanced.
 std::int64_t num_scores(const RingPiece& piece);
 
-// Divides items into one range per thread, of about equal cost, and calls work(range) on each thread.
+// Divides items into one range per thread, of about equal cost, and calls body(range) on each thread.
 void parallel_for_by_cost(const std::vector<std::int64_t>& costs, const std::function<void(Span)>& body);
 
 void host_attention_forward(const RingTask& task, const AttentionTensors& tensors, OutputMode results);

@@ -61,7 +61,7 @@ class BackwardBlocks {
     }
   }
 
-  // The first rows belong to the keys.
+  // Gradients of the keys and values of the last run(), in the first rows.
   const Scratch<W>& key_gradient() const { return key_sums_; }
   const Scratch<W>& value_gradient() const { return value_sums_; }
   const Scratch<W>& query_gradient(std::int64_t member) const {
@@ -71,7 +71,8 @@ class BackwardBlocks {
  private:
   struct PerQuery {
     Scratch<W> q, dout, dq;
-    // sum of dout * out: the softmax gradient subtracts it from every score gradient of the row
+    // [query]: sum of dout * out over the head dimension; the softmax gradient subtracts it from every
+    // score gradient of the row
     std::vector<W> delta;
     const W* logsumexp = nullptr;
     PerQuery(std::int64_t length, std::int64_t head_dim)
@@ -132,7 +133,7 @@ class BackwardBlocks {
   std::array<std::uint8_t, kBlock> retained_{};
 };
 
-// The work of one thread: all gradients of one key head for some pieces, then the next.
+// The work of one thread: computes all gradients of one key head for some pieces, then those of the next.
 template <typename T>
 class BackwardThread {
  public:
@@ -172,7 +173,7 @@ class BackwardThread {
     }
   }
 
-  // Writes the first rows of scratch to rows `row` onwards of a head.
+  // Writes, or adds, the first `count` rows of scratch to rows `row` onwards of a head.
   void copy_gradient(const Scratch<W>& from, const at::Tensor& to, std::int64_t row, std::int64_t head,
                      std::int64_t count) const {
     if (output_mode_ == OutputMode::added) {
@@ -192,7 +193,8 @@ class BackwardThread {
   BackwardBlocks<W> blocks_;
 };
 
-// Pieces that are independent of all others, as ranges with the same queries.
+// A work item: one key head of pieces that share no rows with those of other items, as ranges of pieces
+// with the same queries.
 struct BackwardItem {
   std::vector<Span> runs;
   std::int64_t kv_head = 0;
@@ -201,7 +203,7 @@ struct BackwardItem {
 struct BackwardWork {
   std::vector<BackwardItem> items;
   std::vector<std::int64_t> costs;
-  std::int64_t longest = 0;  // the largest number of queries of a range
+  std::int64_t longest = 0;  // largest number of queries of a piece
 };
 
 BackwardWork backward_work(const RingTask& task) {

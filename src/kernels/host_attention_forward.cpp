@@ -43,7 +43,7 @@ class ForwardBlocks {
     max_.fill(std::numeric_limits<W>::lowest());
     total_.fill(0);
   }
-  // Restores the state after the keys that produced this output and logsumexp.
+  // Restores the state after the keys that produced this output and logsumexp in earlier ring steps.
   void resume(const Head<W>& out, const W* logsumexp, Span queries) {
     copy_in(out, queries, sums_);
     for (std::int64_t i = 0; i < queries.size(); ++i) {
@@ -126,7 +126,7 @@ struct ForwardItem {
 struct ForwardWork {
   std::vector<ForwardItem> items;
   std::vector<std::int64_t> costs;
-  std::int64_t num_key_blocks = 0;  // the largest number of key blocks of an item
+  std::int64_t num_key_blocks = 0;  // largest number of key blocks of an item
 };
 
 const RingPiece& piece_at(const RingTask& task, std::int64_t index) {
@@ -135,7 +135,7 @@ const RingPiece& piece_at(const RingTask& task, std::int64_t index) {
 
 std::int64_t num_blocks(std::int64_t rows) { return (rows + kBlock - 1) / kBlock; }
 
-// Ordered by pieces and heads, so that a thread packs the keys of a head once.
+// Returns items ordered by pieces and heads, so that a thread packs the keys of a head once.
 ForwardWork forward_work(const RingTask& task) {
   ForwardWork forward;
   for (const Span pieces : pieces_by_queries(task.pieces)) {
@@ -157,7 +157,7 @@ ForwardWork forward_work(const RingTask& task) {
   return forward;
 }
 
-// The work of one thread: items one after another.
+// The work of one thread, which processes items one after another.
 template <typename T>
 class ForwardThread {
  public:

@@ -11,8 +11,8 @@
 
 namespace optimus {
 
-// A dropout rate in the form that loops need: an element whose uniform number (24 bits) is below the
-// threshold is dropped.
+// A dropout rate in the form that loops need: an element is dropped if its uniform number (24 bits) is
+// below the threshold.
 struct DropoutRule {
   std::uint32_t threshold = 0;
   double scale = 1;  // factor of retained elements

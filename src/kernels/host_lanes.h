@@ -26,7 +26,7 @@ Number lane_sum(std::int64_t count, Term term) {
   return total;
 }
 
-// The largest term, or `at_least`. With NaN among the terms the result is unspecified.
+// The largest of the terms and of `at_least`. With NaN among the terms the result is unspecified.
 template <typename Number, typename Term>
 Number lane_max(std::int64_t count, Number at_least, Term term) {
   std::array<OrderOf<Number>, kLanes> lanes;

@@ -25,9 +25,9 @@ Wide<T> exponentials(const T* logits, std::int64_t count, Wide<T> max) {
   return lane_sum<Wide<T>>(count, [=](std::int64_t j) { return exponential(load(logits[j]) - max); });
 }
 
-// Works on pieces that fit into the L1 cache: the largest logit of a piece, then its exponentials; a new
-// maximum rescales the sum so far. Pieces are summed in fp64, so that a vocabulary of 10^5 does not lose
-// precision.
+// Processes pieces of the row that fit into the L1 cache: finds the largest logit of a piece, then adds its
+// exponentials; a new maximum rescales the sum so far. Pieces are summed in fp64, so that a vocabulary of
+// 10^5 does not lose precision.
 template <typename T>
 ExponentialSum<Wide<T>> sum_exponentials(const T* logits, std::int64_t vocab) {
   constexpr std::int64_t kPiece = 1024;

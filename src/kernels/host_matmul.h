@@ -13,7 +13,7 @@ namespace optimus {
 #if defined(__AVX512F__)
 inline constexpr int kVectorBytes = 64, kTileVectors = 4;
 #elif defined(__AVX2__)
-inline constexpr int kVectorBytes = 32, kTileVectors = 2;  // only 16 registers
+inline constexpr int kVectorBytes = 32, kTileVectors = 2;  // AVX2 has only 16 vector registers
 #else
 inline constexpr int kVectorBytes = 16, kTileVectors = 4;
 #endif
@@ -36,7 +36,7 @@ struct Block {
   std::int64_t row_stride;
 };
 
-// Adds to the tile of c at `to`: kTileRows rows, `Vectors` vectors wide.
+// to += a b for one tile: kTileRows rows, `Vectors` vectors wide. `depth` is the common dimension.
 template <typename Number, int Vectors>
 [[gnu::always_inline]] inline void multiply_tile(const LeftFactor<Number>& a, const Block<const Number>& b,
                                                  std::int64_t depth, const Block<Number>& to) {

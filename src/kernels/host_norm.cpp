@@ -45,7 +45,7 @@ struct BackwardRow {
   std::int64_t width;
 };
 
-// The values a, b of dx = rstd * (dy * weight - a - normed * b): the means of the row's weighted gradient,
+// Returns a and b of dx = rstd * (dy * weight - a - normed * b): the means of the row's weighted gradient,
 // and of its product with the normed row.
 template <typename T>
 std::pair<Wide<T>, Wide<T>> gradient_means(const BackwardRow<T>& row, bool is_centered) {

@@ -32,13 +32,13 @@ struct NormOptions {
   double eps = 1e-5;
 };
 
-// Accumulators for column sums, as in add_rows: of the residual and of dx. Undefined: not needed.
+// Accumulators for the column sums of `residual` and of dx, as in add_rows; undefined if not needed.
 struct StreamSums {
   at::Tensor residual, output;
 };
 
-// Maps rows of a sequence to positions: consecutive, with one jump if a device has two spans of the sequence
-// (context parallelism).
+// Maps the rows that a device has of a sequence to positions: consecutive, with one jump if the device has
+// two spans of the sequence (context parallelism).
 struct PositionMap {
   std::int64_t first_position = 0, jump_at = std::numeric_limits<std::int64_t>::max(), jump = 0;
   std::int64_t operator()(std::int64_t row) const {
@@ -52,13 +52,13 @@ struct PositionMap {
 struct DropoutSite {
   double rate = 0;
   RandomKey key{};                      // derived from (seed, step, layer, site)
-  std::vector<std::int64_t> samples{};  // global sample of each sequence
+  std::vector<std::int64_t> samples{};  // global sample index of each sequence
   std::int64_t sequence_length = 0;     // rows per sequence
   std::int64_t first_row = 0;           // index of the tensor's first row among the rows of these sequences
   PositionMap positions{};
 };
 
-// AdamW as torch.optim.AdamW, with decoupled weight decay. Values that change every step are in the step
+// AdamW as in torch.optim.AdamW, with decoupled weight decay. Values that change every step are in the step
 // scalars.
 struct AdamOptions {
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0;
@@ -73,15 +73,15 @@ class Kernels {
   // heads, [rows, heads, head_dim] with statistics [rows, heads, …] and weight [head_dim].
   virtual void norm(const NormOptions& options, const at::Tensor& x, const at::Tensor& weight,
                     const at::Tensor& bias, at::Tensor& y, at::Tensor& statistics) const = 0;
-  // dx = residual + the gradient through the norm (residual may be undefined: nothing is added; dx may be dy
-  // or residual). Accumulates into weight_gradient and bias_gradient (undefined for RMS norm).
+  // dx = residual + the gradient through the norm. `residual` may be undefined, and dx may be dy or
+  // residual. Accumulates into weight_gradient and bias_gradient (undefined for RMS norm).
   virtual void norm_backward(const NormOptions& options, const at::Tensor& dy, const at::Tensor& x,
                              const at::Tensor& weight, const at::Tensor& statistics,
                              const at::Tensor& residual, at::Tensor& dx, at::Tensor& weight_gradient,
                              at::Tensor& bias_gradient) const = 0;
 
-  // The same, and accumulates column sums of residual and dx in the same pass: the bias gradients of the
-  // GEMMs around the norm.
+  // The same, and accumulates the column sums of residual and dx in the same pass: the bias gradients of
+  // the GEMMs before and after the norm.
   virtual void norm_backward_with_sums(const NormOptions& options, const at::Tensor& dy, const at::Tensor& x,
                                        const at::Tensor& weight, const at::Tensor& statistics,
                                        const at::Tensor& residual, at::Tensor& dx,
@@ -117,9 +117,10 @@ class Kernels {
   virtual void cross_entropy(at::Tensor& logits, const at::Tensor& targets, at::Tensor& losses,
                              double gradient_scale) const = 0;
 
-  // The same for a vocabulary that is split over devices: each has some columns of the logits. targets are
-  // relative to these columns; -2: the target is on another device. statistics [rows, 3], of the wider type:
-  // the largest logit, the sum of e^(logit - largest), and the target's logit (0 if it is on another device).
+  // For a vocabulary that is split over devices, each of which has some columns of the logits. `targets`
+  // are relative to these columns; -2: the target is on another device. `statistics` is [rows, 3], of the
+  // wider type: the largest logit, the sum of e^(logit - largest), and the target's logit (0 if it is on
+  // another device).
   virtual void loss_statistics(const at::Tensor& logits, const at::Tensor& targets,
                                at::Tensor& statistics) const = 0;
   // Overwrites logits with their gradient, given the logarithm of the sum of e^logit over all columns of all
@@ -134,39 +135,40 @@ class Kernels {
   // dx = dy with the mask of the dropout applied; dx may be dy.
   virtual void dropout_backward(const at::Tensor& dy, const DropoutSite& dropout, at::Tensor& dx) const = 0;
 
-  // sum[j] += sum of rows of x[., j]: a bias gradient.
+  // sum[j] += the sum of column j of x: a bias gradient.
   virtual void add_rows(const at::Tensor& x, at::Tensor& sum) const = 0;
   // sum (one fp64 element on the device) += the squares of a flat gradient buffer, summed in fp64; infinite
   // or NaN if an element is. The result stays on the device, so that nothing waits for it.
   virtual void add_square_sum(const at::Tensor& flat, at::Tensor& sum) const = 0;
-  // The computation between gradients and updates. numbers: the step scalars (step_scalars.h), fp64 on the
-  // device.
+  // The gate between gradients and updates: computes the last step scalars from the sums (compute_gate in
+  // step_scalars.h). `numbers` contains the step scalars, fp64 on the device.
   virtual void pass_gate(const GateOptions& options, at::Tensor& numbers) const = 0;
-  // In one pass: updates master and moments from the gradient, and writes the weight in its element type
-  // (weight may be master). Does nothing if the step's gradient was not finite.
+  // Updates master and moments from the gradient, and writes the weight in its element type (weight may be
+  // master), in one pass. Does nothing if the step's gradient was not finite.
   virtual void adamw(const AdamOptions& options, const at::Tensor& numbers, const at::Tensor& gradient,
                      at::Tensor& master, at::Tensor& first_moment, at::Tensor& second_moment,
                      at::Tensor& weight) const = 0;
-  // Converts to fp8 (kernels/fp8.h) in one pass: y [rows, width] and transposed [width, rows] are contiguous;
-  // undefined: not needed. maximum (one fp32 element; undefined: not needed) becomes the maximum of itself
-  // and |x|.
+  // Converts to fp8 (kernels/fp8.h) in one pass. y [rows, width] and transposed [width, rows] are
+  // contiguous; each may be undefined if it is not needed. maximum (one fp32 element, or undefined) becomes
+  // the maximum of itself and |x|.
   virtual void quantize(Fp8Operand operand, const at::Tensor& x, const at::Tensor& scale, at::Tensor& y,
                         at::Tensor& transposed, at::Tensor& maximum) const;
   // to = from, in the type of `to`.
   virtual void convert(const at::Tensor& from, at::Tensor& to) const = 0;
-  // The gradient through an activation function, written directly in fp8: fuses activation_backward, add_rows
-  // to `sum` (undefined: not needed) and quantise as a gradient, without the intermediate tensor. With a
-  // gate, the gate's columns of the result come first.
+  // The gradient through an activation function, written directly in fp8: fuses activation_backward,
+  // add_rows to `sum` (may be undefined) and quantize as a gradient, without the intermediate tensor. With
+  // a gate, the gate's columns of the result come first.
   virtual void quantize_activation_gradient(Activation kind, const at::Tensor& dy, const at::Tensor& x,
                                             const at::Tensor& gate, const at::Tensor& scale, at::Tensor& y,
                                             at::Tensor& transposed, at::Tensor& maximum,
                                             at::Tensor& sum) const;
-  // norm and activation with fp8 output, as inputs of a GEMM: equivalent to quantising y, without writing y.
+  // norm and activation with fp8 output, as inputs of a GEMM: equivalent to quantizing y, without writing
+  // y.
   virtual void norm_to_fp8(const NormOptions& options, const at::Tensor& x, const at::Tensor& weight,
                            const at::Tensor& bias, at::Tensor& statistics, Fp8Output& output) const;
   virtual void activation_to_fp8(Activation kind, const at::Tensor& x, const at::Tensor& gate,
                                  Fp8Output& output) const;
-  // to [width, rows] = from [rows, width], both fp8 and contiguous.
+  // to [width, rows] = transpose of from [rows, width], both fp8 and contiguous.
   virtual void transpose_fp8(const at::Tensor& from, at::Tensor& to) const;
 };
 
@@ -178,8 +180,8 @@ std::unique_ptr<Kernels> make_cuda_kernels();
 // The fastest implementation for a device.
 std::unique_ptr<Kernels> make_kernels(at::Device device);
 
-// For updates without a gate, tests and benchmarks: the step scalars as after the gate of update `step`, with
-// gradients multiplied by `factor`.
+// Returns the step scalars as after the gate of update `step` (counted from 1), with gradients multiplied
+// by `factor`. For updates without a gate, tests and benchmarks.
 at::Tensor step_scalars_after_gate(at::Device device, double learning_rate, std::int64_t step = 1,
                                    double factor = 1, const GateOptions& options = {});
 

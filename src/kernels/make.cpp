@@ -1,4 +1,4 @@
-// Selects the kernels for a device; also code shared by all kernels.
+// Selects the kernels for a device, and implements what all kernels share.
 #include <ATen/ops/zeros.h>
 #ifdef OPTIMUS_CUDA
 #include <ATen/cuda/CUDAContextLight.h>

@@ -1,6 +1,6 @@
 // Determines the scores of a ring step, and code shared by the implementations of ring attention.
 //
-//   cp 2, causal: part 0 has pieces 0 and 3 of a sequence, part 1 has 1 and 2.
+//   cp 2, causal: part 0 has chunks 0 and 3 of a sequence, part 1 has 1 and 2.
 //   \ causal, # all see all, . nothing
 //
 //                  keys of part 0   of part 1
@@ -20,7 +20,7 @@
 namespace optimus {
 namespace {
 
-// A span of positions, and the index of its first row in the part.
+// A span of positions, and the index of its first row among the rows of its context part.
 struct PlacedSpan {
   Span positions;
   std::int64_t first_row = 0;
@@ -29,7 +29,7 @@ struct PlacedSpan {
   }
 };
 
-// Adjacent spans are merged: the two pieces of the middle part are one triangle of scores.
+// Merges adjacent spans: the two chunks of the last context part are one triangle of scores.
 std::vector<PlacedSpan> placed(const ContextPositions& spans, std::int64_t length) {
   std::vector<PlacedSpan> result;
   std::int64_t row = 0, num_done = 0;

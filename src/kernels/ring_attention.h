@@ -30,49 +30,53 @@ using ContextPositions = std::vector<Span>;
 // part's rows of that sequence.
 struct RingPiece {
   std::int64_t sequence = 0;
-  Span queries, keys;      // rows in the own part, rows in the part that owns the keys; neither is empty
-  bool is_causal = false;  // true: same positions on both sides, query i sees keys 0 .. i; false: all see all
-  std::int64_t first_query = 0, first_key = 0;  // their positions in the sequence, for dropout
+  Span queries, keys;  // rows in this device's part, rows in the part that owns the keys; not empty
+  // If true, both have the same positions and query i sees keys 0 .. i; if false, all queries see all keys.
+  bool is_causal = false;
+  // Positions in the sequence of the first query and the first key, for dropout.
+  std::int64_t first_query = 0, first_key = 0;
   bool operator==(const RingPiece&) const = default;
 };
 
-// The pieces of (own queries) x (their keys) that are computed: only inside segments (empty: each sequence is
-// one segment of `length` positions), and with is_causal only keys that are not later than the query. The
-// spans of the two parts are identical or disjoint. Pieces of one segment are consecutive, and those with the
-// same queries are adjacent.
+// Returns the pieces of (queries at own_positions) x (keys at peer_positions) that are computed: only
+// inside segments (if `segments` is empty, each sequence is one segment of `length` positions), and with
+// `is_causal` only keys that are not later than the query. The spans of the two parts must be identical or
+// disjoint. Pieces of one segment are consecutive, and those with the same queries are adjacent.
 std::vector<RingPiece> ring_pieces(const ContextPositions& own_positions,
                                    const ContextPositions& peer_positions, std::int64_t sequences,
                                    std::int64_t length, bool is_causal,
                                    const std::vector<AttentionSegment>& segments);
 
 struct RingTask {
-  AttentionShape shape{};                       // length: of the whole sequence; is_causal: see the pieces
+  // `length` is that of whole sequences; the pieces tell which scores are causal.
+  AttentionShape shape{};
   std::int64_t own_length = 0, key_length = 0;  // rows per sequence in q and out, and in k and v
   std::vector<RingPiece> pieces{};              // in the order of ring_pieces
-  AttentionDropout
-      dropout{};  // indexed by positions in the sequence, so the split does not change the dropped elements
+  // Indexed by positions in the sequence, so that the split does not change which elements are dropped.
+  AttentionDropout dropout{};
 };
 
-// Strides as in attention.h: elements of a head are contiguous. Buffers may have more rows than sequences *
-// length; those are neither read nor written. out, dq, dk, dv of the wide type: fp32, or fp64 with fp64
-// elements. logsumexp [sequences, heads, own_length], contiguous, wide. Output buffers must not alias any
-// other buffer.
+// Strides are as in attention.h: elements of a head are contiguous. Buffers may have more rows than
+// sequences * length; those are neither read nor written. out, dq, dk and dv have the wide type: fp32, or
+// fp64 with fp64 elements. logsumexp is [sequences, heads, own_length], contiguous, of the wide type.
+// Output buffers must not alias any other buffer.
 class RingAttention {
  public:
   virtual ~RingAttention() = default;
-  // Adds the contribution of these keys: out (wide) and logsumexp then cover all keys so far. Before the
-  // first call: out is zero, logsumexp -infinity; a query that no piece contains keeps these values.
+  // Adds the contribution of these keys: `out` (wide) and `logsumexp` then cover all keys so far. Before
+  // the first call, `out` must be zero and `logsumexp` -infinity; a query that no piece contains keeps
+  // these values.
   virtual void forward(const RingTask& task, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                        at::Tensor& out, at::Tensor& logsumexp) const = 0;
-  // Adds the contribution of these keys to dq, and that of the own queries to dk and dv (all wide). dout and
-  // out have the element type; out and logsumexp are those after the last ring step.
+  // Adds the contribution of these keys to dq, and that of this device's queries to dk and dv (all wide).
+  // dout and out have the element type; out and logsumexp are those after the last ring step.
   virtual void backward(const RingTask& task, const at::Tensor& dout, const at::Tensor& q,
                         const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
                         const at::Tensor& logsumexp, at::Tensor& dq, at::Tensor& dk,
                         at::Tensor& dv) const = 0;
 };
 
-// memory for scores that the plain implementation uses at a time
+// bytes of scores that the plain implementation computes at a time
 constexpr std::int64_t kMaxScoreBytes = 64 << 20;
 std::unique_ptr<RingAttention> make_plain_ring_attention(std::int64_t max_score_bytes = kMaxScoreBytes);
 std::unique_ptr<RingAttention> make_host_ring_attention();

@@ -37,8 +37,8 @@ struct EqualPieces {
 
 std::vector<EqualPieces> merge_equal_pieces(const std::vector<RingPiece>& pieces) {
   std::vector<EqualPieces> result;
-  std::map<std::pair<std::int64_t, std::int64_t>, std::size_t>
-      last;  // index of the last entry with these begins
+  // (begin of queries, begin of keys) -> index of the last entry of `result` that begins there.
+  std::map<std::pair<std::int64_t, std::int64_t>, std::size_t> last;
   for (const RingPiece& piece : pieces) {
     const auto [found, is_new] = last.try_emplace({piece.queries.begin, piece.keys.begin}, result.size());
     if (!is_new && result[found->second].is_continued_by(piece)) {
@@ -61,7 +61,7 @@ class RingBlock {
         queries_(queries),
         num_keys_(equal_pieces.piece.is_causal ? queries.end : equal_pieces.piece.keys.size()) {}
 
-  // Views of the block's data, [sequences, rows, heads, head_dim] transposed to heads first.
+  // Views of the block's rows, [sequences, heads, rows, head_dim].
   at::Tensor of_queries(const at::Tensor& tensor) const {
     const std::int64_t begin = equal_pieces_.piece.queries.begin + queries_.begin;
     return rows(tensor, task_.own_length, {begin, begin + queries_.size()});
@@ -77,7 +77,7 @@ class RingBlock {
   }
 
   // grouped: merges the heads of a group, [sequences, kv_heads, group * rows, ..], for products with keys.
-  // apart: the inverse.
+  // ungroup: the inverse.
   at::Tensor grouped(const at::Tensor& heads) const {
     return heads.reshape({heads.size(0), task_.shape.kv_heads, -1, heads.size(3)});
   }
@@ -94,7 +94,7 @@ class RingBlock {
     return result.masked_fill_(is_later, -std::numeric_limits<double>::infinity());
   }
 
-  // A factor for each score; undefined without dropout.
+  // The dropout factor of each score; undefined without dropout.
   at::Tensor factors(const at::Tensor& like) const {
     if (task_.dropout.rate == 0) return {};
     const RingPiece& piece = equal_pieces_.piece;

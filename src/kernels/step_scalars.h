@@ -1,7 +1,7 @@
 // The scalars of a step, kept on the device so that a step need not wait for the host: an array of
 // kNumStepScalars fp64 values. The host writes the first ones before a step and reads all of them after it;
-// blocks add to the sums; the gate between gradients and updates computes the last ones, which updates read.
-// Independent of libtorch, because CUDA code includes it.
+// blocks add to the sums; the gate between gradients and updates computes the last ones, which updates
+// read. Independent of libtorch, because CUDA code includes this file.
 #pragma once
 
 #include <cmath>
@@ -18,16 +18,16 @@ enum class StepScalar {
   learning_rate,
   loss_scale,   // factor of the loss; 1 except in fp16
   num_updates,  // number of updates before this step; the gate increments it
-  num_targets,  // targets of the whole step
+  num_targets,  // number of targets with a loss in the step
   num_tokens,
-  loss_sum,     // over counted targets
-  square_sum,   // of all gradients, each logical element counted once
+  loss_sum,     // sum of the losses of these targets
+  square_sum,   // sum of squared gradients, each logical element counted once
   moment_sum,   // sum of gradients times first moments, each element once; 0 if not requested
-  grad_norm,    // of the mean loss
-  is_finite,    // 1; 0: no update is made
+  grad_norm,    // norm of the gradient of the mean loss, before clipping
+  is_finite,    // 1 if loss and norm are finite; otherwise 0, and no update is made
   factor,       // factor of gradients: normalizes to the mean loss and clips
-  rate,         // the learning rate with the bias correction of the first moment
-  inverse_root  // factor of the root of the second moment: its bias correction
+  rate,         // learning_rate / (1 - beta1^step): with the first moment's bias correction
+  inverse_root  // 1 / sqrt(1 - beta2^step): factor of the root of the second moment
 };
 constexpr int kNumStepScalars = 13;
 // These are adjacent: one collective sums them over devices.
@@ -37,14 +37,14 @@ static_assert(static_cast<int>(StepScalar::moment_sum) == static_cast<int>(kFirs
 
 struct GateOptions {
   double beta1 = 0.9, beta2 = 0.95;
-  double clip = 0;  // the largest gradient norm; 0: no clipping
+  double clip = 0;  // largest gradient norm; 0 for no clipping
 };
 
 OPTIMUS_HOST_DEVICE inline double& number(double* numbers, StepScalar which) {
   return numbers[static_cast<int>(which)];
 }
 
-// The computation of the gate.
+// Computes the scalars after the sums, which must be those over all devices.
 OPTIMUS_HOST_DEVICE inline void compute_gate(const GateOptions& options, double* numbers) {
   const double to_mean = number(numbers, StepScalar::loss_scale) * number(numbers, StepScalar::num_targets);
   const double norm = std::sqrt(number(numbers, StepScalar::square_sum)) / to_mean;

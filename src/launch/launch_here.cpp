@@ -18,7 +18,7 @@ namespace optimus {
 namespace {
 
 constexpr Seconds kTaskTimeout{60};
-// for the other ranks of the host, after one has failed or they were asked to end
+// Time that the other ranks of the host have after one has failed or they were asked to end.
 constexpr Seconds kRankGrace{15};
 constexpr std::size_t kMaxTaskBytes = 1 << 20;
 
@@ -121,7 +121,7 @@ int launch_here(const StopToken& stop) {
     if (has_ended) return code;
     if (code == 1 && !grace) grace = Deadline::after(kRankGrace, "the other ranks");
     const auto line = input.line(20);
-    if (input.is_closed()) break;  // the starting side has ended: end the ranks now
+    if (input.is_closed()) break;  // the starting side has ended, so the ranks are ended now
     if (!is_asked && (stop.is_requested() || line == "end")) {
       is_asked = true, grace = Deadline::after(kRankGrace, "the ranks");
       // SIGINT ends the run; SIGTERM would only make one rank leave

@@ -20,8 +20,8 @@
 namespace optimus {
 namespace {
 
-constexpr Seconds kHostGrace{20};         // for the other hosts, after the first has failed
-constexpr Seconds kControlInputGrace{8};  // after their input has ended
+constexpr Seconds kHostGrace{20};         // time that other hosts have after the first has failed
+constexpr Seconds kControlInputGrace{8};  // time that hosts have after their standard input was closed
 constexpr std::size_t kMaxLineBytes = 1 << 16;
 
 // Quotes a word for the shell of the other host.
@@ -43,7 +43,7 @@ std::vector<std::string> split_hosts(const std::string& text) {
   return hosts;
 }
 
-// Removes the user of user@host.
+// The host name in user@host.
 std::string name_of_host(const std::string& host) { return host.substr(host.find('@') + 1); }
 
 class Host {

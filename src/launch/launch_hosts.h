@@ -25,9 +25,9 @@ struct LaunchOptions {
   std::vector<std::string> command;  // train …
 };
 
-// Runs until all hosts have ended. Lines of their standard error are prefixed with the host's name; standard
-// output is passed through (only rank 0 writes there). When one host fails, the others are ended. Returns 0,
-// 1 or 130.
+// Runs until all hosts have ended. Lines of their standard error are prefixed with the host's name;
+// standard output is passed through (only rank 0 writes there). When one host fails, the other hosts' ranks
+// are ended. Returns 0, 1 or 130.
 int launch_on_hosts(const LaunchOptions& options, const Environment& environment, const StopToken& stop);
 
 // Called on each host: reads its settings from standard input and runs the host's ranks. Returns 0, 1 or

@@ -54,11 +54,12 @@ void make_memory_of_joining_worker(const TrainOptions& options, const Path& run)
   const std::optional<HostMemory> memory = find_host_memory(run);
   if (!memory || options.memory_every == 0) return;
   make_memory_folder(*memory);
-  // left by processes that have ended: the run has advanced since
+  // Steps left by processes that have ended are outdated, because the run has advanced since.
   if (!has_other_local_workers(run)) remove_steps(*memory);
 }
 
-// The location is read before the work begins, since the first rank to end removes the record.
+// The location is read before `run_training` is called, because the first rank that ends removes the
+// record.
 TrainResult run_and_remove_memory(const Path& run, const std::function<TrainResult()>& run_training) {
   const std::optional<HostMemory> memory = find_host_memory(run);
   if (!memory) return run_training();

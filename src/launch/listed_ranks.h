@@ -13,9 +13,9 @@ namespace optimus {
 
 class ListedRanks {
  public:
-  // devices: of each rank. Creates their logs. Write errors are ignored.
+  // `devices[rank]` is the device of each rank. Creates a log file per rank. Write errors are ignored.
   ListedRanks(Path run, const std::vector<std::string>& devices);
-  // Ranks that a launcher started, each in a process with a log of its own.
+  // For ranks that a launcher started, each in its own process with its own log.
   ListedRanks(Path run, const std::vector<PresentRank>& ranks, const std::vector<std::string>& devices);
   // Clears the list.
   ~ListedRanks();

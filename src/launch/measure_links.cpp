@@ -38,7 +38,7 @@ Outcome<void> skip(Socket& socket, std::size_t size, const Deadline& deadline) {
   return {};
 }
 
-// Sends one message and receives it back.
+// Sends one message and receives it back. Returns the round-trip time in seconds.
 Outcome<double> exchange(Socket& socket, const std::string& message, const Deadline& deadline) {
   const auto begin_time = Deadline::Clock::now();
   if (auto sent = socket.send(fmt::format("{:08}", message.size()), deadline); !sent)
@@ -48,8 +48,8 @@ Outcome<double> exchange(Socket& socket, const std::string& message, const Deadl
   return std::chrono::duration<double>(Deadline::Clock::now() - begin_time).count();
 }
 
-// The fastest of as many messages as fit into the budget: other load on the two hosts only slows them down.
-// nullopt if the budget is too small for one.
+// Seconds of the fastest of as many messages as fit into `budget`, because other load on the two hosts only
+// slows messages down. nullopt if `budget` is too small for one message.
 Outcome<std::optional<double>> message_time(Socket& socket, std::size_t size, Seconds budget, double expected,
                                             const Deadline& deadline) {
   if (expected > budget.value) return std::nullopt;
@@ -86,7 +86,7 @@ Outcome<std::vector<MessageTime>> measure_pair(Socket& socket, Seconds budget) {
   return times;
 }
 
-// The answering end: sends every message back, until a size of 0.
+// The answering end: sends every message back, until it receives a message of size 0.
 Outcome<void> echo_messages(Socket& socket, Seconds budget) {
   const Deadline deadline = Deadline::after(Seconds(budget.value + 10), "messages between two hosts");
   while (true) {
@@ -243,7 +243,7 @@ LinkSpec fastest_link_of(int host, const std::string& name, const std::vector<Pa
   return *fastest_link;
 }
 
-// Tolerance for measurement noise; larger differences indicate another kind of host.
+// Tolerance for measurement noise: hosts whose bandwidths differ by a larger ratio are of different kinds.
 constexpr double kSimilarityRatio = 1.2;
 bool are_similar(const NodeGroup& group, const ProbedHost& host, const LinkSpec& link) {
   const double ratio = group.network.nic.bytes_per_second / link.bytes_per_second;

@@ -1,7 +1,8 @@
-// Measures the network between the hosts of a launcher's ranks: messages of 1 B to 16 MiB in both directions,
-// between one rank of each host. Not all pairs are measured: in round r host h is paired with host h ^ 2^r,
-// so each host is paired with log2(hosts) others, all hosts in parallel. A host's link is as fast as its
-// fastest pair. The switch between hosts is assumed to carry the sum of its ports.
+// Measures the network between the hosts of a launcher's ranks: messages of 1 B to 16 MiB in both
+// directions, between one rank of each host. Not all pairs are measured: in round r host h is paired with
+// host h ^ 2^r, so each host is paired with log2(hosts) other hosts, all hosts in parallel. The speed of a
+// host's link is that of its fastest pair. The switch between hosts is assumed to carry the sum of its
+// ports.
 //
 // The result is a HardwareProfile; the caller supplies devices and links inside a host (run/probe_cluster.h).
 #pragma once
@@ -22,8 +23,8 @@ std::optional<int> partner_in_round(int host, int round, int num_hosts);
 struct MessageTime {
   double bytes = 0, seconds = 0;  // one way
 };
-// times: ascending sizes, at least two. The bandwidth is computed from the difference between the two largest
-// messages, so that burst credits of a link do not count.
+// `times` are in ascending order of size, at least two. The bandwidth is computed from the difference
+// between the two largest messages, so that burst credits of a link do not distort it.
 LinkSpec link_from_messages(const std::vector<MessageTime>& times);
 
 struct LinkMeasurement {
@@ -31,19 +32,19 @@ struct LinkMeasurement {
   std::string prefix;  // prepended to all keys
   std::string secret;  // of this run; a peer that does not present it is rejected
   int host = 0, num_hosts = 0;
-  std::string address;        // at which the others reach this host
+  std::string address;        // address at which other hosts reach this host
   Seconds pair_budget{1};     // measuring time of one pair, once it is connected
   Seconds partner_timeout{};  // how long a host waits for its partner
 };
 
-// One host's part, run by one of its ranks: all its rounds. A failed pair is recorded in the store and not
+// Runs all rounds of one host; called by one of its ranks. A failed pair is recorded in the store and not
 // thrown.
 void measure_own_links(const LinkMeasurement& measurement);
 
 struct PairTimes {
   int first = 0, second = 0;  // hosts
   std::vector<MessageTime> times;
-  std::string why;  // if `times` is empty: the reason
+  std::string why;  // the reason if `times` is empty
 };
 // The results that all hosts recorded; pairs without a result at the deadline have failed.
 std::vector<PairTimes> collect_pairs(const LinkMeasurement& measurement, const Deadline& deadline);

@@ -21,15 +21,15 @@ constexpr double kJoinRequestInterval = 1;
 constexpr Seconds kRefusalTimeout{10};
 
 constexpr const char* kLostKey = "gone";
-// How long to wait for a store that was reachable before: rank 0 may only have been stopped, or restart.
-// Limited by the overall timeout.
+// How long to wait for a store that was reachable before: rank 0 may only have been stopped, or may
+// restart. The overall timeout limits this too.
 constexpr Seconds kReconnectTimeout{30};
 
 std::string join_request_key(int rank) { return fmt::format("hello/{}", rank); }
 std::string join_reply_key(const std::string& nonce) { return "welcome/" + nonce; }
 std::string torch_key(const LaunchInfo& launch) { return "optimus-megatron/" + launch.job; }
 
-// For several hosts: checks everything that must be known in advance.
+// For runs over several hosts: checks all settings that must be known in advance, and returns the token.
 std::string token_for_hosts(const RendezvousOptions& options) {
   const LaunchInfo& launch = options.launch;
   if (!launch.missing.empty())
@@ -47,8 +47,9 @@ RankJoinRequest own_join_request(const LaunchInfo& launch, const KeyStore& store
           store.store_address()};
 }
 
-// A rank that reaches the store through the loopback interface is on rank 0's machine, so both get the
-// address at which other ranks reach rank 0. With etcd, each rank has the address from which it reaches etcd.
+// A rank that reaches the store through the loopback interface is on rank 0's machine, so both are given
+// the address at which other ranks reach rank 0. With etcd, each rank has the address from which it reaches
+// etcd.
 void resolve_addresses(std::vector<RankJoinRequest>& join_requests, bool is_etcd) {
   std::string first = join_requests[0].rank.address;
   if (!is_etcd)
@@ -70,7 +71,7 @@ struct Rendezvous::Impl {
   std::shared_ptr<KeyStore> store;
   std::string session = generate_token();
   std::map<int, RankJoinRequest> join_requests_by_rank;  // by rank
-  bool is_waiting = true;                                // false: the timeout for the other ranks has passed
+  bool is_waiting = true;  // false after the timeout for the other ranks has passed
 
   void host();
   void announce();
@@ -179,7 +180,7 @@ RendezvousResult Rendezvous::send_join_replies(const Json& settings) {
     result.ranks.push_back(join_request.rank);
   const Json answer = {
       {"prefix", result.prefix}, {"ranks", ranks_json(result.ranks)}, {"settings", settings}};
-  // The long part is stored once; each reply refers to it.
+  // The settings, which are long, are stored once; each reply refers to them.
   value_or_throw(result.store->set(result.prefix + "settings", answer.dump()));
   for (const auto& [rank, join_request] : impl_->join_requests_by_rank)
     value_or_throw(
@@ -203,10 +204,10 @@ void Rendezvous::refuse(const std::string& why) {
       impl_->options.check_interrupted();
       pause_before_query(poll);
     }
-    // Gives them time to read the reply before the store ends.
+    // Gives the other ranks time to read the reply before the store is closed.
     for (int i = 0; i < 6; ++i) pause_before_query(6);
-    // the store is unreachable, or the user interrupts: the other ranks detect that on their own
   } catch (...) {
+    // The store is unreachable, or the user interrupts; the other ranks detect this on their own.
   }
 }
 
@@ -233,13 +234,14 @@ std::optional<StoreAddress> current_store_address(const RendezvousOptions& optio
   return address;
 }
 
-// Sends join requests until a reply arrives. Fails if the store does: rank 0 may then have another address.
+// Sends join requests until a reply arrives. Fails if the store fails; rank 0 may then have another
+// address.
 Outcome<std::string> wait_for_join_reply(const RendezvousOptions& options, KeyStore& store,
                                          const Deadline& deadline) {
   const RankJoinRequest join_request = own_join_request(options.launch, store);
   for (int poll = 0;; ++poll) {
-    // Repeat the request periodically: rank 0 clears what an earlier run left in etcd, and with it requests
-    // that came too early.
+    // Repeat the request periodically: rank 0 removes the keys that an earlier run left in etcd, and with
+    // them requests that arrived too early.
     if (poll % static_cast<int>(kJoinRequestInterval / 0.05) == 0)
       if (const auto stored = store.set(join_request_key(options.launch.rank), text(join_request)); !stored)
         return tl::unexpected(stored.error());
@@ -269,8 +271,8 @@ Outcome<void> read_join_reply(const RendezvousOptions& options, const std::strin
   return {};
 }
 
-// Registers a last will first, so that the others do not wait for a rank that dies. was_reachable: set when
-// the store has responded.
+// Registers a last will first, so that other ranks do not wait for this one if it dies. `was_reachable` is
+// set when the store has responded.
 Outcome<RendezvousResult> send_join_request(const RendezvousOptions& options, const StoreAddress& address,
                                             const Deadline& deadline, bool& was_reachable) {
   auto opened = address.is_etcd ? open_etcd_store(address, deadline) : open_tcp_store(address, deadline);
@@ -286,7 +288,7 @@ Outcome<RendezvousResult> send_join_request(const RendezvousOptions& options, co
   const Outcome<void> taken =
       answer ? read_join_reply(options, *answer, result) : Outcome<void>(tl::unexpected(answer.error()));
   if (!taken) {
-    (void)result.store->set_last_will("", "");  // it will try again
+    (void)result.store->set_last_will("", "");  // removes the last will, because this rank will try again
     return tl::unexpected(taken.error());
   }
   value_or_throw(result.store->set_last_will(result.prefix + kEndedKey, will));
@@ -297,7 +299,8 @@ Outcome<RendezvousResult> send_join_request(const RendezvousOptions& options, co
 
 RendezvousResult join_rendezvous(const RendezvousOptions& options) {
   const Deadline deadline = Deadline::after(options.timeout, "rank 0");
-  std::optional<Deadline> reconnect_deadline;  // deadline for rank 0 to return after its store was lost
+  // Deadline for rank 0 to return after its store became unreachable.
+  std::optional<Deadline> reconnect_deadline;
   std::string reason = "it has not published the address of its store";
   for (int poll = 0;; ++poll) {
     bool was_reachable = false;

@@ -1,6 +1,7 @@
 // Rendezvous of ranks that an external launcher started: rank 0 hosts the store (or all ranks use etcd),
-// each of the others sends a join request, and the reply contains all settings. Only the store is needed
-// for this: hosts need not share a file system until the run's folder is used.
+// each other rank sends a join request, and the reply contains all settings. Only the store is needed
+// for
+// this: hosts need not share a file system until the run's folder is used.
 //
 //   other ranks                                store       rank 0
 //   join request {nonce, host, pid, …}  ──>            <── reads all join requests
@@ -24,8 +25,8 @@
 
 namespace optimus {
 
-// How ranks on several hosts find rank 0's store if torchrun's own store uses MASTER_PORT. Implemented in
-// comm/, which this does not include.
+// How ranks on several hosts find rank 0's store if torchrun's own store uses MASTER_PORT. The functions
+// are implemented in comm/, which this folder does not include.
 struct TorchStore {
   std::function<void(const std::string& host, int port, const std::string& key, const std::string& value)>
       announce;
@@ -36,7 +37,7 @@ struct TorchStore {
 struct RendezvousOptions {
   LaunchInfo launch;
   std::optional<Token> token{};
-  std::string store{};  // etcd://host:port; empty: rank 0 hosts the store
+  std::string store{};  // etcd://host:port; if empty, rank 0 hosts the store
   TorchStore torch{};
   std::function<void()> check_interrupted = [] {};  // throws when the user interrupts
   Seconds timeout{600};
@@ -45,20 +46,21 @@ struct RendezvousOptions {
 // The result of the rendezvous, on all ranks.
 struct RendezvousResult {
   StoreAddress address;
-  std::shared_ptr<KeyStore> store;  // shared: with a thread that polls it
+  std::shared_ptr<KeyStore> store;  // shared with a thread that polls it
   std::string prefix;               // prepended to all keys of this run
   std::vector<PresentRank> ranks;
   Json settings;
 };
 
-// Under the prefix: set with a description when a rank has failed or disconnected; the run must end. Each
-// rank's last will sets it.
+// Key under `prefix` that is set, to a description, when a rank has failed or disconnected; the run must
+// then end. Each rank's last will sets it.
 inline constexpr const char* kEndedKey = "ended";
 
 // Rank 0's side of the rendezvous. Must live as long as the run.
 class Rendezvous {
  public:
-  // Hosts the store and publishes its address. Throws ReportedError: no token, no port, or etcd is
+  // Hosts the store and publishes its address. Throws UserError if there is no token or no port, or if etcd
+  // is
   // unreachable.
   explicit Rendezvous(RendezvousOptions options);
   ~Rendezvous();
@@ -67,7 +69,7 @@ class Rendezvous {
   // if they do not join in time.
   std::vector<PresentRank> wait_for_others(const std::function<void(const std::string&)>& report_progress);
   RendezvousResult send_join_replies(const Json& settings);
-  // Informs all ranks that join within a few seconds that the run does not start; never throws.
+  // Tells all ranks that join within the next few seconds that the run does not start; never throws.
   void refuse(const std::string& why);
 
  private:
@@ -75,10 +77,11 @@ class Rendezvous {
   std::unique_ptr<Impl> impl_;
 };
 
-// The side of the other ranks. Throws UserError if rank 0 is not found in time, and RankRefused.
+// The other ranks' side of the rendezvous. Throws UserError if rank 0 is not found in time, and RankRefused
+// if rank 0 refuses the run.
 RendezvousResult join_rendezvous(const RendezvousOptions& options);
 
-// Rank 0 has shown the user why the run does not start.
+// Thrown on other ranks when rank 0 has refused the run and has already shown the user the reason.
 struct RankRefused {
   std::string why;
 };

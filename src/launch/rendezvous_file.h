@@ -1,6 +1,6 @@
-// How ranks on one machine find the run's store, whichever launcher started them: a file that only this user
-// can read contains the store's port on the loopback interface, and its token. Users need not choose a port,
-// and two runs do not interfere.
+// Lets ranks on one machine find the run's store, whichever launcher started them: a file that only this
+// user can read contains the store's port on the loopback interface and its token. Users need not choose a
+// port, and two runs do not interfere.
 #pragma once
 
 #include <optional>
@@ -34,8 +34,8 @@ class RendezvousFile {
   const RendezvousAddress address_;
 };
 
-// nullopt if the file does not exist or is invalid. A file that an earlier run left leads to a port without a
-// listener, or to a server that does not know its token: read it again in that case.
+// nullopt if the file does not exist or is invalid. A file that an earlier run left behind names a port
+// without a listener, or a server that rejects its token; the caller should then read the file again later.
 std::optional<RendezvousAddress> read_rendezvous_file(const Path& path);
 
 }  // namespace optimus

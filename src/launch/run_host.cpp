@@ -11,7 +11,8 @@ namespace optimus {
 namespace {
 
 constexpr std::chrono::milliseconds kPollInterval{50};
-// Seconds beyond the silence limit, for a rank that is only slow to report.
+// Seconds, in addition to the silence limit, after which a silent rank counts as lost; it may only be slow
+// to report.
 constexpr double kExtraSilence = 1.5;
 
 EmergencyCheckpointOptions with_coordinator(EmergencyCheckpointOptions options,
@@ -68,7 +69,7 @@ void RunHost::update_heartbeats() {
   const auto now = Deadline::Clock::now();
   for (const int worker_id : coordinator_.remaining_workers()) {
     const auto stored = board_.find(heartbeat_key(worker_id));
-    if (!stored || !*stored) continue;  // has not begun
+    if (!stored || !*stored) continue;  // the worker has not begun
     const std::optional<Heartbeat> heartbeat = parse_heartbeat(**stored);
     const std::int64_t step = heartbeat ? heartbeat->step : 0;
     const auto [found, is_new] = heartbeats_.try_emplace(worker_id, LastHeartbeat{**stored, now, step});
@@ -78,8 +79,9 @@ void RunHost::update_heartbeats() {
   }
 }
 
-// Seconds since the last heartbeat, or since the training last advanced, which requires all ranks: a rank
-// whose heartbeats are lost on a congested network still trains.
+// Seconds since the last heartbeat of this worker or the last step of the training, whichever is later.
+// Every step requires all ranks, so a rank whose heartbeats are delayed on a congested network is not
+// silent.
 double RunHost::silence_of(int worker_id) const {
   const auto found = heartbeats_.find(worker_id);
   if (found == heartbeats_.end()) return 0;

@@ -1,4 +1,4 @@
-// Attributes and file actions of a process that is started with posix_spawn.
+// Owns the attributes and file actions of a posix_spawn call.
 #pragma once
 
 #include <spawn.h>

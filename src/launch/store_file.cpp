@@ -26,7 +26,8 @@ StoreFile::StoreFile(const Path& run, const RunStoreAddress& store_address)
   write_private_file(path_, text_);
 }
 
-// The process that hosts the run now may have written its own file.
+// Removes the file only if it is unchanged, because another process that hosts the run now may have written
+// its own.
 StoreFile::~StoreFile() {
   if (is_left_) return;
   if (const Outcome<std::string> text = read_file(path_); text && *text == text_) ::unlink(path_.c_str());

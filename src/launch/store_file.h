@@ -10,17 +10,17 @@ namespace optimus {
 struct RunStoreAddress {
   StoreAddress address;
   std::string prefix{};   // prepended to all keys of the run
-  bool may_move = false;  // another process hosts the store when this one is lost (elastic_rank.h)
+  bool may_move = false;  // another process takes over the store if its host is lost (elastic_rank.h)
 };
 
-// Written by the process that hosts the store, and removed by the destructor unless another process has
-// replaced it. Throws RuntimeFailure.
+// The file is written by the process that hosts the store, and removed by the destructor unless another
+// process has replaced it. Throws RuntimeFailure.
 class StoreFile {
  public:
   StoreFile(const Path& run, const RunStoreAddress& store_address);
   ~StoreFile();
   StoreFile(const StoreFile&) = delete;
-  // The run continues and will be hosted by another process: do not remove the file.
+  // Keeps the file, because the run continues and another process will host it.
   void release() { is_left_ = true; }
 
  private:
@@ -30,7 +30,7 @@ class StoreFile {
 };
 // Whether the file exists; it may belong to a process that was killed.
 bool has_store_file(const Path& run);
-// Removes the file of a lost host; for callers which know that no process hosts the run.
+// Removes the file of a lost host. The caller must know that no process hosts the run.
 void remove_store_file(const Path& run);
 
 // Throws UserError if joining is impossible: the run has ended, or does not accept workers (--static).

@@ -14,7 +14,7 @@
 namespace optimus {
 namespace {
 
-// Assigns the same number to grids whose positions hold the same data for every tensor: pipelines of the same
+// Assigns the same index to grids whose positions hold the same data for every tensor: pipelines of the same
 // shape.
 std::vector<int> equal_grids(const Layout& layout) {
   using Content = std::vector<std::int64_t>;
@@ -34,10 +34,9 @@ std::vector<int> equal_grids(const Layout& layout) {
   return result;
 }
 
-// Classes of ranks that hold the same data.
 struct Classes {
-  std::vector<int> class_of;               // [rank]; -1: not requested
-  std::vector<std::vector<Rank>> members;  // [class]
+  std::vector<int> class_of;               // [rank]; -1 for ranks that were not requested
+  std::vector<std::vector<Rank>> members;  // [class]: its ranks
 };
 
 Classes classes_of(const Layout& layout, const RankIndex& index, const std::vector<Rank>& ranks) {
@@ -135,8 +134,8 @@ Overlaps overlaps_of(const Layout& from, const Classes& devices, const Layout& t
   return result;
 }
 
-// Converts flows between classes into pairs of ranks. A virtual rank gets the device of the same number if
-// possible.
+// Converts flows between classes into pairs of ranks. A virtual rank is assigned the device with the same
+// index if possible.
 class DeviceMapper {
  public:
   DeviceMapper(const Classes& ranks, const Classes& devices, int num_ranks)
@@ -193,7 +192,7 @@ class DeviceMapper {
 
   const std::vector<std::vector<Rank>>&ranks_, &devices_;
   std::vector<Rank> device_of_;
-  std::vector<bool> is_taken_;  // [device]
+  std::vector<bool> is_taken_;  // [device]: whether it has been assigned
 };
 
 std::vector<Rank> checked(std::vector<Rank> available, int num_needed) {

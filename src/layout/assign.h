@@ -4,10 +4,10 @@
 //   Example: ranks 0 and 1 hold layers a and b. The new plan needs b on virtual 0 and a on virtual 1.
 //   assign -> virtual 0 is device 1, virtual 1 is device 0: nothing moves.
 //
-// Devices with equal contents form one class, and so do virtual ranks with equal needs, so the replicas of
-// a data-parallel plan are one class. Classes that have no data in common separate into independent parts.
-// A part is solved exactly for up to about a thousand classes on each side if all pairs have common data,
-// and for many more if few pairs do. Larger parts are solved greedily, with an upper bound.
+// Devices with equal contents form one class, and so do virtual ranks with equal needs, so the replicas of a
+// data-parallel plan are one class. Classes that have no data in common separate into independent parts. A
+// part is solved exactly for up to about a thousand classes on each side if all pairs have common data, and
+// for many more if few pairs do. Larger parts are solved greedily, with an upper bound.
 #pragma once
 
 #include <vector>
@@ -25,14 +25,14 @@ struct Assignment {
 };
 
 struct AssignOptions {
-  // a part is solved exactly if rows * pairs is at most this; the default takes seconds
+  // A part is solved exactly if rows * pairs is at most this; with the default this takes seconds.
   double max_work = 2e9;
 };
 
 // `from` refers to physical devices, `to` to virtual ranks 0 .. n-1. `available` lists at least n physical
-// devices in any order; devices that are not in `from` are new and empty. If device r is in the class
-// chosen for virtual rank r, rank r is assigned device r. Throws a UserError if there are too few devices,
-// a device is listed twice, or a layout is invalid.
+// devices in any order; devices that are not in `from` are new and empty. If device r is in the class chosen
+// for virtual rank r, rank r is assigned device r. Throws a UserError if there are too few devices, a device
+// is listed twice, or a layout is invalid.
 Assignment assign_devices(const Layout& from, const Layout& to, const std::vector<Rank>& available,
                           const AssignOptions& options = {});
 

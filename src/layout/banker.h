@@ -1,5 +1,5 @@
-// Finds an order of moves in which no rank runs out of memory (compare the banker's algorithm). An item is
-// a tensor or a whole block. While an item moves, each rank of a class needs `allocated` additional bytes;
+// Finds an order of moves in which no rank runs out of memory (compare the banker's algorithm). An item is a
+// tensor or a whole block. While an item moves, each rank of a class needs `allocated` additional bytes;
 // afterwards `freed` bytes are released. Independent of layouts. Internal to src/layout.
 #pragma once
 
@@ -39,8 +39,8 @@ std::int64_t excess_of(const MoveOrderProblem& problem, const std::vector<int>& 
 // may still exist: with many classes the problem is hard.
 //
 // A greedy search: of the items that fit, it first chooses those after which no class has less free memory
-// than before, otherwise the one after which the smallest free memory of the affected classes is largest.
-// If the search in the order of time fails, it searches backwards from the end, where allocations become
+// than before, otherwise the one after which the smallest free memory of the affected classes is largest. If
+// the search in the order of time fails, it searches backwards from the end, where allocations become
 // releases. For one class of ranks whose items all grow or all shrink, one of the two directions finds the
 // best order.
 std::optional<std::vector<int>> find_order(const MoveOrderProblem& problem, std::int64_t reserve);

@@ -1,4 +1,4 @@
-// Cuts a region into cells: collects the edges of each dimension, builds the grid that they span, and adds
+// Splits a region into cells: collects the edges of each dimension, builds the grid that they span, and adds
 // each slot to the cells that it covers.
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-// Prepares two layouts, and implements the queries that diff and diff_for share.
+// Prepares the two layouts of a change, and implements the queries that diff and diff_for share.
 #include "layout/change.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 namespace optimus {
 namespace {
 
-// Whether any rank is in two of the grids; `seen[rank]` is the last mark.
+// Whether any rank is in two of the grids. `seen[rank]` is the mark of the last call that visited the rank.
 bool share_ranks(const Slots& slots, const Layout& layout, int mark, std::vector<int>& seen) {
   int num_grids = 0;
   for (const Partition& partition : slots.partitions) num_grids += static_cast<int>(partition.grids.size());
@@ -48,7 +48,7 @@ std::vector<int> equal_slots(const Slots& slots, const Box& box) {
   return equal;
 }
 
-// Splits the box into the required number of equal chunks of whole rows.
+// Splits the box into equal chunks of whole rows, of about `chunk` bytes each.
 void append_chunks(const Box& box, int bytes_per_element, Bytes chunk, std::vector<Box>& boxes) {
   const std::int64_t rows = box[0].size();
   const std::int64_t row_bytes = box.num_elements() / rows * bytes_per_element;

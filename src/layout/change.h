@@ -38,7 +38,7 @@ struct LayoutChange {
   RankPlaces places;
   std::vector<bool> is_dead;  // [rank]
   std::vector<Kind> kinds;
-  std::vector<int> kind_of, ordinal_of;  // [tensor]
+  std::vector<int> kind_of, ordinal_of;  // [tensor]: its kind, and its index within the kind
 };
 
 // A part of a new box in which all elements have the same owners, split into chunks.
@@ -46,7 +46,7 @@ struct TransferPiece {
   int to_slot = 0;
   int owners = 0;  // index into TransferPieces::sets: the slots of `from` that contain the piece
   int first_box = 0, num_boxes = 0;
-  // position among the new boxes that read the same old box; determines the rounds of Fanout
+  // Position among the new boxes that read the same old box; determines the rounds of Fanout.
   int turn = 0, num_turns = 1;
 
   // The round (layout/fanout.h) in which chunk `chunk` of the kind's tensor with index `ordinal` is sent.
@@ -68,9 +68,9 @@ void append_pieces(const LayoutChange::Kind& kind, Bytes chunk, int to_slot, con
 // The box of a piece before it was split into chunks.
 Box whole_box(const TransferPieces& list, const TransferPiece& piece);
 
-// Both return places in ascending order. owners_of(): the live ranks that hold one of the slots
-// `from_slots` of `from`. receivers_of(): the ranks that hold slot `to_slot` of `to`, except those that
-// already have an equal box.
+// Both return places in ascending order. owners_of(): the live ranks that hold one of the slots `from_slots`
+// of `from`. receivers_of(): the ranks that hold slot `to_slot` of `to`, except those that already have an
+// equal box.
 std::vector<int> owners_of(const LayoutChange& change, const LayoutChange::Kind& kind,
                            std::span<const int> from_slots);
 std::vector<int> receivers_of(const LayoutChange& change, const LayoutChange::Kind& kind, int to_slot);

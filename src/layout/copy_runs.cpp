@@ -1,4 +1,4 @@
-// Read access to a storage: the contiguous pieces of a sub-box, and the check that no two entries share
+// Read access to a storage: the contiguous ranges of a sub-box, and the check that no two entries share
 // memory.
 #include <algorithm>
 #include <array>
@@ -28,13 +28,14 @@ std::vector<CopyRun> copy_runs(const StorageEntry& entry, const Box& sub_box) {
   if (sub_box.is_empty()) return {};
   if (entry.is_transposed) return transposed_runs(entry, sub_box);
   const int num_dims = sub_box.num_dims;
-  // Memory stride of each dimension. A run consists of the last dimensions that are contiguous.
+  // `step` is the memory stride of each dimension. A run consists of the last dimensions that are
+  // contiguous.
   std::array<std::int64_t, kMaxDims> step{};
   std::int64_t inner = 1;
   for (int d = num_dims - 1; d >= 1; --d)
     step[static_cast<std::size_t>(d)] = inner, inner *= entry.box[d].size();
   step[0] = entry.row_stride;
-  int outer_dims = num_dims;  // dimensions [0, outer_dims) are iterated, the others are inside the run
+  int outer_dims = num_dims;  // dimensions [0, outer_dims) are iterated; the others are inside a run
   std::int64_t length = 1;
   while (outer_dims > 0 && step[static_cast<std::size_t>(outer_dims) - 1] == length)
     length *= sub_box[--outer_dims].size();

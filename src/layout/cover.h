@@ -11,8 +11,8 @@ namespace optimus {
 
 struct CoverMistake {
   Box box;
-  // number of pieces that contain the box: 0 if it is missing, 1 if it is outside the required boxes, more
-  // if it is repeated
+  // Number of pieces that contain the box: 0 if it is missing, 1 if it is outside the required boxes, more
+  // if it is repeated.
   int times = 0;
 };
 

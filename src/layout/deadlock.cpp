@@ -26,14 +26,14 @@ class Execution {
   }
 
  private:
-  // A one-way channel contains the operations posted on one of its sides that have not been matched yet.
+  // Operations from one rank to another that were posted on one side and are not matched yet.
   struct Channel {
     bool holds_sends = false;
     std::size_t num_matched = 0;  // number of matched operations at the front of `posted`
     std::vector<std::uint64_t> posted;
   };
 
-  // Posts the rank's next wave; continues with the following wave if no operation remains open.
+  // Posts the rank's next wave; continues with the following one as long as no operation is unmatched.
   void post_from(int rank) {
     const auto r = static_cast<std::size_t>(rank);
     const auto& program = programs_[r];

@@ -32,8 +32,8 @@ class HoldingCollector {
   }
 
  private:
-  // Whether both have the same grids and counts, so that their holdings are equal. This is true for the
-  // matrices of a layer, which therefore share one collection.
+  // Whether both have the same grids and counts, so that their holdings are equal. This is true for most
+  // matrices of a layer, so one collection serves them all.
   static bool have_equal_grids(const Slots& a, const Slots& b) {
     return std::equal(a.partitions.begin(), a.partitions.end(), b.partitions.begin(), b.partitions.end(),
                       [](const Partition& p, const Partition& q) {
@@ -71,12 +71,12 @@ class HoldingCollector {
   std::vector<Holding> holdings_;
 };
 
-// In elements.
+// The elements of one tensor that one rank allocates, frees, does not have yet, and needs in total.
 struct ElementCounts {
   std::int64_t allocated = 0, freed = 0, missing = 0, needed = 0;
 };
 
-// The boxes of all slots of tensors that are cut in the same way.
+// The boxes of all slots of tensors that are split in the same way.
 struct SlotBoxes {
   const LayoutChange::Kind* kind = nullptr;
   std::vector<Box> from, to;
@@ -100,11 +100,12 @@ ElementCounts counts_of_one_box(const Holding& holding, const SlotBoxes& boxes) 
   cost.allocated = cost.missing = cost.needed = boxes.to_sizes[to];
   if (holding.from == kNone) return cost;
   if (const auto common = intersect(boxes.from[from], boxes.to[to])) cost.missing -= common->num_elements();
-  if (cost.missing == 0 && cost.freed == cost.allocated) cost.freed = cost.allocated = 0;  // the same box
+  // The same box, which stays in place.
+  if (cost.missing == 0 && cost.freed == cost.allocated) cost.freed = cost.allocated = 0;
   return cost;
 }
 
-// The number of elements in the union of `boxes` without those in `holes`, by cutting along all edges.
+// The number of elements in the union of `boxes` without those in `holes`; splits `region` along all edges.
 std::int64_t count_elements(const std::vector<Box>& boxes, const std::vector<Box>& holes, Box region,
                             int dim) {
   const auto contain = [&](const std::vector<Box>& list) {
@@ -124,7 +125,7 @@ std::int64_t count_elements(const std::vector<Box>& boxes, const std::vector<Box
   return count;
 }
 
-// For a rank that holds several boxes of one tensor, which is rare.
+// The cost for a rank that holds several boxes of one tensor, which is rare.
 ElementCounts counts_of_boxes(const LayoutChange& change, const LayoutChange::Kind& kind, int rank,
                               const SlotBoxes& boxes) {
   std::vector<Box> from, to;
@@ -164,7 +165,7 @@ class ClassRefiner {
     rank_class = last_class_;
   }
 
-  // Writes the classes that contain ranks, with new numbers.
+  // Writes the classes that contain ranks, renumbered without gaps.
   void write(MemoryDemands& demands) const {
     std::vector<bool> is_done(splits_.size());
     for (const int rank_class : class_of_) {
@@ -194,7 +195,7 @@ class ClassRefiner {
       return hash;
     }
   };
-  std::vector<int> class_of_;  // [rank]; 0: no demand so far
+  std::vector<int> class_of_;  // [rank]; 0 for a rank without a demand so far
   std::vector<Split> splits_;  // [class]
   std::unordered_map<Split, int, SplitHash> class_of_split_;
   int last_class_ = 0;

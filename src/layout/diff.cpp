@@ -1,5 +1,5 @@
 // Computes the whole plan. The transfers of one tensor of a kind are computed once (a pattern); the other
-// tensors of the kind repeat it with their own turn of senders.
+// tensors of the kind repeat it, each with its own rotation of the senders.
 #include "layout/diff.h"
 
 #include <algorithm>
@@ -10,11 +10,11 @@
 namespace optimus {
 namespace {
 
-// The pieces of tensors that are cut in the same way, regardless of the ranks that hold them. Their boxes
-// start at first_box in the plan's table.
+// The pieces of tensors that are split in the same way, regardless of the ranks that hold them. Their boxes
+// start at `first_box` in the plan's table.
 struct Geometry {
   const LayoutChange::Kind* kind = nullptr;
-  TransferPieces list;  // pieces ordered by to_slot; boxes moved into the plan
+  TransferPieces list;  // pieces in ascending order of to_slot; their boxes have been moved into the plan
   int first_box = 0;
 };
 
@@ -28,7 +28,7 @@ struct PatternPiece {
 struct Pattern {
   int first_box = 0;
   std::vector<PatternPiece> pieces;
-  std::vector<int> owners;  // places
+  std::vector<int> owners;  // places of the live ranks that hold each piece
   std::vector<Fanout> fanouts;
   std::vector<FanoutNeed> needs;
   std::vector<int> holders;
@@ -90,7 +90,7 @@ class PatternBuilder {
   }
 
  private:
-  // In this case the caller fails; the pattern may be incomplete.
+  // If this is true, the caller fails, so the pattern may be incomplete.
   bool is_too_large() const {
     return static_cast<std::int64_t>(pattern_.needs.size() + pattern_.holders.size()) > kMaxTransfers;
   }
@@ -186,7 +186,7 @@ class PlanWriter {
 
   const LayoutChange& change_;
   TransferPlan& plan_;
-  std::vector<std::int64_t> sent_, received_;  // [place]
+  std::vector<std::int64_t> sent_, received_;  // [place]: bytes
 };
 
 std::int64_t num_transfers(const Pattern& pattern) {

@@ -55,7 +55,7 @@ DiffOutcome<WaveOrder> order_waves(const LayoutChange& change);
 DiffOutcome<TransferPlan> diff(const LayoutChange& change, const WaveOrder& order);
 DiffOutcome<RankShare> diff_for(const LayoutChange& change, const WaveOrder& order, Rank rank);
 
-// Extracts the same share from a whole plan. O(plan).
+// Extracts the share of one rank, the same as that of diff_for(), from a whole plan. O(size of the plan).
 RankShare share_of(const TransferPlan& plan, Rank rank);
 
 }  // namespace optimus

@@ -14,8 +14,8 @@ int count_in(std::span<const int> places, RankPlaces::Range range) {
   return index_of(places, range.end) - index_of(places, range.begin);
 }
 
-// The level of the smallest domain around `receiver` that contains an owner; `next` is the first owner after
-// it. Domains are ranges, so only the adjacent owners on both sides matter.
+// The level of the smallest domain around `receiver` that contains an owner. `next` is the index of the
+// first owner after the receiver. Domains are ranges, so only the adjacent owners on both sides matter.
 int nearest_level(std::span<const int> owners, int next, const RankPlaces& places, int receiver) {
   const bool has_before = next > 0, has_after = next < static_cast<int>(owners.size());
   const int previous_owner = has_before ? owners[static_cast<std::size_t>(next) - 1] : 0;
@@ -39,7 +39,8 @@ Fanout fanout_at(std::span<const int> owners, const RankPlaces& places, int leve
 void split_receivers(std::span<const int> receivers, std::span<const int> owners, const RankPlaces& places,
                      Fanouts& result) {
   result.fanouts.clear(), result.needs.clear(), result.holders.clear();
-  // Receivers are in ascending order and domains are nested ranges, so only one domain of each level is open.
+  // Receivers are in ascending order and domains are nested ranges, so one domain per level is open at a
+  // time.
   struct Open {
     int end = -1, fanout = 0;
   } open[kMaxLevels + 1];

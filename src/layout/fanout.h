@@ -2,8 +2,8 @@
 // locally without exchanging or counting loads, so the share of one rank and the whole plan agree by
 // construction.
 //
-// A receiver reads from the owners in the smallest domain that contains any owner (its node, its rack,
-// ...). The receivers that share such a domain use its owners in turn:
+// A receiver reads from the owners in the smallest domain that contains any owner (its node, its rack, ...).
+// The receivers that share such a domain use its owners in turn:
 //
 //     owners      o0  o1  o2            receiver number k uses owner (k + round * receivers) mod owners
 //     receivers   r0  r1  r2  r3  r4    round 0:  o0 <- r0 r3,  o1 <- r1 r4,  o2 <- r2

@@ -36,8 +36,8 @@ std::vector<Span> split_by_weight(std::int64_t n, const std::vector<double>& wei
   std::int64_t remaining = n;
   for (const double weight : weights) {
     const double share = static_cast<double>(n) * (weight / sum);
-    sizes.push_back(
-        std::min(static_cast<std::int64_t>(share), remaining));  // rounding must not exceed n in total
+    // The sizes must not exceed n in total because of rounding.
+    sizes.push_back(std::min(static_cast<std::int64_t>(share), remaining));
     remainders.push_back(weight > 0 ? share - static_cast<double>(sizes.back()) : -1);
     remaining -= sizes.back();
   }
@@ -45,8 +45,9 @@ std::vector<Span> split_by_weight(std::int64_t n, const std::vector<double>& wei
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return remainders[a] > remainders[b]; });
-  // A part without weight gets nothing: its remainder of -1 is sorted last. Fewer items are left than there
-  // are parts with weight, unless n exceeds the precision of a double; then the first part gets them.
+  // A part without weight receives nothing: its remainder of -1 is sorted last. Fewer items are left than
+  // there are parts with weight, unless n exceeds the precision of a double; then the first part receives
+  // the rest.
   for (std::size_t i = 0; remaining > 0 && i < order.size() && remainders[order[i]] >= 0; ++i, --remaining)
     ++sizes[order[i]];
   sizes[order[0]] += remaining;

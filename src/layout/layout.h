@@ -5,9 +5,9 @@
 //     replicas x shards x parts
 //
 // Parts split one dimension (tensor parallel: heads, ffn columns, vocabulary rows), shards then split
-// dimension 0 of each part (ZeRO, FSDP), and replicas hold the same data. All splits may be uneven. A
-// layout is stored in this structured form, never as one box per rank, so that it has the same cost for 8
-// and for 100,000 devices. Boxes are computed on demand.
+// dimension 0 of each part (ZeRO, FSDP), and replicas hold the same data. All splits may be uneven. A layout
+// is stored in this structured form, never as one box per rank, so that it has the same cost for 8 and for
+// 100,000 devices. Boxes are computed on demand.
 //
 // Example: a 4 x 6 matrix, one group of 2 replicas x 2 shards x 2 parts, split_dim 1, parts 0:3 and 3:6:
 //
@@ -45,8 +45,8 @@ struct Placement {
   int grid = 0;        // index into Layout::grids
   int split_dim = -1;  // the dimension that the parts split; -1 if every part holds the whole tensor
   // The range of `split_dim` that each part holds: num_parts entries, or none if `split_dim` is -1. Together
-  // they cover the dimension. They may overlap or be equal (key/value heads if tp exceeds their number),
-  // and they may be empty.
+  // they cover the dimension. They may overlap or be equal (key/value heads if tp exceeds their number), and
+  // they may be empty.
   std::vector<Span> parts;
   bool operator==(const Placement&) const = default;
 };
@@ -72,19 +72,19 @@ struct Layout {
 inline constexpr int kMaxRanks = 1 << 24;
 
 // Throws a UserError that names the tensor or grid, the value and the valid values, unless: sizes agree,
-// tensors have 1 to 4 dims and their bytes fit into 63 bits, grids list each rank once, and parts are
-// inside the split dimension and cover it. The other functions of this folder require valid layouts; diff()
-// and sync() check them.
+// tensors have 1 to 4 dims and their bytes fit into 63 bits, grids list each rank once, and parts are inside
+// the split dimension and cover it. The other functions of this folder require valid layouts; diff() and
+// sync() check them.
 void validate(const Layout& layout);
-// Validates both layouts, and checks that they list the same tensors (name, shape, bytes per element) in
-// the same order.
+// Validates both layouts, and checks that they list the same tensors (name, shape, bytes per element) in the
+// same order.
 void validate_pair(const Layout& from, const Layout& to);
 
 // Splits n items into `parts` spans whose sizes differ by at most one; the larger spans are first.
 std::vector<Span> split_evenly(std::int64_t n, int parts);
 // Splits n items into spans in proportion to `weights`. Items left over after rounding down go to the
-// largest remainders, in a tie to the span with the lower index; every item is in exactly one span. Throws
-// a UserError unless the weights are finite and not negative and at least one is positive.
+// largest remainders, in a tie to the span with the lower index; every item is in exactly one span. Throws a
+// UserError unless the weights are finite and not negative and at least one is positive.
 std::vector<Span> split_by_weight(std::int64_t n, const std::vector<double>& weights);
 // The range of shard `index` of [0, n): every shard has ceil(n / shards) items, except that the last
 // non-empty one may have fewer. May be empty.
@@ -118,13 +118,15 @@ class RankIndex {
   explicit RankIndex(const Layout& layout);
   // The positions of a rank in the order of the grids; empty for a rank that is not in the layout.
   std::span<const GridPosition> positions(Rank rank) const;
-  std::span<const PlacementRef> placements_on(int grid) const;  // by tensor
+  std::span<const PlacementRef> placements_on(int grid) const;  // in the order of the tensors
   int num_ranks() const { return static_cast<int>(first_position_.size()) - 1; }
 
  private:
-  std::vector<int> first_position_;  // [rank]: index into positions_, plus the end
+  // [rank]: index of its first entry in positions_; the last element is the end
+  std::vector<int> first_position_;
   std::vector<GridPosition> positions_;
-  std::vector<int> first_placement_;  // [grid]: index into placements_, plus the end
+  // [grid]: index of its first entry in placements_; the last element is the end
+  std::vector<int> first_placement_;
   std::vector<PlacementRef> placements_;
 };
 

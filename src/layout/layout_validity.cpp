@@ -29,7 +29,7 @@ void validate_tensor(const TensorInfo& tensor) {
   }
 }
 
-// `seen[rank]` is the last grid that contains the rank.
+// `seen[rank]` is the last grid that was found to contain the rank.
 void validate_grid(const DeviceGrid& grid, int g, std::vector<int>& seen) {
   if (grid.num_replicas < 1 || grid.num_shards < 1 || grid.num_parts < 1)
     throw UserError("grid {}: expected at least 1 x 1 x 1, got {} x {} x {}", g, grid.num_replicas,
@@ -52,7 +52,7 @@ void validate_grid(const DeviceGrid& grid, int g, std::vector<int>& seen) {
   }
 }
 
-// For parts in ascending order, the usual case.
+// Whether parts in ascending order, the usual case, cover [0, size).
 bool covers_in_order(const std::vector<Span>& parts, std::int64_t size) {
   std::int64_t covered = 0;
   for (const Span& part : parts) {

@@ -11,8 +11,8 @@ namespace optimus {
 namespace {
 
 // An operation or a copy of one tensor, with the fields that determine its position in the global order of
-// transfers. Small, because a rank that gathers shards from thousands of others has hundreds of thousands of
-// entries.
+// transfers. The struct is small, because a rank that gathers shards from thousands of others has hundreds
+// of thousands of entries.
 struct Entry {
   const TransferPieces* list = nullptr;
   int to_slot = 0, piece_index = 0, chunk = 0;
@@ -125,7 +125,7 @@ class ShareBuilder {
     }
   }
 
-  // If the rank holds a piece through several slots, it sends the piece once.
+  // A rank that holds a piece through several slots sends it once, for the first of them.
   static int first_common(std::span<const int> a, const std::vector<int>& b) {
     return *std::find_first_of(a.begin(), a.end(), b.begin(), b.end());
   }
@@ -141,7 +141,7 @@ class ShareBuilder {
     for (int f = 0; f < static_cast<int>(fanouts_.fanouts.size()); ++f) {
       const Fanout& fanout = fanouts_.fanouts[static_cast<std::size_t>(f)];
       if (my_index < fanout.first_owner || my_index >= fanout.first_owner + fanout.num_owners) continue;
-      std::vector<int> receivers_by_number;  // indexed by k
+      std::vector<int> receivers_by_number;  // [k]: place of receiver k
       for (const FanoutNeed& need : fanouts_.needs)
         if (need.fanout == f) receivers_by_number.push_back(need.receiver);
       for (const int tensor : kind.tensors)

@@ -1,4 +1,4 @@
-// Slots of one tensor: numbering, search by region, sets. Cells are in cells.cpp.
+// Slots of one tensor: numbering, search by region, sets of slots. Cells are in cells.cpp.
 #include "layout/slots.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ Span rows_of_part(const Shape& shape, const Partition& partition, int part) {
   return partition.split_dim == 0 ? partition.parts[static_cast<std::size_t>(part)] : Span{0, shape[0]};
 }
 
-// The shards of a part that intersect `rows`, as a range [begin, end) of shard numbers.
+// The shards of a part that intersect `rows`, as a range [begin, end) of shard indices.
 Span intersecting_shards(const Span& part_rows, int num_shards, const Span& rows) {
   const Span clipped{std::max(rows.begin, part_rows.begin), std::min(rows.end, part_rows.end)};
   if (clipped.begin >= clipped.end) return {};

@@ -1,9 +1,8 @@
 // Slots: the placements of one tensor in the form that the algorithms of this folder use.
 //
-// A slot is the box of the tensor that some (shard, part) holds; its holders are all ranks that hold
-// exactly this box. Groups that split a tensor in the same way (pipelines of the same width) form one
-// partition with more holders, so the number of slots depends on how the tensor is split, not on the number
-// of pipelines.
+// A slot is the box of the tensor that some (shard, part) holds; its holders are all ranks that hold exactly
+// this box. Groups that split a tensor in the same way (pipelines of the same width) form one partition with
+// more holders, so the number of slots depends on how the tensor is split, not on the number of pipelines.
 //
 //     partition 0: 2 parts             partition 1: 1 part, 2 shards
 //     +--------+--------+              +-----------------+
@@ -68,8 +67,7 @@ struct SlotBox {
   int slot = 0;
   Box box;
 };
-// Appends the slots that intersect `region`, each clipped to it, in ascending order. O(parts + slots
-// found).
+// Appends the slots that intersect `region`, each clipped to it, in ascending order. O(parts + slots found).
 void find_slots(const Slots& slots, const Box& region, std::vector<SlotBox>& found);
 // The number of slots that find_slots would append, and the number of these that precede `slot`.
 struct SlotCount {

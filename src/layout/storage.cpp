@@ -111,7 +111,7 @@ class StorageBuilder {
     }
   }
 
-  // The boxes in the same matrix as box i: for each tensor of its fusion, the first box.
+  // The indices of the boxes in the same matrix as box i: for each tensor of its fusion, the first box.
   std::vector<std::size_t> partners(const std::vector<PaddedBox>& boxes, std::size_t i) const {
     const int fusion = fusion_of_[static_cast<std::size_t>(boxes[i].tensor)];
     if (fusion < 0) return {i};
@@ -164,7 +164,7 @@ class StorageBuilder {
   const Layout& layout_;
   const StorageSpec& spec_;
   std::vector<bool> is_transposed_;  // [tensor]
-  std::vector<int> fusion_of_;       // [tensor]; -1: not fused
+  std::vector<int> fusion_of_;       // [tensor]; -1 if not fused
   std::map<std::pair<int, StorageType>, int> buffer_numbers_;
   Storage storage_;
 };

@@ -46,7 +46,7 @@ struct StorageBuffer {
 
 struct StorageEntry {
   int tensor = 0;
-  // may be empty (a shard beyond the end of the tensor), but the entry still has its padded place
+  // The box may be empty (a shard beyond the end of the tensor), but the entry still has its padded place.
   Box box;
   int buffer = 0;
   std::int64_t offset = 0;      // in elements of the buffer
@@ -57,7 +57,7 @@ struct StorageEntry {
 
 struct Storage {
   std::vector<StorageBuffer> buffers;
-  std::vector<StorageEntry> entries;  // by tensor
+  std::vector<StorageEntry> entries;  // in the order of the tensors
   bool operator==(const Storage&) const = default;
 };
 
@@ -72,8 +72,8 @@ struct StorageSpec {
   int alignment = 256;   // in bytes, of every matrix
 };
 
-// The storage of one rank. Ranks that differ only in their shard or replica have the same offsets and
-// buffer sizes. Throws a UserError that names the tensor if the spec is invalid.
+// The storage of one rank. Ranks that differ only in their shard or replica have the same offsets and buffer
+// sizes. Throws a UserError that names the tensor if the spec is invalid.
 Storage build_storage(const Layout& layout, const RankIndex& index, Rank rank, const StorageSpec& spec);
 
 // A contiguous range of a buffer. Its element i is element box_offset + i * box_stride of the sub-box in

@@ -10,7 +10,7 @@
 namespace optimus {
 namespace {
 
-// Stores each distinct group of ranks once.
+// Stores each distinct group of ranks once and returns its index.
 class GroupTable {
  public:
   explicit GroupTable(std::vector<std::vector<Rank>>& groups) : groups_(groups) {}

@@ -33,7 +33,8 @@ struct Reduction {
 struct SyncPlan {
   std::vector<std::vector<Rank>> groups;  // distinct groups; each lists its ranks in ascending order
   std::vector<Box> boxes;
-  std::vector<Reduction> reductions;  // by tensor; within a tensor the boxes are in lexicographic order
+  // In the order of the tensors; the boxes of a tensor are in lexicographic order.
+  std::vector<Reduction> reductions;
 };
 
 // O(placements + ranks * kinds of tensors). Throws a UserError if the layout is invalid.

@@ -16,8 +16,8 @@ namespace optimus {
 struct DiffOptions {
   RankDomains topology = {};    // empty: all ranks are equally far apart
   std::vector<Rank> dead = {};  // ranks that have lost all data; the new layout must not contain them
-  // maximum number of bytes above max(bytes before, bytes after) on every rank; empty if memory is not
-  // limited
+  // Maximum number of bytes above max(bytes before, bytes after) on every rank; empty if memory is not
+  // limited.
   std::optional<Bytes> reserve = {};
   // Larger boxes are sent as several chunks of whole rows. A row is never split, and a box is split into at
   // most 4,096 chunks.
@@ -50,12 +50,13 @@ inline constexpr std::int64_t kMaxTransfers = std::int64_t{1} << 26;
 // which repeat from layer to layer, are stored in a table.
 struct TransferPlan {
   std::vector<Box> boxes;
-  std::vector<Transfer> transfers;  // by wave, in the global order that the lists of all ranks follow
-  std::vector<LocalCopy> copies;    // by wave
+  // In the order of the waves, and within a wave in the global order of diff.h.
+  std::vector<Transfer> transfers;
+  std::vector<LocalCopy> copies;  // in the order of the waves
   std::vector<TransferWave> waves;
 
   Bytes moved;  // total of all transfers
-  // sum over ranks of the bytes that they need and do not have, computed without the transfers
+  // Sum over ranks of the bytes that they need and do not have, computed without the transfers.
   Bytes lower_bound;
   Bytes full_fetch_bytes;  // bytes that would move if every new box were fetched as a whole
   // [distance]: bytes of the transfers over this distance (layout/rank_domains.h)

@@ -13,8 +13,8 @@ using Edge = TransportProblem::Edge;
 constexpr std::int64_t kInfinity = std::numeric_limits<std::int64_t>::max();
 
 // Shortest augmenting paths with potentials. Costs are negated weights. The last column means "unassigned";
-// it has cost 0 and unlimited supply. Invariant: cost - row potential - column potential is never negative,
-// and it is 0 where there is flow.
+// it has cost 0 and unlimited supply. Invariant: cost - row potential - column potential is never negative
+// for an edge, and it is 0 for an edge with flow.
 class ExactTransport {
  public:
   explicit ExactTransport(const TransportProblem& problem)
@@ -55,7 +55,7 @@ class ExactTransport {
     bool operator<(const Reached& other) const { return distance > other.distance; }  // nearest on top
   };
 
-  // Dijkstra's algorithm from `start`; returns the nearest column with remaining supply and updates the
+  // Dijkstra's algorithm from row `start`; returns the nearest column with remaining supply and updates the
   // potentials.
   int find_path(int start) {
     column_distance_.assign(supply_.size(), kInfinity);
@@ -77,7 +77,7 @@ class ExactTransport {
       }
     };
     visit_row(start, 0);
-    while (true) {  // terminates at the latest in the "unassigned" column
+    while (true) {  // ends in the "unassigned" column at the latest
       const Reached nearest = queue.top();
       queue.pop();
       const auto column = static_cast<std::size_t>(nearest.column);
@@ -105,10 +105,10 @@ class ExactTransport {
           end - column_distance_[static_cast<std::size_t>(column)];
   }
 
-  // Follows the path back from the end. Each column was reached by an edge of some row, which gives up its
-  // flow in another column.
+  // Follows the path back from its end. Each column on it was reached by an edge of some row, which in
+  // return gives up flow to another column.
   void augment(int start, int end) {
-    std::vector<int> gains, losses;  // edges
+    std::vector<int> gains, losses;  // edges whose flow increases, edges whose flow decreases
     for (int column = end;;) {
       const int e = reached_by_[static_cast<std::size_t>(column)];
       gains.push_back(e);
@@ -137,12 +137,13 @@ class ExactTransport {
   int unassigned_column_ = 0;
   std::vector<Edge> edges_;
   std::vector<int> flow_;                          // [edge]
-  std::vector<std::vector<int>> edges_of_row_;     // edge indices
-  std::vector<std::vector<int>> users_of_column_;  // indices of edges with flow
+  std::vector<std::vector<int>> edges_of_row_;     // [row]: edge indices
+  std::vector<std::vector<int>> users_of_column_;  // [column]: indices of edges with flow
   std::vector<std::int64_t> row_potential_, column_potential_;
   // State of the last search.
   std::vector<std::int64_t> row_distance_, column_distance_;
-  // edges: [column] through which it was reached, [row] from which column
+  // The edge through which each column was reached, and the edge with flow through which each row was
+  // reached.
   std::vector<int> reached_by_, reached_from_;
   std::vector<bool> is_final_;
   std::vector<int> final_columns_, visited_rows_;
@@ -167,7 +168,7 @@ std::vector<TransportFlow> greedy(const TransportProblem& problem) {
   return flows;
 }
 
-// The total weight if each row (or each column) could choose first.
+// An upper bound of the weight: the total if each row (or each column) could choose first.
 std::int64_t bound_by(const TransportProblem& problem, int Edge::*one, int Edge::*other,
                       const std::vector<int>& sizes, const std::vector<int>& other_sizes) {
   std::vector<Edge> edges = problem.edges;
@@ -212,7 +213,7 @@ TransportResult solve_part(const TransportProblem& part, double max_work) {
   return result;
 }
 
-// Computes the connected part of each node. Nodes are rows, followed by columns.
+// Finds the connected part of each node. Nodes are the rows, followed by the columns.
 class Parts {
  public:
   explicit Parts(const TransportProblem& problem)
@@ -240,7 +241,7 @@ class Parts {
 
 struct Part {
   TransportProblem problem;
-  std::vector<int> rows, columns;  // their numbers in the whole problem
+  std::vector<int> rows, columns;  // their indices in the whole problem
 };
 
 }  // namespace

@@ -33,7 +33,7 @@ Outcome<void> check_records(const TransferPlan& plan, int num_ranks) {
   return {};
 }
 
-// The indices of the records that concern each rank, in their order.
+// For each rank, the indices of the records that concern it, in the order of the plan.
 class ByRank {
  public:
   ByRank(int num_ranks, std::size_t num_records,

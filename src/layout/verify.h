@@ -37,8 +37,8 @@ struct PostedOperation {
   bool is_send = false;
   std::uint64_t data_id = 0;  // equal on both sides if both refer to the same data
 };
-// Simulates the programs (indexed by rank, each in ascending order of waves): a rank posts all operations
-// of a wave, waits for them, and continues. The n-th send from a to b matches the n-th receive at b from a.
+// Simulates the programs (indexed by rank, each in ascending order of waves): a rank posts all operations of
+// a wave, waits for them, and continues. The n-th send from a to b matches the n-th receive at b from a.
 // Fails if a rank waits forever, or if a send and its matching receive refer to different data.
 Outcome<void> check_no_deadlock(std::span<const std::vector<PostedOperation>> programs);
 

@@ -21,7 +21,7 @@ bool intersects_any(const Boxes& boxes, const Box& box) {
                      [&](const Box& each) { return intersect(each, box).has_value(); });
 }
 
-// The boxes of one tensor that a rank has, needs and moves.
+// The boxes of one tensor that a rank has, needs, sends, receives and copies.
 struct TensorView {
   Boxes old_boxes, new_boxes;
   Boxes sent, received, copied;

@@ -1,6 +1,6 @@
-// Determines the order in which tensors move, so that no rank exceeds its memory limit. Tries these orders
-// until one keeps the reserve: whole blocks, one wave each, alternating between kinds of blocks; whole blocks
-// in the order of the model; whole blocks in another order; single tensors.
+// Determines the order in which tensors move, so that no rank exceeds its memory limit. Uses the first of
+// these orders that stays within the reserve: whole blocks, one wave each, alternating between kinds of
+// blocks; whole blocks in an order found by search (layout/banker.h); single tensors in such an order.
 #include <algorithm>
 #include <limits>
 #include <map>
@@ -11,9 +11,9 @@
 namespace optimus {
 namespace {
 
-// The units that move together: blocks or tensors, with the problem of ordering them.
+// Units are blocks or tensors, which move as a whole; `problem` is the problem of ordering them.
 struct Units {
-  std::vector<std::vector<int>> tensors;  // [unit], in the order of the model
+  std::vector<std::vector<int>> tensors;  // [unit]: its tensors; units are in the order of the model
   std::vector<int> kind_of;               // [unit]: index into problem.kinds
   MoveOrderProblem problem;
 };
@@ -86,8 +86,9 @@ std::vector<int> model_order(const Units& units) {
   return order;
 }
 
-// Distributes the units of every kind evenly from the first wave to the last. Blocks with different source or
-// destination ranks are of different kinds, so no link is idle until the blocks of another link have moved.
+// Distributes the units of every kind evenly from the first wave to the last. Blocks with different source
+// or destination ranks are of different kinds, so no link is idle until the blocks that use another link
+// have moved.
 std::vector<int> alternating_order(const Units& units) {
   std::vector<double> wave_position(units.tensors.size());
   for (const MemoryDemandKind& kind : units.problem.kinds)
@@ -135,7 +136,7 @@ WaveOrder make_merged_waves(const LayoutChange& change, const MemoryDemands& dem
   return result;
 }
 
-// A reserve with which single tensors can be ordered, found by bisection to within about one percent.
+// A reserve that is sufficient to order single tensors, found by bisection to within about one percent.
 std::int64_t sufficient_reserve(const Units& units, std::int64_t too_small) {
   std::int64_t enough = excess_of(units, model_order(units));
   while (enough - too_small > std::max<std::int64_t>(1, enough / 128)) {

@@ -15,7 +15,7 @@ constexpr auto kRope = PositionKind::rope;
 
 // clang-format off
 constexpr FamilyTraits kFamilies[] = {
-  // family, model_type, architecture; norm, its place, positions; is_gated, has_grouped_heads,
+  // family, model_type, architecture; norm, its position, positions; is_gated, has_grouped_heads,
   // has_independent_head_dim, has_qk_norm, is_causal, is_mixture, is_latent
   {Family::gpt2, "gpt2", "GPT2LMHeadModel",
    kLayer, kPre,  kLearned,  false, false, false, false, true},

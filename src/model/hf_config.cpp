@@ -41,7 +41,7 @@ Activation read_activation(const JsonView& config, std::string_view key, Activat
                   in_quotes(value->text()));
 }
 
-// A dimension that may have either of two names.
+// Reads a dimension that may have either of two names.
 JsonView one_of(const JsonView& config, std::string_view name, std::string_view other_name) {
   const auto first = config.find(name), second = config.find(other_name);
   if (first && second && first->raw() != second->raw())
@@ -98,7 +98,7 @@ void read_bert(const JsonView& config, ModelSpec& spec) {
   spec.attention_dropout = config.number_or("attention_probs_dropout_prob", 0.1);
 }
 
-// Defaults for absent keys of Llama-like families; 0: derived from the other dimensions.
+// Defaults for absent keys of Llama-like families; 0 if the default is derived from the other dimensions.
 struct LlamaDefaults {
   std::int64_t max_positions, kv_heads, head_dim;
 };
@@ -126,7 +126,7 @@ LlamaDefaults llama_defaults(Family family) {
   return {};
 }
 
-// Accepts sliding windows that no sequence exceeds; others would change the computation.
+// Accepts a sliding window only if no sequence exceeds it; otherwise it would change the computation.
 void reject_active_window(const JsonView& config, const ModelSpec& spec) {
   const bool is_qwen =
       spec.family == Family::qwen2 || spec.family == Family::qwen3 || spec.family == Family::qwen3_moe;
@@ -153,7 +153,7 @@ void reject_active_window(const JsonView& config, const ModelSpec& spec) {
         config.location(), spec.max_positions, window, is_absent ? " by default" : "");
 }
 
-// Reads configs that list the dense layers individually; these must be layers 0 … k - 1.
+// The number of dense layers of configs that list these layers individually; they must be the first layers.
 std::int64_t read_dense_layers(const JsonView& config) {
   std::int64_t next = 0;
   if (const auto dense = config.find("mlp_only_layers"))
@@ -219,7 +219,8 @@ void read_llama(const JsonView& config, ModelSpec& spec) {
   spec.layers = dimension(config.at("num_hidden_layers"));
   spec.hidden = dimension(config.at("hidden_size"));
   spec.heads = dimension(config.at("num_attention_heads"));
-  const bool is_named = config.raw().contains("num_key_value_heads");  // null: the same as heads
+  // A null value stands for the number of heads.
+  const bool is_named = config.raw().contains("num_key_value_heads");
   const std::int64_t default_kv_heads = is_named || defaults.kv_heads == 0 ? spec.heads : defaults.kv_heads;
   spec.kv_heads = dimension_or(config, "num_key_value_heads", default_kv_heads);
   const std::int64_t default_head_dim = defaults.head_dim > 0 ? defaults.head_dim : spec.hidden / spec.heads;
@@ -284,7 +285,7 @@ ModelSpec read_hf_config(const Path& path) {
   const std::string text = read_input_file(file, kMaxFileBytes);
   ModelSpec spec = spec_from_hf_config(parse_json(text, file.string()), file.string());
   const Path folder = std::filesystem::absolute(file, ignored).lexically_normal().parent_path();
-  // The name of a folder may contain arbitrary bytes, but the name of the spec is written to JSON.
+  // The name of a folder may contain arbitrary bytes, but the name of the spec must be valid in JSON.
   const std::string name =
       Json(folder.filename().string()).dump(-1, ' ', false, Json::error_handler_t::replace);
   spec.name = Json::parse(name).get<std::string>();

@@ -11,7 +11,7 @@
 namespace optimus {
 namespace {
 
-// A key that changes the computation in an unsupported way, unless it has this value (or null).
+// A key that would change the computation in an unsupported way, unless it has this value or is null.
 struct NeutralKey {
   std::string_view key;
   std::string_view neutral;  // the value without effect, as JSON
@@ -87,7 +87,7 @@ constexpr NeutralKey kNeutralForAll[] = {
 constexpr NeutralKey kNeutralForLlamaLike[] = {
     {"partial_rotary_factor", "1.0"}, {"rope_interleaved", "false"}};
 
-// Names, versions, tokens, other heads, formats of outputs, text generation, and entries of other tools: keys
+// Names, versions, token ids, other heads, output formats, text generation, and entries of other tools: keys
 // on which the trained computation does not depend.
 constexpr std::string_view kBookkeeping[] = {
     // origin
@@ -153,7 +153,7 @@ bool is_listed(std::span<const std::string_view> keys, std::string_view key) {
   return std::find(keys.begin(), keys.end(), key) != keys.end();
 }
 
-// Whether the key must have a neutral value; throws if it has another one.
+// Returns whether the key must have a neutral value; throws if it must, but has another value.
 bool is_neutral_key(const FamilyKeys& keys, std::string_view key, const JsonView& value) {
   const auto row = std::find_if(keys.neutral.begin(), keys.neutral.end(),
                                 [&](const NeutralKey& candidate) { return candidate.key == key; });

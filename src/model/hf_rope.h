@@ -17,7 +17,7 @@ struct RopeSettings {
 // UserError for unsupported kinds of scaling and for contradictory settings.
 RopeSettings read_hf_rope(const JsonView& config, std::int64_t max_positions, double default_theta);
 
-// Writes both forms.
+// Writes the settings in both forms.
 void write_hf_rope(OrderedJson& config, const RopeSettings& rope);
 
 }  // namespace optimus

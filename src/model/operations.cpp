@@ -9,9 +9,9 @@ namespace optimus {
 namespace {
 
 constexpr RecomputeMode kAlwaysSaved = RecomputeMode::full;  // saved in every mode
-constexpr RecomputeMode kSavedBySelective =
-    RecomputeMode::selective;                                    // saved unless the whole block is recomputed
-constexpr RecomputeMode kRecomputedFirst = RecomputeMode::none;  // recomputed first
+// Saved unless the whole block is recomputed.
+constexpr RecomputeMode kSavedBySelective = RecomputeMode::selective;
+constexpr RecomputeMode kRecomputedFirst = RecomputeMode::none;  // recomputed by selective and by full
 
 double as_double(std::int64_t number) { return static_cast<double>(number); }
 
@@ -101,7 +101,7 @@ class BlockOperations {
         .saved = {{"attention.kv_norm.output", as_double(l.kv_rank), SavedType::activation, SplitUnit::none,
                    kRecomputedFirst}};
     rope("attention.rope_q", heads * rope_width, SplitUnit::heads);
-    rope("attention.rope_k", heads * rope_width, SplitUnit::heads);  // copied to every head
+    rope("attention.rope_k", heads * rope_width, SplitUnit::heads);  // its input is copied to every head
     flash_attention();
     gemm("attention.out", spec_.heads * l.value_dim, spec_.hidden, SplitUnit::heads);
   }
@@ -128,7 +128,8 @@ class BlockOperations {
       rope("attention.rope_k", kv_, SplitUnit::kv_heads);
     }
     flash_attention();
-    gemm("attention.out", spec_.query_width(), spec_.hidden, SplitUnit::heads);  // input: attention.output
+    // Its input is attention.output.
+    gemm("attention.out", spec_.query_width(), spec_.hidden, SplitUnit::heads);
   }
 
   void flash_attention() {
@@ -136,7 +137,7 @@ class BlockOperations {
     Operation& attention = memory_bound("attention.core", OperationKind::attention, SplitUnit::heads);
     attention.forward_flops = 2 * (query_ + output_) * positions;  // scores, then weighted sum of values
     attention.backward_flops = 2 * attention.forward_flops;
-    attention.attention_recompute_flops = 2 * query_ * positions;  // the scores
+    attention.attention_recompute_flops = 2 * query_ * positions;  // the scores are computed again
     attention.accessed_elements = query_ + output_ + kv_ + value_;
     // With norms on q and k, their inputs are already saved, and recomputing the outputs is inexpensive.
     const RecomputeMode of_qk = spec_.has_qk_norm ? kRecomputedFirst : kSavedBySelective;
@@ -176,7 +177,8 @@ class BlockOperations {
     gemm("router", spec_.hidden, m.experts, SplitUnit::none).saved = {
         {std::move(input), hidden_, SavedType::activation, SplitUnit::none, kRecomputedFirst}};
     Operation& routing = memory_bound("routing", OperationKind::routing, SplitUnit::none);
-    // Scores in fp32, the copy of each token for each of its experts, and the gathered and summed outputs.
+    // The scores in fp32, the copy of each token for each of its experts, and the gathered and summed
+    // outputs.
     routing.accessed_elements = 4 * as_double(m.experts) + 2 * (k + 1) * hidden_;
     routing.saved = {
         {"routing.scores", as_double(m.experts), SavedType::fp32, SplitUnit::none, kSavedBySelective},

@@ -22,9 +22,9 @@
 
 namespace optimus {
 
-// none saves everything; selective recomputes the large tensors that are inexpensive to compute (outputs of
-// norms and activation functions); full saves only the input of the block. Each mode saves a subset of what
-// the mode before it saves.
+// `none` saves everything; `selective` recomputes the large tensors that are inexpensive to compute (outputs
+// of norms and activation functions); `full` saves only the input of the block. Each mode saves a subset of
+// what the mode before it saves.
 enum class RecomputeMode { none, selective, full };
 std::string text(RecomputeMode mode);  // "selective"
 
@@ -44,7 +44,7 @@ struct SavedTensor {
   bool operator==(const SavedTensor&) const = default;
 };
 
-// custom is an entire custom block. routing is the choice of experts in a mixture, and the reordering of
+// `custom` is an entire custom block. `routing` is the choice of experts in a mixture, and the reordering of
 // tokens to experts and back.
 enum class OperationKind {
   embedding,
@@ -81,7 +81,7 @@ struct Operation {
   // operations.
   double accessed_elements = 0;
   std::vector<SavedTensor> saved;
-  // executed a second time in the backward under selective recomputation
+  // Executed a second time in the backward under selective recomputation.
   bool is_recomputed_by_selective = false;
 };
 

@@ -17,7 +17,7 @@ struct Row {
 struct Extra {
   double norm_eps = 1e-5, rope_theta = 10000, dropout = 0;
   bool is_tied = false;
-  double llama3_factor = 0;  // rotary scaling relative to 8,192 positions; 0: none
+  double llama3_factor = 0;  // rotary scaling relative to 8,192 positions; 0 if there is none
 };
 
 struct Series {
@@ -127,8 +127,8 @@ constexpr Row kQwen3Large[] = {
   {"qwen3-32b",      64,  5120,  64,   8, 128,  25600, 151936, 40960},
 };
 
-// Mixtures of experts: the settings in the list below apply to all layers. Qwen's configs also specify an ffn
-// for dense layers, but the models have no dense layers.
+// Mixtures of experts. The settings of the experts (kMixtral7bExperts etc.) apply to all layers. Qwen's
+// configs also specify an ffn for dense layers, but the models have no dense layers.
 constexpr Row kMixtral7b[] = {
   {"mixtral-8x7b",   32,  4096,  32,   8, 128,  14336,  32000, 32768},
 };
@@ -141,8 +141,8 @@ constexpr Row kQwen3Moe30b[] = {
 constexpr Row kQwen3Moe235b[] = {
   {"qwen3-235b-a22b", 94, 4096,  64,   4, 128,  12288, 151936, 40960},
 };
-// As pre-trained: the positions were extended afterwards, and the multi-token prediction modules are not
-// included.
+// The shape of pre-training: without the later extension of the positions, and without the multi-token
+// prediction modules.
 constexpr Row kDeepseekV3[] = {
   {"deepseek-v3",    61,  7168, 128, 128, 192,  18432, 129280, 4096},
 };
@@ -158,7 +158,7 @@ constexpr Mixture kDeepseekV3Experts{
 constexpr LatentAttention kDeepseekV3Latent{
     .query_rank = 1536, .kv_rank = 512, .rope_dim = 64, .value_dim = 128};
 
-// With the uncased vocabulary.
+// With the vocabulary of the uncased models.
 constexpr Row kBertSizes[] = {
   {"bert-base",      12,   768,  12,  12,  64,   3072, 30522, 512},
   {"bert-large",     24,  1024,  16,  16,  64,   4096, 30522, 512},

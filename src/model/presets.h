@@ -14,7 +14,7 @@ namespace optimus {
 // Returns nullopt if there is no such preset. Names are lower case; look-up ignores case.
 std::optional<ModelSpec> find_preset(std::string_view name);
 
-// In the order of the table: by family, then by size.
+// The names of all presets, in the order of the table: by family, then by size.
 std::vector<std::string> preset_names();
 
 }  // namespace optimus

@@ -29,7 +29,7 @@ struct BlockProfile {
   bool is_mixture = false;  // mixture of experts
   std::int64_t count = 1;
   std::int64_t parameters = 0;  // a tied head does not include the word embedding
-  // as executed, so causal attention counts half; see Operation
+  // As executed, so causal attention counts half; see Operation.
   double forward_flops = 0, backward_flops = 0, attention_recompute_flops = 0;
   std::array<double, 3> saved_bytes_bf16{}, saved_bytes_fp32{};  // indexed by RecomputeMode
   // The fractions (0 to 1) of the parameters, of the FLOPs and of the saved bytes that tensor parallelism
@@ -44,11 +44,11 @@ struct ModelProfile {
   std::int64_t parameters = 0;
   std::int64_t active_parameters = 0;  // parameters that one token uses; all of them in a dense model
   double flops_per_token = 0;          // model_flops_per_token
-  // embedding, dense layer, mixture layer, head, as far as the model has them
+  // Embedding, dense layer, mixture layer, head, as far as the model has them.
   std::vector<BlockProfile> blocks;
   // Pipelines can be split between any two blocks, so there are at most `max_stages` stages. Each boundary
-  // between stages transfers `boundary_elements_per_token` elements per token in the forward and the same number in the
-  // backward.
+  // between stages transfers `boundary_elements_per_token` elements per token in the forward and the same
+  // number in the backward.
   std::int64_t max_stages = 0, boundary_elements_per_token = 0;
 };
 

@@ -45,7 +45,7 @@ OrderedJson block_json(const BlockProfile& block) {
   return result;
 }
 
-// Sum over all blocks, per token.
+// The sum of `saved` over all blocks, in bytes per token, indexed by RecomputeMode.
 std::array<double, 3> total_saved(const ModelProfile& profile, std::array<double, 3> BlockProfile::*saved) {
   std::array<double, 3> total{};
   for (const BlockProfile& block : profile.blocks)

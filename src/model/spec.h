@@ -35,7 +35,7 @@ struct Mixture {
   std::int64_t experts = 0;            // number of experts in each mixture layer; 0 if the model is dense
   std::int64_t experts_per_token = 0;  // number of experts that each token uses
   std::int64_t ffn = 0;                // inner width of one expert
-  // inner width of the shared expert, which every token uses in addition; 0 if there is none
+  // Inner width of the shared expert, which every token uses in addition; 0 if there is none.
   std::int64_t shared_ffn = 0;
   std::int64_t first_layer = 0;  // layers before this one are dense
   std::int64_t every = 1;  // from `first_layer` on, layer l is a mixture if l + 1 is a multiple of `every`
@@ -52,7 +52,7 @@ struct Mixture {
 // from another one. Of the `head_dim` elements of each head the last `rope_dim` carry positions; all heads
 // share these elements of the keys.
 struct LatentAttention {
-  // widths of the low-rank vectors; kv_rank is 0 for ordinary attention
+  // Widths of the low-rank vectors; kv_rank is 0 for ordinary attention.
   std::int64_t query_rank = 0, kv_rank = 0;
   std::int64_t rope_dim = 0, value_dim = 0;
   bool operator==(const LatentAttention&) const = default;
@@ -81,8 +81,8 @@ struct CustomBlock {
   std::int64_t inputs = 0, outputs = 0;  // elements per sample; the last block has no outputs
   bool has_index_inputs = false;         // the inputs are 64-bit integers; possible only for the first block
   double forward_flops = 0;              // per sample
-  // `graph` is the memory of the autograd graph between forward and backward; `graph_work` is the
-  // additional memory while either of them runs. Both are measured in the precision of the plan.
+  // `graph` is the memory of the autograd graph between forward and backward; `graph_work` is the additional
+  // memory while either of them runs. Both are measured in the precision of the plan.
   SampleBytes graph, graph_work;
   bool operator==(const CustomBlock&) const = default;
 };
@@ -92,7 +92,7 @@ struct ModelSpec {
   Family family = Family::gpt2;
 
   std::int64_t layers = 0, hidden = 0;
-  // kv_heads divides heads; head_dim may differ from hidden / heads
+  // `kv_heads` divides `heads`; `head_dim` may differ from hidden / heads.
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
   std::int64_t ffn = 0, vocab = 0;
   std::int64_t max_positions = 0;  // maximum sequence length; the size of the table if positions are learned

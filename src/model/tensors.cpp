@@ -14,9 +14,9 @@ namespace {
 
 constexpr TensorSplit kUncut{};
 
-// The place of a logical tensor inside a checkpoint tensor that combines several of them.
+// The location of a logical tensor inside a checkpoint tensor that combines several of them.
 struct Fusion {
-  std::int64_t offset = 0, total = 0;  // rows; total 0: the tensor is stored alone
+  std::int64_t offset = 0, total = 0;  // in rows; `total` is 0 if the tensor is stored alone
 };
 
 // Collects the tensors of one block.
@@ -141,7 +141,7 @@ class BlockTensors {
     return spec_.init_range / std::sqrt(2.0 * static_cast<double>(spec_.layers));
   }
 
-  // A table is looked up by row or multiplied by its transpose; it is never stored transposed.
+  // A table is either looked up by row or multiplied by its transpose, so it is never stored transposed.
   void table(const char* logical_name, const char* hf_name, std::int64_t rows, TensorSplit split) {
     const Shape shape{rows, spec_.hidden};
     add(logical_name, hf_name, ".weight", shape, split, {InitKind::normal, spec_.init_range},
@@ -193,7 +193,7 @@ class BlockTensors {
   const ModelSpec& spec_;
   const HfNames& names_;
   int block_;
-  std::string logical_prefix_, hf_prefix_;  // prefixes
+  std::string logical_prefix_, hf_prefix_;
   std::vector<LogicalTensor> tensors_;
 };
 

@@ -42,7 +42,7 @@ inline bool is_expert(SplitUnit unit) {
 }
 
 struct TensorSplit {
-  SplitUnit unit = SplitUnit::none;  // none: every tensor-parallel rank has the whole tensor
+  SplitUnit unit = SplitUnit::none;  // none means that every tensor-parallel rank has the whole tensor
   int dim = 0;                       // the dimension that is split
   bool operator==(const TensorSplit&) const = default;
 };
@@ -58,8 +58,7 @@ struct Init {
 
 // The location of a logical tensor in a Hugging Face checkpoint: rows [offset, offset + n) of the output
 // dimension of tensor `name`, which is stored as [in, out] if `is_transposed` (GPT-2's Conv1D). A mixture's
-// experts are stored as [pieces, out, in]; the logical tensor has n / pieces rows of each of these
-// matrices.
+// experts are stored as [pieces, out, in]; the logical tensor has n / pieces rows of each of these matrices.
 struct HfLocation {
   std::string name;
   bool is_transposed = false;

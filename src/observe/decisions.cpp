@@ -75,7 +75,7 @@ Decision decision_in(const JsonView& view) {
 // older checkpoint. Without such a switch the gain is ignored, since its line was dropped then.
 void assign_measured_gain(const JsonView& view, std::vector<Decision>& decisions) {
   const std::int64_t epoch = view.at("epoch").integer(0, kMaxSteps);
-  const std::optional<double> gain = number_in(view, "realised_gain");  // null: it was not finite
+  const std::optional<double> gain = number_in(view, "realised_gain");  // null if it was not finite
   for (auto one = decisions.rbegin(); one != decisions.rend(); ++one)
     if (one->kind == "switch" && one->epoch == epoch) {
       one->measured_gain = gain;

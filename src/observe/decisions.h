@@ -36,7 +36,7 @@ struct Decision {
   Bytes precopied{};           // bytes that had to be sent again because they were sent early
   int num_workers = 0;         // after a membership change; 0: another kind of decision
   std::int64_t steps_lost = 0;
-  std::string cause{};  // "link", as in policy/condition.h; empty: nothing was found to be slow
+  std::string cause{};  // "link", as in policy/condition.h; empty if nothing was found to be slow
   std::vector<PlanAlternative> alternatives{};
   bool operator==(const Decision&) const = default;
 };

@@ -56,7 +56,8 @@ DeviceSensor::~DeviceSensor() = default;
 std::unique_ptr<DeviceSensor> DeviceSensor::open(const std::string& bus_id, const std::string& library) {
   auto found = std::make_unique<Library>(library);
   void* device = nullptr;
-  unsigned highest = 0;  // read once: this call takes 1.5 ms on an H200, the others take microseconds
+  // Read once, because this call takes 1.5 ms on an H200; the other calls take microseconds.
+  unsigned highest = 0;
   if (!found->is_ready || found->device_by_bus(bus_id.c_str(), &device) != kSuccess ||
       found->highest_clock(device, kMultiprocessors, &highest) != kSuccess || highest == 0)
     return nullptr;

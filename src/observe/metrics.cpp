@@ -6,11 +6,8 @@
 namespace optimus {
 namespace {
 
-constexpr std::size_t kMaxLineBytes =
-    64
-    // our lines have some hundred bytes; a longer one indicates another kind
-    // of file
-    << 10;
+// A line that a run writes has a few hundred bytes; a longer one indicates another kind of file.
+constexpr std::size_t kMaxLineBytes = 64 << 10;
 
 // The part of the file with the steps up to `last_step`.
 std::string_view lines_up_to(std::string_view content, std::int64_t last_step, const std::string& name) {

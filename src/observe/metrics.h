@@ -43,9 +43,9 @@ std::string metrics_line(const StepMetrics& metrics);
 // One thread at a time.
 class MetricsFile {
  public:
-  // Keeps the lines up to step `last_step` (0: no lines), so that a resumed run writes each step once;
-  // drops the rest and an unterminated last line. The file is replaced atomically: a reader sees the old or
-  // the new one. Throws UserError if a line up to there is invalid. `check` is called when the new file is
+  // Keeps the lines up to step `last_step` (none if 0), so that a resumed run writes each step once; drops
+  // the rest and an unterminated last line. The file is replaced atomically: a reader sees the old or the
+  // new one. Throws UserError if a line up to there is invalid. `check` is called when the new file is
   // complete and the old one still exists; if it throws, the old file is kept.
   static Outcome<MetricsFile> open(FileSystem& files, const Path& path, std::int64_t last_step,
                                    const std::function<void()>& check = {});

@@ -9,7 +9,8 @@ namespace optimus {
 namespace {
 
 constexpr std::size_t kMaxStepLine = 64 << 10;
-constexpr std::int64_t kMaxStep = std::int64_t{1} << 53;  // larger numbers are not exact as double
+// Larger integers are not exactly representable as double.
+constexpr std::int64_t kMaxStep = std::int64_t{1} << 53;
 
 StepMetrics metrics_in(const JsonView& view) {
   StepMetrics step_metrics{.step = view.at("step").integer(0, kMaxStep)};

@@ -27,7 +27,7 @@ std::string little_endian(std::uint64_t value, int num_bytes) {
   return bytes;
 }
 
-// TFRecord files store CRCs rotated and shifted, because a CRC of data that contains CRCs is weak.
+// TFRecord files store CRCs rotated and shifted, because a CRC over data that itself contains CRCs is weak.
 std::string masked_crc(std::string_view bytes) {
   return little_endian(std::rotr(crc32c(bytes), 15) + 0xa282ead8U, 4);
 }
@@ -59,8 +59,8 @@ std::string event_start(Seconds wall_time, std::int64_t step) {
   return double_field(1, wall_time.value) + integer_field(2, step);
 }
 
-// If a process creates two files within a second, the later one gets the next second, so that names sort by
-// age.
+// If a process creates two files within one second, the name of the second file contains the next second,
+// so that names sort by age.
 Path free_name(const Path& folder, Seconds wall_time) {
   std::array<char, 256> name{};
   const bool has_name = ::gethostname(name.data(), name.size() - 1) == 0 && name[0] != '\0';

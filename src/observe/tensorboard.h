@@ -27,8 +27,8 @@ std::string scalar_event(Seconds wall_time, std::int64_t step, std::span<const S
 // One thread at a time.
 class TensorBoardFile {
  public:
-  // Creates events.out.tfevents.<seconds>.<host>.<pid> in `folder`, which must exist. The run continues after
-  // `last_step` (0: from the start); TensorBoard ignores later steps of older files in the folder.
+  // Creates events.out.tfevents.<seconds>.<host>.<pid> in `folder`, which must exist. The run continues
+  // after `last_step` (from the start if 0); TensorBoard ignores later steps of older files in the folder.
   static Outcome<TensorBoardFile> create(FileSystem& files, const Path& folder, Seconds wall_time,
                                          std::int64_t last_step);
 

@@ -35,8 +35,8 @@ void check_deepspeed(const Plan& plan, const ModelSpec& model, const PlanGrid& g
                     plan.sequence_length);
 }
 
-// Lowers the ZeRO stage to what DeepSpeed combines with the other settings: with pipelines, gradients and
-// parameters are not sharded; with tensor parallelism, parameters are not sharded.
+// Lowers the ZeRO stage to the highest one that DeepSpeed supports with the other settings: with pipelines,
+// gradients and parameters cannot be sharded; with tensor parallelism, parameters cannot.
 void lower_zero(PlanGrid& grid, std::vector<std::string>& notes) {
   LayerStrategy& s = grid.strategy;
   const int max_zero = grid.pp > 1 ? 1 : s.tp > 1 ? 2 : 3;

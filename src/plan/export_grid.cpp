@@ -57,7 +57,7 @@ void check_equal_parts(const Plan& plan, const std::string& name) {
 
 // The recompute settings of all layers, to be merged into one rule.
 struct RecomputeUse {
-  std::set<std::pair<RecomputeMode, int>> kinds;  // mode and number of layers in a group
+  std::set<std::pair<RecomputeMode, int>> kinds;  // mode and number of layers in a recompute group
   std::int64_t most_full = 0;                     // largest number of fully recomputed layers in a chunk
   bool differs_between_chunks = false;
 };
@@ -120,7 +120,7 @@ void set_microbatches(const Plan& plan, const std::string& name, PlanGrid& grid,
         "a "
         "batch that is a multiple of {}",
         name, plan.batch, grid.dp, grid.dp);
-  const std::int64_t batch_per_replica = plan.batch / grid.dp;  // of a data-parallel rank
+  const std::int64_t batch_per_replica = plan.batch / grid.dp;  // batch of one data-parallel rank
   const std::vector<int>& sizes = plan.pipelines.front().microbatches;
   const int pipelines = static_cast<int>(plan.pipelines.size()), width = grid.dp / pipelines;
   const int largest = *std::max_element(sizes.begin(), sizes.end());
@@ -136,8 +136,8 @@ void set_microbatches(const Plan& plan, const std::string& name, PlanGrid& grid,
   grid.num_microbatches = batch_per_replica / num_microbatches;
 }
 
-// Trainers order ranks by stage first, then by data, context and tensor part. The plan has the same order if
-// its devices are numbered that way.
+// Trainers order ranks by stage first, then by data, context and tensor part. Adds a note if the plan's
+// device indices are not in this order.
 void note_device_order(const Plan& plan, std::vector<std::string>& notes) {
   std::vector<int> order;
   for (std::size_t s = 0; s < plan.pipelines.front().stages.size(); ++s)

@@ -12,13 +12,12 @@
 namespace optimus {
 
 struct PlanGrid {
-  int pp = 1, dp = 1, chunks = 1;  // dp: summed over all pipelines
+  int pp = 1, dp = 1, chunks = 1;  // dp is the sum over all pipelines
   LayerStrategy strategy;          // of all layers; recompute is the strongest mode of any layer
   int shards = 1;                  // number of devices that share one copy of the state
-  // With full recompute: the largest number of recomputed layers in a chunk; 0 if all layers are
-  // recomputed.
+  // With full recompute: the largest number of recomputed layers in a chunk; 0 if all layers are recomputed.
   int recomputed_layers = 0;
-  std::vector<Span> parts;  // blocks of each chunk in model order; index: chunk * pp + stage
+  std::vector<Span> parts;  // blocks of each chunk in model order, at index chunk * pp + stage
   int microbatch = 1;       // sequences per data-parallel rank
   std::int64_t num_microbatches = 1;
   int devices = 1;
@@ -47,7 +46,7 @@ std::string shell_quoted(const std::string& word);
 // Comment lines for the head of a generated file: its purpose, the plan, and the notes.
 std::string export_header(const Plan& plan, const std::string& title, const std::vector<std::string>& notes);
 
-// The exporters, one file each.
+// The exporters. Each adds the files for its trainer to `exported`.
 void add_megatron_files(const Plan& plan, const ModelSpec& model, const ExportSettings& settings,
                         ExportedPlan& exported);
 void add_deepspeed_files(const Plan& plan, const ModelSpec& model, const ExportSettings& settings,

@@ -47,7 +47,7 @@ void check_megatron_model(const Plan& plan, const ModelSpec& model, const PlanGr
   if (plan.precision == Precision::fp64)
     throw UserError("Megatron-LM does not train in fp64; use fp32, bf16, fp16 or fp8");
   check_divides(model.heads, s.tp, "heads", "tp");
-  // Experts are never cut.
+  // A single expert is never split.
   const bool has_columns = !model.is_mixture() || model.mixture.first_layer > 0 || model.mixture.every > 1;
   if (has_columns) check_divides(model.ffn, s.tp, "ffn columns", "tp");
   if (model.mixture.shared_ffn > 0) check_divides(model.mixture.shared_ffn, s.tp, "shared columns", "tp");
@@ -103,7 +103,7 @@ void put_latent_attention(const ModelSpec& model, Arguments& a) {
   append(a, "--v-head-dim {}", model.latent.value_dim);
 }
 
-// "[0]*3+[1]*58": dense and MoE layers, as a Python expression.
+// The pattern of dense (0) and MoE (1) layers as a Python expression: "[0]*3+[1]*58".
 std::string moe_layer_pattern(const ModelSpec& model) {
   std::vector<std::string> runs;
   for (std::int64_t first = 0; first < model.layers;) {
@@ -192,7 +192,8 @@ std::string layout_text(const Plan& plan, const PlanGrid& grid) {
   return join(parts, "|");
 }
 
-// Megatron interleaves micro-batches in groups of at least pp. The remainder must be 0 or at least pp.
+// Megatron interleaves micro-batches in groups of at least pp. The last, incomplete group must be empty or
+// have at least pp micro-batches.
 std::int64_t interleaving_group(const PlanGrid& grid) {
   for (std::int64_t group = grid.pp; group <= grid.num_microbatches; ++group)
     if (grid.num_microbatches % group == 0 || grid.num_microbatches % group >= grid.pp) return group;

@@ -1,6 +1,6 @@
-// torchtitan exporter. Its configuration changed from a TOML file (up to 0.2) to a Python function (0.3).
-// Both are written from one list of settings, and the launch script selects the one for the installed
-// version.
+// torchtitan exporter. torchtitan's configuration changed from a TOML file (up to version 0.2) to a Python
+// function (version 0.3). Both are written from one list of settings, and the launch script selects the one
+// for the installed version.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -69,7 +69,7 @@ void check_torchtitan(const Plan& plan, const ModelSpec& model, const PlanGrid& 
   if (plan.sequence_length % divisor != 0)
     throw UserError("torchtitan needs the sequence length {} to be divisible by tp {}{}",
                     plan.sequence_length, s.tp, s.cp > 1 ? fmt::format(" x 2 x cp {}", s.cp) : "");
-  // PyTorch interleaves rounds with equal numbers of micro-batches.
+  // PyTorch's interleaved schedule runs in rounds, which must have equal numbers of micro-batches.
   const std::int64_t rounds = std::max<std::int64_t>(1, grid.num_microbatches / grid.pp);
   if (grid.chunks > 1 && grid.num_microbatches % rounds != 0)
     throw UserError(
@@ -78,7 +78,7 @@ void check_torchtitan(const Plan& plan, const ModelSpec& model, const PlanGrid& 
         grid.num_microbatches, rounds, grid.pp);
 }
 
-// The schedule that replaces the plan's, and the blocks of each part of the model under it.
+// The schedule by its name in torchtitan, and the blocks of each chunk under this schedule.
 struct TitanPipeline {
   std::string schedule;
   std::vector<Span> parts;

@@ -12,8 +12,8 @@ std::string text(Trainer trainer);  // "megatron"
 // Throws a UserError that names `setting_name` if the word is unknown.
 Trainer parse_trainer(const std::string& word, const std::string& setting_name);
 
-// Settings that a launch needs and a plan does not contain. If a setting is 0 or empty, the script leaves
-// it to a variable or to the other trainer's default.
+// Settings that a launch needs and a plan does not contain. If a setting is 0 or empty, the script leaves it
+// to a variable or to the other trainer's default.
 struct ExportSettings {
   int devices_per_node = 8;
   double learning_rate = 3e-4;

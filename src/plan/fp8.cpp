@@ -60,7 +60,8 @@ int fp8_slot_of(std::string_view name) {
   return -1;
 }
 
-// 448 is 0.875 * 2^9, 57344 is 0.875 * 2^16, and the maximum is m * 2^k with m in [0.5, 1).
+// The formats' maxima are 448 = 0.875 * 2^9 and 57344 = 0.875 * 2^16; `maximum` is m * 2^k with m in [0.5,
+// 1).
 int fp8_exponent(Fp8Operand operand, float maximum) {
   ensure(std::isfinite(maximum) && maximum >= 0, "fp8 scale for an invalid maximum of {}", maximum);
   if (maximum == 0) return 0;

@@ -39,7 +39,7 @@ std::string scaling_text(Fp8Scaling scaling);
 // must be saved.
 inline constexpr int kMaxFp8Window = 1024;
 
-enum class LayerGemm { qkv, out, up, down };  // up: includes the gate if the layer has one
+enum class LayerGemm { qkv, out, up, down };  // up includes the gate if the layer has one
 enum class Fp8Operand { input, weight, gradient };
 inline constexpr int kNumLayerGemms = 4, kNumFp8Operands = 3;
 inline constexpr int kFp8SlotsOfLayer = kNumLayerGemms * kNumFp8Operands;
@@ -60,8 +60,8 @@ int fp8_exponent(Fp8Operand operand, float maximum);
 struct Fp8History {
   std::vector<std::vector<float>> steps;
   bool is_empty() const { return steps.empty(); }
-  // Adds the maxima of one finite step and drops steps older than `window`. A non-finite maximum is
-  // replaced by the largest one of the earlier steps.
+  // Adds the maxima of one finite step and drops steps older than `window`. A non-finite maximum is replaced
+  // by the largest one of the earlier steps.
   void add(std::vector<float> maxima, int window);
   float maximum(int slot) const;  // the largest maximum of the slot in the window
   bool operator==(const Fp8History&) const = default;

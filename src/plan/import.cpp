@@ -18,8 +18,8 @@ namespace {
 constexpr Bytes kMaxImportBytes{4 << 20};
 constexpr std::int64_t kMaxLayoutBlocks = 20'000;
 
-// The runs of a part: the first `num_recomputed` layers with the strategy's recompute, the others without
-// recompute.
+// The runs of one part: its first `num_recomputed` layers recompute as `strategy` specifies, the others not
+// at all.
 Chunk part_of(Span blocks, const LayerStrategy& strategy, int num_recomputed, int num_blocks) {
   const std::int64_t first_layer = std::max<std::int64_t>(blocks.begin, 1);
   const std::int64_t cut = std::min<std::int64_t>(first_layer + num_recomputed, blocks.end);
@@ -31,7 +31,7 @@ Chunk part_of(Span blocks, const LayerStrategy& strategy, int num_recomputed, in
            {static_cast<int>(cut), static_cast<int>(blocks.end - cut), plain}}};
 }
 
-// The blocks of each part: its layers, plus the embedding for the first part and the head for the last.
+// The blocks of each part: its layers, and for the first part the embedding, for the last part the head.
 std::vector<Span> blocks_of_parts(const std::vector<std::int64_t>& layers) {
   std::vector<Span> parts;
   std::int64_t next = 1;
@@ -53,7 +53,7 @@ void distribute_layers(const ImportedGrid& grid, Plan& plan) {
         part_of(parts[i], grid.shape.strategy, grid.recomputed_layers, plan.num_blocks);
 }
 
-// Rank order: tensor and context part vary fastest, then stage, then data part.
+// Renumbers devices in the order of ranks: tensor and context part vary fastest, then stage, then data part.
 void renumber_inner_pipeline(const ImportedGrid& grid, Plan& plan) {
   const int inner = grid.shape.strategy.tp * grid.shape.strategy.cp;
   std::vector<Stage>& stages = plan.pipelines.front().stages;
@@ -139,7 +139,7 @@ std::vector<std::int64_t> parse_layout(const std::string& layout, const std::str
           refuse("is not a layout of E, t, L and |");
       }
   };
-  // Units inside parentheses may repeat too: "(Et*2|)*3".
+  // A unit inside parentheses may be repeated too: "(Et*2|)*3".
   const auto unit_at = [&](std::string& unit) {
     const char c = flat_layout[at++];
     const std::int64_t times = repeat();

@@ -74,7 +74,7 @@ std::string shown(const ArgumentList::Argument& argument) {
   for (const std::string& value : argument.values)
     if (line.size() <= kMaxLength) line += " " + value;
   if (line.size() > kMaxLength) line = line.substr(0, kMaxLength) + "...";
-  // Lists are printed as JSON too, which does not allow arbitrary bytes.
+  // The lists of arguments are printed as JSON too, which does not allow arbitrary bytes.
   for (char& c : line)
     if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7f) c = '?';
   return line;

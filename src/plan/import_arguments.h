@@ -38,7 +38,7 @@ class ArgumentList {
   std::string source_;
 };
 
-// "--num-layers 32", as shown in lists.
+// The argument as shown in lists: "--num-layers 32".
 std::string shown(const ArgumentList::Argument& argument);
 
 }  // namespace optimus

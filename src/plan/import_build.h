@@ -15,11 +15,11 @@ struct ImportedGrid {
   UniformPlan shape;
   Precision accumulators = Precision::fp32;
   Fp8Plan fp8;
-  // layers of each part, at index chunk * pp + stage; if empty, they are distributed evenly
+  // Layers of each part, at index chunk * pp + stage; if empty, they are distributed evenly.
   std::vector<std::int64_t> layers;
-  // with full recompute: number of layers that each part recomputes, counted from its first; 0 if all
+  // With full recompute: number of layers that each part recomputes, counted from its first; 0 if all.
   int recomputed_layers = 0;
-  // in the order of ranks, pipeline stages vary faster than data-parallel ranks
+  // In the order of ranks, pipeline stages vary faster than data-parallel ranks.
   bool stages_vary_before_replicas = false;
   std::int64_t devices = 1;
 };

@@ -1,6 +1,6 @@
 // Converts a DeepSpeed configuration to a plan. The file contains neither the model nor the number of
-// devices; both are part of the request. The value "auto", which Hugging Face fills in, is treated as absent.
-// docs/use/export.md has the table.
+// devices; both are part of the request. The value "auto", which Hugging Face fills in, is treated as
+// absent. docs/use/export.md has the table of settings.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -41,12 +41,12 @@ constexpr std::array kIrrelevantSections = {"optimizer",
                                             "zero_allow_untested_optimizer",
                                             "zero_force_ds_cpu_optimizer"};
 
-// Reads members of the file by their dotted names and records which were understood.
+// Finds members of the file by section and key, and records which of them were understood.
 class ConfigReader {
  public:
   ConfigReader(const Json& document, const std::string& source) : view_(document, source) {}
 
-  // Empty if the member is absent, null or "auto".
+  // Returns nullopt if the member is absent, null or "auto".
   std::optional<JsonView> find(const std::string& section, const std::string& key) {
     std::optional<JsonView> at = section.empty() ? view_ : view_.find(section);
     if (!at) return std::nullopt;
@@ -77,7 +77,7 @@ class ConfigReader {
       } else if (!is_section) {
         sort_in(name, imported.unknown, imported);
       } else {
-        // In a known section, the remaining keys tune buckets and buffers.
+        // In a known section, the remaining keys only tune buckets and buffers.
         const bool is_known =
             std::any_of(understood_.begin(), understood_.end(),
                         [&, section = name](const auto& seen) { return starts_with(seen, section + "."); });
@@ -103,7 +103,8 @@ void read_zero(ConfigReader& file, std::int64_t group, LayerStrategy& s, std::ve
   s.zero = static_cast<int>(file.count("zero_optimization", "stage", 0, 3).value_or(0));
   if (const auto offload = file.find("zero_optimization", "offload_optimizer"))
     s.offload = s.zero > 0 && offload->text_or("device", "none") != "none";
-  // Groups that share all of the state (up to 0.18), or only a second copy of the parameters.
+  // MiCS groups (up to 0.18) share all of the state; the groups of hpZ share only a second copy of the
+  // parameters.
   const auto whole = file.count("zero_optimization", "mics_shard_size", -1, kMaxPlanDevices),
              second = file.count("zero_optimization", "zero_hpz_partition_size", 1, kMaxPlanDevices);
   const std::int64_t shards = whole.value_or(0) > 0 ? *whole : second.value_or(1) > 1 ? *second : 0;
@@ -134,8 +135,8 @@ void read_types(ConfigReader& file, const std::string& source, ImportedGrid& gri
     grid.accumulators = parse_precision(word->text(), word->location());
 }
 
-// Any two of the three values determine the third: batch = micro-batch x accumulation steps x data-parallel
-// ranks.
+// The three values are related by: batch = micro-batch x accumulation steps x data-parallel ranks. Absent
+// values are derived from the others; absent accumulation steps count as 1.
 void read_batch(ConfigReader& file, const std::string& source, const ImportRequest& request, std::int64_t dp,
                 ImportedGrid& grid) {
   const auto batch = file.count("", "train_batch_size", 1, 1'000'000'000'000);

@@ -138,8 +138,8 @@ bool is_irrelevant(const std::string& flag) {
   });
 }
 
-// The fp8 layers: all, or all except some at both ends. Empty list: the plan's default, which excludes the
-// first and the last layer. nullopt: no layer remains.
+// The blocks that compute in fp8: all layers, or all except some at both ends. An empty list means the
+// plan's default, which excludes the first and the last layer; nullopt means that no layer remains.
 std::optional<std::vector<int>> read_fp8_blocks(ArgumentList& a, std::int64_t layers) {
   const bool has_bf16_ends = a.has_flag("--first-last-layers-bf16");
   const std::int64_t first = a.count("--num-layers-at-start-in-bf16", 0, 10'000).value_or(1),
@@ -313,7 +313,7 @@ ImportedGrid grid_from_flags(ArgumentList& a, const std::string& source, const I
   return grid;
 }
 
-// Notes flags that a plan cannot express if their value differs from the plan's behavior.
+// Adds notes for flags that a plan cannot express and whose value differs from what the plan does.
 void note_differences(ArgumentList& a, const ImportedGrid& grid, std::vector<std::string>& notes) {
   if (const auto name = a.text("--optimizer"); name && *name != "adam")
     notes.push_back(fmt::format("memory is computed for Adam's state, not for that of {}", in_quotes(*name)));

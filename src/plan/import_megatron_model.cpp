@@ -12,7 +12,7 @@
 namespace optimus {
 namespace {
 
-// The model family whose blocks the flags describe.
+// The model family whose blocks the flags describe; nullopt if there is none.
 std::optional<Family> family_of(ArgumentList& a, bool is_bert) {
   const std::string norm = a.text("--normalization").value_or("LayerNorm");
   const bool is_rotary = a.text("--position-embedding-type").value_or("") == "rope" ||
@@ -80,7 +80,7 @@ std::int64_t vocabulary_of(ArgumentList& a, const std::string& source) {
   throw UserError("{}: the vocabulary size is missing; specify --vocab N or --model M", source);
 }
 
-// The name of the preset with this shape, or "".
+// The name of the preset with the shape of `model`, or "".
 std::string preset_name(const ModelSpec& model) {
   for (const std::string& name : preset_names()) {
     ModelSpec preset = *find_preset(name);
@@ -91,7 +91,7 @@ std::string preset_name(const ModelSpec& model) {
   return "";
 }
 
-// Dimensions that flags set for named models and for models described by flags.
+// Reads the dimensions, for named models and for models described by flags.
 void read_dimensions(ArgumentList& a, ModelSpec& model, bool is_named) {
   const auto set = [&](const std::string& flag, std::int64_t& target) {
     if (const auto value = a.count(flag)) target = *value;
@@ -134,7 +134,7 @@ ModelSpec model_from_flags(ArgumentList& a, const std::string& source, const Imp
   return model;
 }
 
-// Expert settings come from --model; flags that differ are listed in notes.
+// Expert settings come from --model. Adds a note for each flag that differs from them.
 void note_moe_options(ArgumentList& a, const ModelSpec& model, std::vector<std::string>& notes) {
   const Mixture& m = model.mixture;
   for (const auto& [flag, own] : {std::pair{"--num-experts", m.experts},
@@ -165,7 +165,7 @@ bool is_valid(const ModelSpec& model) {
   }
 }
 
-// The user's model with the dimensions from the flags. The structure of its blocks comes from the model.
+// The user's model with the dimensions from the flags. The structure of its blocks is not changed by flags.
 ModelSpec named_model(ArgumentList& a, const std::string& source, const ImportRequest& request, bool is_bert,
                       std::vector<std::string>& notes) {
   ModelSpec model = *request.model;

@@ -136,7 +136,8 @@ Layout layout_of(const Plan& plan, const ModelSpec& model, StateKind kind) {
   for (const LogicalTensor& tensor : tensors)
     layout.tensors.push_back({tensor.name, tensor.shape, bytes, tensor.block});
   layout.placements.resize(tensors.size());
-  std::map<std::pair<SplitUnit, int>, std::vector<Span>> parts;  // many tensors share few cuts
+  // [(unit, tp)]; many tensors share few splits
+  std::map<std::pair<SplitUnit, int>, std::vector<Span>> parts;
 
   const std::vector<PipelineGroup> groups = groups_of_pipelines(plan);
   for (const PipelineGroup& group : groups) {
@@ -175,8 +176,8 @@ bool has_shard_copies(const Plan& plan, const LayerStrategy& strategy) {
 
 namespace {
 
-// Returns the grid of the shard copies: the device of shard s takes the place of the shard whose updates it
-// repeats, `distance` shards further.
+// Returns the grid of the copies: the copy of a shard is on the rank that in `grid` holds the shard
+// `distance` further on; that rank repeats the updates of the copied shard.
 DeviceGrid rotated(const DeviceGrid& grid, int distance) {
   DeviceGrid result = grid;
   const int parts = grid.num_parts;
@@ -213,7 +214,7 @@ Layout layout_with_copies(const Plan& plan, const ModelSpec& model, StateKind ki
 namespace {
 
 // The owners of one piece of a block's master weights and moments, over all replicas and pipelines. Pieces
-// are numbered by shard, then by tensor part. In a pipeline that cuts the block into fewer pieces, the
+// are numbered by shard, then by tensor part. In a pipeline that splits the block into fewer pieces, the
 // numbers wrap around.
 std::vector<int> owners_of(const Plan& plan, int block, int piece = 0) {
   std::vector<int> holders;
@@ -271,7 +272,7 @@ std::vector<int> smallest_domain_set(const Plan& plan, const std::vector<int>& d
 
 namespace {
 
-// A stage with sharded state and its number of shards.
+// A stage whose sharded state has copies, with its tp and its number of shards.
 struct ShardedStage {
   const Stage* stage;
   int tp, shards;

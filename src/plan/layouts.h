@@ -45,7 +45,7 @@ Plan with_copies_in_other_domains(Plan plan, const std::vector<int>& domain_of);
 // and vocabulary rows are split evenly. Experts are assigned whole. Key/value heads follow the query heads
 // of the part, so several parts may have the same ones.
 std::vector<Span> tensor_parts(const ModelSpec& model, SplitUnit unit, int tp);
-// The range of one part.
+// The range of part `part` alone.
 Span tensor_part(const ModelSpec& model, SplitUnit unit, int tp, int part);
 
 // The number of devices, whichever they are, that may be lost without losing any block's state.

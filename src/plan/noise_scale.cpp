@@ -3,16 +3,17 @@
 
 namespace optimus {
 
-// Averages numerator and denominator separately over steps, because their quotient in a single step has no
-// finite mean. Both start at 0 with the same rate, so the quotient of the averages is unbiased from the first
-// step on.
+// Averages |gradient|^2 and tr(covariance) separately over steps, because their quotient in a single step
+// has no finite mean. Both averages start at 0 and have the same rate, so the bias of the start cancels in
+// their quotient.
 void NoiseScale::add(double gradient_squared, double covariance) {
   constexpr double kRate = 0.02;
   gradient += kRate * (gradient_squared - gradient), noise += kRate * (covariance - noise);
   ++num_steps;
 }
 
-// E|G_b|^2 = |G|^2 + S / b for each size b, so two sizes determine both values.
+// E|G_b|^2 = |G|^2 + S / b, where G_b is the gradient of b samples and S = tr(covariance). Two values of b
+// therefore determine |G|^2 and S.
 void NoiseScale::add_measurement(double group_squared, double group_samples, double squared, double samples) {
   if (!(samples > group_samples) || !(group_samples > 0)) return;
   add((samples * squared - group_samples * group_squared) / (samples - group_samples),

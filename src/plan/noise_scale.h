@@ -29,10 +29,10 @@ struct NoiseScale {
   // batch|^2 over `samples`.
   void add_measurement(double group_squared, double group_samples, double squared, double samples);
   // Adds a measurement from the training's own updates, with the batches as groups. The moment is a mean of
-  // the gradients of earlier batches, whose noise is independent of the noise of this batch, so the
-  // expected product is |gradient|^2 times the total weight of the gradients in the moment. If the gradient
-  // changes direction within the memory of the moment (1 / (1 - beta1) steps), the product is smaller and
-  // the scale is overestimated.
+  // the gradients of earlier batches, whose noise is independent of the noise of this batch, so the expected
+  // product is |gradient|^2 times the total weight of the gradients in the moment. If the gradient changes
+  // direction within the memory of the moment (1 / (1 - beta1) steps), the product is smaller and the scale
+  // is overestimated.
   void add_measurement(const UpdateStatistics& update);
   // The noise scale in samples; empty before 20 measurements, or if an average is not positive because the
   // noise exceeds the signal.

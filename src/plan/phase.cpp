@@ -14,8 +14,8 @@ namespace optimus {
 namespace {
 
 constexpr std::int64_t kMaxRampValue = 1'000'000'000;
-constexpr std::int64_t kAnnouncementSteps =
-    4;  // steps between a decision and the start of its phase, for all ranks to learn of it and prepare
+// Steps between a decision and the start of its phase, in which all ranks learn of it and prepare.
+constexpr std::int64_t kAnnouncementSteps = 4;
 constexpr std::int64_t kMinPhaseSteps = 20;  // minimum number of steps of a phase
 
 struct RampStep {
@@ -55,7 +55,7 @@ std::vector<std::int64_t> doubled(std::int64_t from, std::int64_t final_value) {
   return values;
 }
 
-// FROM:STEPS and FROM:noise.
+// Parses "FROM:STEPS" and "FROM:noise".
 std::vector<RampStep> parse_doubling_ramp(const RampEnd& end, const std::string& ramp_text) {
   const std::vector<std::string> parts = split(ramp_text, ':');
   if (parts.size() != 2) refuse(end, ramp_text);
@@ -78,7 +78,7 @@ std::vector<RampStep> parse_doubling_ramp(const RampEnd& end, const std::string&
   return result;
 }
 
-// FROM,NEXT@STEP,…
+// Parses "FROM,NEXT@STEP,…".
 std::vector<RampStep> parse_listed_ramp(const RampEnd& end, const std::string& ramp_text) {
   std::vector<RampStep> result;
   for (const std::string& entry : split(ramp_text, ',')) {
@@ -113,7 +113,7 @@ std::int64_t value_at(const std::vector<RampStep>& steps, std::int64_t num_done_
   return value;
 }
 
-// Splits `total` into parts that differ by at most one.
+// Splits `total` into `number` parts whose sizes differ by at most one.
 std::vector<int> split_into_even_parts(std::int64_t total, std::int64_t number) {
   std::vector<int> parts;
   for (std::int64_t i = 0; i < number; ++i)
@@ -199,7 +199,7 @@ Plan with_batch(Plan plan, std::int64_t batch, std::int64_t sequence_length) {
     const std::int64_t share = std::clamp<std::int64_t>(
         (2 * remaining * total_before + remaining_before) / (2 * remaining_before),
         std::min<std::int64_t>(1, remaining), std::max<std::int64_t>(1, remaining - others));
-    // Interleaved schedules run in rounds over all stages, so their number of micro-batches is unchanged.
+    // Interleaved schedules run in rounds over all stages, so the number of micro-batches is not changed.
     const std::int64_t typical = plan.schedule == Schedule::interleaved
                                      ? std::ssize(sizes)
                                      : (share + sizes.front() - 1) / sizes.front();

@@ -1,5 +1,5 @@
-// Names of enumerators, device positions, and the uniform grid. Other functions on plans have files of their
-// own.
+// The words for enumerators, the positions of devices, and the uniform grid. Other functions on plans have
+// their own files.
 #include "plan/plan.h"
 
 #include <algorithm>

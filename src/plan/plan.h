@@ -24,11 +24,11 @@ namespace optimus {
 enum class Schedule { gpipe, one_f_one_b, interleaved, zero_bubble, pipedream, pipemare };
 enum class Precision { fp64, fp32, bf16, fp16, fp8 };
 
-// How one layer is split over the devices of its stage. Device i of the stage is tensor part i % tp,
-// context part i / tp % cp, data part i / (tp * cp). In an MoE layer each device routes its own positions.
-// `ep` neighbouring devices, whichever tp, cp or dp parts they are, share the experts: device i stores the
-// (i % ep)-th part of them, and the devices exchange tokens. A single expert is never split; an MoE layer
-// with tp above 1 requires sequence_parallel.
+// How one layer is split over the devices of its stage. Device i of the stage is tensor part i % tp, context
+// part i / tp % cp, data part i / (tp * cp). In an MoE layer each device routes its own positions. `ep`
+// neighbouring devices, whichever tp, cp or dp parts they are, share the experts: device i stores the (i %
+// ep)-th part of them, and the devices exchange tokens. A single expert is never split; an MoE layer with tp
+// above 1 requires sequence_parallel.
 struct LayerStrategy {
   int tp = 1;                      // tensor parallel: heads, ffn columns and vocabulary are split
   bool sequence_parallel = false;  // norms and residuals are split by positions over the tp devices
@@ -37,7 +37,7 @@ struct LayerStrategy {
   int zero = 0;  // ZeRO stage: 0 shards nothing; 1 the optimizer state; 2 also gradients; 3 also parameters
   int shard_group = 0;  // devices that share one copy of the state; 0 for all dp * cp (full sharding)
   RecomputeMode recompute = RecomputeMode::none;
-  // full recompute: number of consecutive layers that are recomputed together from one saved input
+  // Full recompute: number of consecutive layers that are recomputed together from one saved input.
   int recompute_layers = 1;
   bool offload = false;  // optimizer state is stored in host memory
   bool operator==(const LayerStrategy&) const = default;
@@ -52,7 +52,7 @@ struct BlockRun {
 };
 
 struct Chunk {
-  std::vector<BlockRun> runs;  // contiguous
+  std::vector<BlockRun> runs;  // adjacent, in the order of the blocks
   int first_block() const { return runs.front().first_block; }
   int end_block() const { return runs.back().first_block + runs.back().count; }
   bool operator==(const Chunk&) const = default;
@@ -73,12 +73,12 @@ struct Pipeline {
 };
 
 // fp8 GEMMs (plan/fp8.h). The blocks listed here compute in fp8 in any precision except fp16. Precision fp8
-// is bf16 with some blocks in fp8. Fp8Scaling specifies whether the scales of inputs and gradients come
-// from the steps of a window or from the current tensor of one micro-batch. Scales of weights always come
-// from the window.
+// is bf16 with some blocks in fp8. Fp8Scaling specifies whether the scales of inputs and gradients come from
+// the steps of a window or from the current tensor of one micro-batch. Scales of weights always come from
+// the window.
 enum class Fp8Scaling { window, current };
 struct Fp8Plan {
-  // block indices in ascending order; if empty, precision fp8 chooses them and other precisions use none
+  // Block indices in ascending order; if empty, precision fp8 chooses them and other precisions use none.
   std::vector<int> blocks;
   int window = 16;  // number of steps whose maxima determine a scale
   Fp8Scaling scaling = Fp8Scaling::window;
@@ -91,10 +91,10 @@ struct Plan {
   std::int64_t batch = 0, sequence_length = 0;
   Schedule schedule = Schedule::one_f_one_b;
   Precision precision = Precision::bf16;
-  // precision in which gradients are accumulated: fp32, or the plan's own precision
+  // Precision in which gradients are accumulated: fp32, or the plan's own precision.
   Precision accumulators = Precision::fp32;
-  // If not 0, sharded state has a redundant copy: the owner of shard (s + copy_distance) mod shards
-  // receives the reduced gradient of shard s of its group and repeats the update.
+  // If not 0, sharded state has a redundant copy: the owner of shard (s + copy_distance) mod shards receives
+  // the reduced gradient of shard s of its group and repeats the update.
   int copy_distance = 0;
   Fp8Plan fp8;
   std::vector<Pipeline> pipelines;
@@ -144,8 +144,8 @@ const LayerStrategy& strategy_of(const Stage& stage, int block);
 // saved. Contains only `block` if it is not recomputed.
 Span recompute_group(const ModelSpec& model, const Stage& stage, int block);
 
-// The parameters of a plan of equal stages in one pipeline: the usual pp x tp x cp x dp grid on devices 0
-// …. Blocks are distributed evenly (the embedding belongs to the first layers, the head to the last).
+// The parameters of a plan of equal stages in one pipeline: the usual pp x tp x cp x dp grid on devices 0 ….
+// Blocks are distributed evenly (the embedding belongs to the first layers, the head to the last).
 // Micro-batches have dp * microbatch sequences; the last one is smaller if they do not divide the batch.
 struct UniformPlan {
   int pp = 1, dp = 1, chunks = 1;

@@ -21,7 +21,7 @@ bool is_name_part(char c) { return is_name_start(c) || (c >= '0' && c <= '9'); }
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
 bool is_separator(char c) { return std::string_view("\n;&|()<>").find(c) != std::string_view::npos; }
 
-// Integer arithmetic as in $((…)). Empty if the text is not an expression or the result is too large.
+// Evaluates integer arithmetic as in $((…)). value() is empty if the text is not an expression or overflows.
 class Arithmetic {
  public:
   explicit Arithmetic(std::string_view text) : text_(text) {}
@@ -90,7 +90,7 @@ class Arithmetic {
 
 using Words = std::vector<std::string>;
 
-// Collects the words that result from one written word. Quoted parts are joined to their word; unquoted
+// Collects the words that one written word expands to. Quoted parts are joined to their word; unquoted
 // variables are split at blanks.
 class WordBuilder {
  public:
@@ -242,7 +242,7 @@ class ShellReader {
     return word.take();
   }
 
-  // Reads a character, an escape, a quotation or a variable, starting at at_.
+  // Reads a character, an escape, a quotation or a variable at offset_.
   void read_part(WordBuilder& word, bool is_quoted) {
     const char c = peek();
     if (c == '\\') {
@@ -330,7 +330,7 @@ class ShellReader {
     return result;
   }
 
-  // Skips to the brace that closes the one at at_. Braces in quotes and after a backslash are ignored.
+  // Skips to the brace that closes the one at offset_. Braces in quotes and after a backslash are ignored.
   void skip_braces(bool is_quoted) {
     int depth = 0;
     for (; offset_ < text_.size(); ++offset_) {

@@ -11,7 +11,7 @@
 namespace optimus {
 
 struct LaunchLine {
-  // torchrun --nproc-per-node 8 pretrain_gpt.py; empty if there is no launcher
+  // The launcher and the program: torchrun --nproc-per-node 8 pretrain_gpt.py. Empty if there is no launcher.
   std::vector<std::string> launcher;
   std::vector<std::string> arguments;  // of the training program
 };

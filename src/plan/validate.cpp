@@ -1,5 +1,5 @@
-// The rules, from the outside of the plan to its inside: numbers, pipelines, stages, strategies, then the
-// rules of the schedule and of the model. Each rule is one `if` with its message.
+// The rules, from the outermost properties of the plan to the innermost: numbers, pipelines, stages,
+// strategies, then the rules of the schedule and of the model. Each rule is one `if` with its message.
 #include "plan/validate.h"
 
 #include <fmt/format.h>
@@ -61,8 +61,8 @@ Problem problem_in_fp8(const Plan& plan) {
   return std::nullopt;
 }
 
-// With current scaling, devices with parts of one tensor would have to agree on its maximum in the middle of
-// a layer.
+// With current scaling, devices that hold different parts of a tensor would have to agree on its maximum in
+// the middle of a layer.
 Problem problem_in_current_scales(const Plan& plan) {
   if (plan.fp8.scaling != Fp8Scaling::current) return std::nullopt;
   const std::vector<int> blocks = fp8_blocks(plan);
@@ -114,7 +114,8 @@ Problem problem_in_microbatches(const Plan& plan) {
   return std::nullopt;
 }
 
-// Chunk c of every stage, then chunk c + 1: they must tile [0, num_blocks) in that order.
+// In this order, chunk c of every stage, then chunk c + 1 of every stage, the chunks must tile [0,
+// num_blocks).
 Problem problem_in_blocks(const Plan& plan, int p) {
   const Pipeline& pipeline = plan.pipelines[static_cast<std::size_t>(p)];
   const std::size_t num_chunks = pipeline.stages.front().chunks.size();
@@ -241,7 +242,7 @@ Problem problem_with_schedule(const Plan& plan) {
   return std::nullopt;
 }
 
-// Custom blocks are opaque: samples can be distributed, but features and positions cannot be cut.
+// Custom blocks are opaque: samples can be distributed, but features and positions cannot be split.
 Problem problem_with_custom(const Plan& plan, const ModelSpec& model) {
   if (plan.num_blocks != num_blocks(model))
     return problem_text("the plan is for a model of {} blocks, {} has {}", plan.num_blocks, model.name,

@@ -15,8 +15,8 @@ enum class Cause {
   device,          // a slow device; location: the device
   link,            // a node with a slow network; location: the node
   host,            // a node whose devices are all slow; location: the node
-  cluster,         // all devices are slow; no location
-  data_loading,    // ranks wait for their samples; location: the rank
+  cluster,         // all devices are slow; without location
+  data_loading,    // ranks wait for their samples; location: the rank; none: all ranks
   heavy_stage,     // a stage with too much work; location: its index, counted through all pipelines
   uneven_lengths,  // samples differ in cost between ranks, in each step on other ranks
   memory,          // memory grows towards the limit; location: the stage

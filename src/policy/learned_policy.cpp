@@ -136,7 +136,7 @@ std::vector<double> probabilities_of(std::span<const NetworkPass> passes) {
 
 namespace {
 
-// A choice of the network, with the values that the guards compare.
+// The choice of the network, with the values that the guards compare.
 struct NetworkChoice {
   std::size_t option = 0, row = 0;
   double probability = 0;

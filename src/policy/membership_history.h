@@ -1,5 +1,5 @@
 // MembershipHistory: when ranks of a run were lost and when ranks joined, as policies see it in trials and
-// in real runs. A run keeps it across membership changes, each of which creates a new controller. Plain
+// in real runs. A run keeps it across membership changes, longer than the life of one controller. Plain
 // data.
 #pragma once
 
@@ -53,9 +53,9 @@ struct ExpectedLifetime {
   double seconds = 50'000 * LastHour::kHour, weight = 1e-4;
 };
 
-// Writes the fields of `situation` that describe losses and arrivals. `expected` acts as a prior of five
-// device hours without much weight: a single loss in the first minute of a run does not yield a rate of one
-// loss per minute.
+// Writes the fields of `situation` that describe losses and arrivals. `expected` acts as a prior: by default
+// five device hours with 1e-4 losses, so that a single loss in the first minute of a run does not yield a
+// rate of one loss per minute.
 inline void describe_membership(MembershipHistory& history, double now, int num_devices,
                                 const ExpectedLifetime& expected, Situation& situation) {
   situation.elapsed_seconds = now - history.begin_time.value_or(now);

@@ -18,7 +18,8 @@ double log_seconds(double seconds) { return std::log10(1 + std::clamp(seconds, 0
 
 double upper_tail(double z) { return 0.5 * std::erfc(z / std::numbers::sqrt2); }
 
-// The closed form of expected_remaining_seconds() (policy/lifetime.h), which is faster; training makes many decisions.
+// The closed form of expected_remaining_seconds() (policy/lifetime.h), which is faster; training makes many
+// decisions.
 double closed_form_rest(Cause cause, double age) {
   const Lifetime lifetime = usual_lifetime(cause);
   if (lifetime.is_endless) return kLongestRest;
@@ -43,9 +44,9 @@ double likely_remaining_seconds(const Situation& situation) {
 
 // Logarithms of lasting_seconds() for each option. Undefined for options that cannot run.
 struct Estimates {
-  std::vector<double> predicted;  // from all predictions, corrected by the errors of earlier ones
-  std::vector<double> corrected;  // mean over plans with nearly as many devices
-  std::vector<double> smooth;     // standard deviation over these plans
+  std::vector<double> predicted;  // from the latest prediction
+  std::vector<double> corrected;  // from all predictions, corrected by the errors of earlier ones
+  std::vector<double> smooth;     // mean over plans with nearly as many devices
   std::vector<double> spread;     // standard deviation over these plans
 };
 

@@ -12,8 +12,8 @@
 
 namespace optimus {
 
-// From inexpensive to expensive. `recut`: the stages are divided again. `resume`: return to a plan that ran
-// before the condition or before the last switch.
+// From inexpensive to expensive. `recut`: the layers are redistributed over stages. `resume`: return to a
+// plan that ran before the condition or before the last switch.
 enum class Response { stay, share, recut, replan, drop, resume };
 std::string text(Response response);
 
@@ -27,7 +27,7 @@ struct PlanOption {
   // All predictions for this plan under these conditions so far, including the latest.
   double mean_predicted_seconds = 0;  // geometric mean; 0: equal to step_seconds
   int num_predictions = 1;
-  double prediction_spread = 0;  // standard deviation of their logarithms
+  double prediction_spread = 0;  // standard deviation of the logarithms of these predictions
   bool is_measured = false;  // the plan ran under these conditions: step_seconds is its measured step time
   // Mean number of steps that a device loss undoes, if no other device has the lost state: the steps since
   // the last checkpoint, plus the time to load it.

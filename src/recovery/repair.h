@@ -34,8 +34,8 @@ class RepairForecast {
   // `history`: outages that had begun by `now`, ended or ongoing.
   RepairForecast(const std::vector<Outage>& history, double now);
 
-  // Forecasts for an ongoing outage that has lasted `elapsed` seconds.
-  // The probability that it lasts at least `further` seconds more.
+  // Forecasts for an ongoing outage that has lasted `elapsed` seconds. The probability that it lasts at least
+  // `further` seconds more, and its expected remaining seconds:
   double survival_probability(double elapsed, double further) const;
   double expected_remaining_seconds(double elapsed) const;
   // The expected seconds of outage beyond the next `further` seconds: the mean of max(0, remaining -
@@ -66,7 +66,7 @@ struct WaitChoice {
 };
 WaitChoice wait_or_replan(const RepairForecast& forecast, double elapsed, const WaitCosts& costs);
 
-// The rate of failures per node and second, from a weak prior and the observed failures.
+// Estimates the rate of failures per node and second from a weak prior and the observed failures.
 class FailureRate {
  public:
   void add_node_time(int nodes, double seconds) { node_seconds_ += nodes * seconds; }

@@ -19,9 +19,9 @@ std::optional<Plan> without_device(const Plan& plan, int device);
 struct ResponseTimes {
   double takeover_step = 1, replanned_step = 1;  // seconds per step
   double pause = 0;         // until steps continue: agreement on the new membership, new connections
-  double move = 0;          // transfer of state for the new plan
-  double prepare = 0;       // preparation of the new plan while steps continue
-  double switch_pause = 0;  // pause of the later switch to it
+  double move = 0;          // seconds to transfer state for the new plan
+  double prepare = 0;       // seconds to prepare the new plan while steps continue
+  double switch_pause = 0;  // pause of the later switch to the new plan
 };
 // Seconds of training, at the speed of the new plan, that each response loses.
 double seconds_lost_by_replanning(const ResponseTimes& times);

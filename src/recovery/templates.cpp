@@ -205,7 +205,7 @@ void PipelineTemplates::choose_for(int nodes, const Demand& demand, const Templa
 
 Plan PipelineTemplates::assemble(const Choice& choice) const {
   Plan plan = base_plan_;
-  int next_device = 0;  // device
+  int next_device = 0;  // index of the next free device
   for (const Share& share : shares(choice)) {
     Pipeline pipeline = share.pipeline_template->pipeline;
     const int size = share.pipeline_template->nodes * devices_per_node_;

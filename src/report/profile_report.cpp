@@ -63,7 +63,7 @@ std::string shown(const std::optional<double>& seconds) {
   return seconds ? text(Seconds(*seconds)) : std::string("-");
 }
 
-// The predicted and measured memory of the rank that uses most.
+// A line with the predicted and measured memory of the rank that uses the most.
 std::string memory_text(const std::vector<RankProfile>& ranks, const std::optional<ExpectedStep>& expected) {
   const auto fullest = std::max_element(ranks.begin(), ranks.end(), [](const auto& a, const auto& b) {
     return a.memory.total < b.memory.total;

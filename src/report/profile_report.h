@@ -25,7 +25,7 @@ struct RankProfile {
   // Times are in seconds since all ranks started the first of the steps.
   std::vector<ProfiledStep> steps;
   std::vector<TracedInstruction> instructions;
-  StageMemory memory;  // activations: everything that a step uses besides the state
+  StageMemory memory;  // `activations` is everything that a step uses besides the state
   Bytes resident;      // peak resident memory of the process; the same for all ranks of one process
 };
 OrderedJson profile_json(const RankProfile& profile);
@@ -43,19 +43,19 @@ struct ComparedKind {
 std::vector<ComparedKind> compare_kinds(const std::vector<RankProfile>& ranks, const Plan& plan,
                                         const std::optional<ExpectedStep>& expected);
 
-// The fraction of communication time during which the same rank computed; nothing if there was no
+// The fraction of communication time during which the same rank computed; nullopt if there was no
 // communication.
 std::optional<double> overlap(const RankProfile& profile);
 
-// A table for the console, and the same as JSON with the memory of each rank.
+// The comparison as a table for the console, and as JSON, which also has the memory of each rank.
 std::string comparison_text(const std::vector<RankProfile>& ranks, const Plan& plan,
                             const std::optional<ExpectedStep>& expected);
 OrderedJson comparison_json(const std::vector<RankProfile>& ranks, const Plan& plan,
                             const std::optional<ExpectedStep>& expected);
 
-// The Perfetto trace: a process per rank, with a track for its steps and one per lane. Ranks that would
-// exceed kMaxTracedInstructions instructions are left out. `comparison` is stored next to the events, under
-// the key "profile".
+// The Perfetto trace: a process per rank, with a track for its steps and one per lane. Ranks beyond a total
+// of kMaxTracedInstructions instructions are left out. `comparison` is stored next to the events, under the
+// key "profile".
 std::string profile_trace(const std::vector<RankProfile>& ranks, const OrderedJson& comparison);
 
 }  // namespace optimus

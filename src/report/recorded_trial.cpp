@@ -12,7 +12,7 @@
 namespace optimus {
 namespace {
 
-// the defaults of simulated trials
+// Used where the run has no data; the defaults of simulated runs.
 constexpr double kDefaultPredictionError = 0.05, kDefaultDetectionSteps = 10, kDefaultPause = 0.1;
 
 double median_of(std::vector<double> values, double none) {
@@ -24,7 +24,7 @@ double median_of(std::vector<double> values, double none) {
 bool is_automatic(const Decision& decision) {
   return decision.kind == "switch" && decision.predicted_gain.has_value();
 }
-// The set of ranks has changed: step times measured before are no longer valid.
+// Whether the decision changed the set of ranks, so that earlier step times are no longer valid.
 bool changes_membership(const Decision& decision) {
   return decision.kind == "recover" || decision.kind == "join" || decision.kind == "drain";
 }
@@ -198,12 +198,12 @@ class Recorder {
   const std::vector<Decision>& decisions_;
   const NameOf& name_;
   const std::int64_t last_step_;
-  std::map<std::int64_t, double> step_ends_;  // step -> seconds since the start of the run
+  std::map<std::int64_t, double> step_ends_;  // by step: seconds since the start of the run
   std::vector<ConditionSpan> conditions_;
   std::vector<double> detection_delays_;   // steps from the start of a condition to the decision
   std::set<std::int64_t> segment_starts_;  // first steps of the segments
   std::vector<int> mode_at_;               // indexed like steps_
-  std::map<int, double> last_seconds_;     // mode -> last known step time in seconds
+  std::map<int, double> last_seconds_;     // by mode: last known step time in seconds
   RecordedTrial result_;
 };
 

@@ -1,13 +1,13 @@
 // Converts a run's records to a trial (trials/trial.h): what happened to the run and when, and how fast its
-// plans were, so that other policies can be replayed on it.
+// plans were, so that other policies can be simulated on the same events.
 //
 //   steps, epochs (metrics.jsonl) ──┐
 //                                   ├──> unchanged segments, with the step time of every known plan
 //   evidence, gains (decisions.jsonl)┘
 //
-// The step time of a plan in a segment is the measured one; else the one predicted when a decision considered
-// the plan there; else the one of the previous segment, as long as no rank was lost or joined. A plan without
-// any known time cannot be chosen. Pure.
+// The step time of a plan in a segment is the measured one if there is one; else the prediction of a
+// decision that considered the plan in this segment; else that of the previous segment, unless a rank was
+// lost or joined in between. A plan without any known time cannot be chosen. Pure.
 #pragma once
 
 #include <string>
@@ -23,8 +23,8 @@ struct RecordedTrial {
   TrialCase trial;
   std::vector<std::string> plans;  // indexed by mode
   double seconds = 0;              // of the run, including pauses
-  std::int64_t num_steps = 0;      // completed in that time
-  int num_switches = 0;            // automatic ones
+  std::int64_t num_steps = 0;      // steps completed in that time
+  int num_switches = 0;            // automatic plan changes
 };
 
 // `name` maps a plan's hash to its short name. `steps` must not be empty and must be in order.

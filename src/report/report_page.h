@@ -20,7 +20,7 @@ struct RunReport {
   std::vector<StepMetrics> steps{};
   std::vector<Decision> decisions{};
   RunPlans plans{};
-  std::vector<RankProfile> ranks{};  // of the last profile; empty: no timeline
+  std::vector<RankProfile> ranks{};  // of the last profile; if empty, the page has no timeline
 };
 
 // Throws ReportedError if the folder is not a run, or if its files are malformed.

@@ -10,7 +10,7 @@ namespace optimus {
 namespace {
 
 constexpr double kPictureWidth = 960, kFirst = 64, kLast = 948, kRow = 30, kHeader = 8;
-constexpr std::size_t kMaxBars = 20'000;  // a page of some megabytes
+constexpr std::size_t kMaxBars = 20'000;  // limits the page to a few megabytes
 
 struct StepSpan {
   double start = 0, end = 0;

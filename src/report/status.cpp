@@ -18,7 +18,7 @@ namespace {
 
 constexpr Bytes kMaxMetricsBytes{std::int64_t{1} << 32};
 
-// The state letter of a process: "R" in "4711 (optimus-engine) R 1 …". Nothing if the process does not
+// The state letter of a process: "R" in "4711 (optimus-engine) R 1 …". nullopt if the process does not
 // exist.
 std::optional<char> process_letter(int pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
@@ -59,7 +59,7 @@ void read_last_step(const Path& run, RunStatus& status) {
   if (const auto rate = view.find("tokens_per_second")) status.tokens_per_second = rate->number();
 }
 
-// A folder whose settings cannot be read still has a status.
+// The planned number of steps; nullopt if the settings cannot be read.
 std::optional<std::int64_t> steps_of(const Path& run) {
   TrainOptions options;
   OptionTable table;
@@ -86,7 +86,7 @@ void find_host_redundancy(RunStatus& status) {
   for (const Pipeline& pipeline : status.plan.pipelines)
     for (const Stage& stage : pipeline.stages)
       for (const int device : stage.devices)
-        // the worker list and the plan were written at different times
+        // The worker list and the plan were written at different times.
         if (device >= std::ssize(host_of)) return;
   if (hosts.size() < 2) return;
   const std::vector<int> fewest = smallest_domain_set(status.plan, host_of);

@@ -24,11 +24,11 @@ struct RunStatus {
   Plan plan;
   std::vector<WorkerStatus> workers;
   int num_tolerated_losses = 0;  // any set of this many devices may be lost without losing masters or moments
-  // The same for hosts, if the workers are on several: any set of this many, and one set whose loss would
-  // lose state.
+  // The same for hosts, if the workers are on several hosts: any set of this many may be lost. fatal_hosts
+  // is a smallest set of hosts whose loss would lose state.
   std::optional<int> can_lose_hosts{};
   std::vector<std::string> fatal_hosts{};
-  // one set of devices whose loss would lose state (plan/layouts.h, smallest_owner_set)
+  // A smallest set of devices whose loss would lose state (plan/layouts.h, smallest_owner_set).
   std::vector<int> fatal_devices;
 };
 

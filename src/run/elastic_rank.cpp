@@ -15,13 +15,14 @@
 namespace optimus {
 namespace {
 
-// the number of standby stores that a rank knows: as many hosts may be lost one after the other
+// Number of standby stores that a rank knows, and thus of hosts that may be lost one after the other.
 constexpr std::size_t kMaxStandbys = 8;
 constexpr Seconds kOpenTimeout{30};
-constexpr Seconds kReachTimeout{1};   // to connect to the host of a store that may be down
-constexpr Seconds kAnswerTimeout{4};  // for a store whose host answers: its process may get little CPU time
-constexpr Seconds kStandbyTimeout{0.5};  // for the others to publish the addresses of their stores
-constexpr Seconds kEndTimeout{120};      // for the others to end after the last step
+constexpr Seconds kReachTimeout{1};  // to connect to a store whose host may be down
+// For a store whose host is up but whose process may have little CPU time.
+constexpr Seconds kAnswerTimeout{4};
+constexpr Seconds kStandbyTimeout{0.5};  // for other ranks to publish the addresses of their stores
+constexpr Seconds kEndTimeout{120};      // for other ranks to end after the last step
 
 }  // namespace
 
@@ -63,7 +64,7 @@ bool LaunchedElasticRank::wants_membership_change() {
   return watch_->wants_membership_change();
 }
 
-// Called while the run's store is reachable. Returns true if this rank knows all the standby stores that it
+// Called while the run's store is reachable. Returns whether this rank knows all standby stores that it
 // needs.
 bool LaunchedElasticRank::read_standby_addresses() {
   bool knows_all = true;
@@ -87,8 +88,8 @@ void LaunchedElasticRank::membership_changed(const MembershipChange& order) {
   if (standby_store_ != nullptr)
     (void)store_->set(facts_.where.prefix + standby_key(facts_.worker_id), own_standby_address());
   (void)store_->set_last_will(facts_.where.prefix + lost_key(facts_.worker_id), kEnded);
-  // All ranks get here at about the same time. A rank that does not know the standby stores when this store
-  // is lost would host the run alone.
+  // All ranks call this at about the same time. If this store were lost, a rank that does not know the
+  // standby stores would host a run of its own.
   const Deadline deadline = Deadline::after(kStandbyTimeout, "the other ranks' standby stores");
   while (standby_store_ != nullptr && !read_standby_addresses() && !deadline.has_passed())
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -99,7 +100,7 @@ void LaunchedElasticRank::host() {
   RunHostOptions host = facts_.host_facts(last_);
   host.last_change = last_;
   StoreAddress place = facts_.where.address;
-  if (!place.is_etcd && !facts_.is_one_host)  // the address by which other hosts reach it
+  if (!place.is_etcd && !facts_.is_one_host)  // the address at which other hosts reach the store
     place.host = facts_.address;
   if (is_new_host_) place.port = standby_store_->port();
   const auto allow_joining = [this, place] {
@@ -108,7 +109,8 @@ void LaunchedElasticRank::host() {
         std::make_unique<StoreFile>(facts_.folder, RunStoreAddress{place, facts_.where.prefix, true});
   };
   if (!is_new_host_) allow_joining();
-  // Several processes that do not see each other may take over. The one that may continue the run owns it.
+  // Several processes that cannot reach each other may take over. Only the one whose order is accepted owns
+  // the run and its files.
   host.coordinator.on_change_done = [this, allow_joining, done = host.coordinator.on_change_done](
                                         const MembershipChange& order,
                                         const std::vector<WorkerEntry>& members) {
@@ -119,7 +121,7 @@ void LaunchedElasticRank::host() {
   host_ = std::make_unique<RunHost>(*board_, files_, std::move(host));
 }
 
-// The previous host may only be cut off from the network, and keep the lock for a while.
+// The previous host may only be cut off from the network and may keep the lock for a while.
 void LaunchedElasticRank::take_lock() {
   if (!is_new_host_ || lock_.is_held()) return;
   try {
@@ -165,7 +167,7 @@ bool LaunchedElasticRank::find_store() {
                                 Deadline::after(kAnswerTimeout, "a standby store"));
     if (!found) {
       fmt::print(stderr, "{}worker {}: {}\n", time_stamp(), worker_id, found.error().why);
-      // The machine answers, but no process listens on the port any more.
+      // The machine responds, but no process listens on the port any more.
       if (found.error().why.find(std::strerror(ECONNREFUSED)) != std::string::npos)
         unreached[worker_id] = kEnded;
       continue;

@@ -1,8 +1,8 @@
 // The elastic side of a rank, in a run that continues when ranks are lost: it watches the run's store for
-// membership changes. HostedElasticRank is for a run that its starting process hosts, LaunchedElasticRank for
-// ranks that a launcher started: it finds a new store when the process that hosts the store is lost. Every
-// process keeps a standby store, and the first survivor whose store the others can reach hosts the run from
-// then on (run_host.h).
+// membership changes. HostedElasticRank is for a run whose store is hosted by the process that started its
+// workers. LaunchedElasticRank for ranks that a launcher started: it finds a new store when the process
+// that hosts the store is lost. Every process has a standby store, and the first survivor whose standby
+// store the other ranks can reach hosts the run from then on (run_host.h).
 #pragma once
 
 #include <memory>
@@ -63,7 +63,7 @@ class HostedElasticRank final : public ElasticRank {
 };
 
 struct LaunchedRankFacts {
-  RunStoreAddress where;  // the run's store, as this process has reached it
+  RunStoreAddress where;  // the address at which this process has reached the run's store
   std::shared_ptr<KeyStore> store;
   std::string address;  // address of this process for other processes
   int worker_id = 0;
@@ -71,8 +71,8 @@ struct LaunchedRankFacts {
   std::optional<MembershipChange> order{};  // the first order of a worker that joins a running training
   Path folder;                              // of the run, as an absolute path
   StopToken stop;
-  // The facts for hosting the run, which is in the generation of `last`, or in its first generation; the
-  // caller fills in `last`.
+  // Returns the options for hosting the run, which is in the generation that `last` began, or in its first
+  // generation if `last` is empty.
   std::function<RunHostOptions(const std::optional<MembershipChange>& last)> host_facts;
   bool is_one_host = false;
 };
@@ -93,13 +93,14 @@ class LaunchedElasticRank final : public ElasticRank {
   // Called before and after the rank's work. The Comm must outlive the time between.
   void begin(Comm& comm);
   void end() { watch_.reset(); }
-  // The run's key-value board, wherever it is hosted now; null if no host can be reached.
+  // The run's key-value board, on whichever process hosts it now; null if no host can be reached.
   std::unique_ptr<Board> open_board();
   // On rank 0: hosts the run from its start.
   void host();
-  // After the rank's work has ended: what this process still hosts for others.
+  // The host of the run if this process is it, else null. Used after the rank's work has ended.
   RunHost* hosted() { return host_.get(); }
-  // The host of the store stays until the other ranks have reported how they ended.
+  // Called by the host of the store before it ends: waits until the other ranks have reported how they
+  // ended.
   void wait_for_others_to_end();
 
  private:
@@ -115,14 +116,14 @@ class LaunchedElasticRank final : public ElasticRank {
   std::unique_ptr<StoreServer> standby_store_;
   const std::shared_ptr<MovableStore> store_;
   std::unique_ptr<RankWatch> watch_;
-  std::vector<int> worker_ids_;                   // the workers that stay
-  std::map<int, std::string> standby_addresses_;  // addresses of the first `kMaxStandbys` of them
+  std::vector<int> worker_ids_;                   // worker ids of the workers that stay
+  std::map<int, std::string> standby_addresses_;  // by worker id: addresses of the first kMaxStandbys of them
   std::optional<MembershipChange> last_;
   std::unique_ptr<Board> board_;  // if this process is the host
   std::unique_ptr<StoreFile> store_file_;
   std::unique_ptr<RunHost> host_;
   bool is_new_host_ = false;
-  FolderLock lock_;  // of the run, taken when the previous host has released it
+  FolderLock lock_;  // lock of the run, acquired when the previous host has released it
 };
 
 }  // namespace optimus

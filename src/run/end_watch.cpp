@@ -11,7 +11,8 @@ namespace {
 
 // Added to the timeout, because a machine that starts many processes is slow.
 constexpr Seconds kStartMargin{5};
-// consecutive failures of a store hosted by the run; etcd may be restarted
+// Number of consecutive failures after which a store hosted by the run counts as lost; etcd may be
+// restarted and is tried further.
 constexpr int kMaxStoreFailures = 3;
 
 std::string report_key(const RendezvousResult& run, int rank) {
@@ -25,13 +26,13 @@ std::string heartbeat_key(const RendezvousResult& run, int rank) {
 
 }  // namespace
 
-// What a watch has not heard from, and the deadlines for it.
+// Tracks what has been silent, and for how long: the store and, on rank 0, the other ranks.
 struct EndWatch::Silence {
   struct Heartbeat {
     std::string last;
     Deadline deadline;
   };
-  std::map<int, Heartbeat> ranks;  // on rank 0: the other ranks
+  std::map<int, Heartbeat> ranks;  // on rank 0, by rank: heartbeats of the other ranks
   std::optional<Deadline> store;
   int num_failures = 0;
 };
@@ -91,8 +92,8 @@ std::string EndWatch::probe_store(Silence& silence) {
     if (comm_.rank() == 0 && !has_stepped_) report_silent_ranks(silence);
     return "";
   }
-  // A store that is only silent may belong to a stopped process; --timeout limits how long the ranks wait
-  // for that.
+  // If the store is only silent, the process that hosts it may be stopped; --timeout limits how long ranks
+  // wait for it.
   if (!at_once.has_passed()) ++silence.num_failures;
   if (run_.address.is_etcd) return "";
   if (silence.num_failures == kMaxStoreFailures) return "rank 0, which hosts the store, has ended";

@@ -1,4 +1,5 @@
-// What a process that hosts a run needs to know about it: for membership changes and emergency checkpoints.
+// Collects the settings that a process needs to host a run: for membership changes and for emergency
+// checkpoints.
 #pragma once
 
 #include "elastic/emergency_checkpoint_host.h"
@@ -8,11 +9,11 @@
 
 namespace optimus {
 
-// What the host needs to let the workers continue without others. `device` is the state before the run
-// allocates on it. The spec must outlive the result.
+// The inputs with which the host lets workers continue after a membership change. `device` describes the
+// device before the run allocates memory on it. The spec must outlive the result.
 MembershipCoordinator::Inputs coordinator_facts(const RunSpec& spec, const Path& folder,
                                                 const DeviceFacts& device);
-// What the host of the store needs to write an emergency checkpoint. `folder` is absolute.
+// The options with which the host of the store writes an emergency checkpoint. `folder` is absolute.
 EmergencyCheckpointOptions emergency_checkpoint_options(const RunSpec& spec, const Path& folder);
 // For a process that hosts a run without a starting process; the caller fills in the workers.
 RunHostOptions host_facts_of(const RunSpec& spec, const Path& folder, const DeviceFacts& device);

@@ -10,8 +10,8 @@ namespace optimus {
 
 struct LaunchedRendezvous {
   LaunchInfo launch;
-  Path token_file{};    // empty: OPTIMUS_TOKEN, if set
-  std::string store{};  // etcd://host:port; empty: a store hosted by rank 0
+  Path token_file{};    // if empty, the token is $OPTIMUS_TOKEN, if set
+  std::string store{};  // etcd://host:port; if empty, rank 0 hosts a store
   StopToken stop{};
   Seconds timeout;
 };

@@ -13,16 +13,16 @@
 namespace optimus {
 namespace {
 
-constexpr int kCopyTag =
-    24;  // differs from the tags of steps (engine/crossing.cpp, engine/layer_ring_attention.cpp)
+// Differs from the tags of steps (engine/crossing.cpp, engine/layer_ring_attention.cpp).
+constexpr int kCopyTag = 24;
 constexpr std::int64_t kMaxCopiedBytes = std::int64_t{1} << 38;
 constexpr std::int64_t kLargestCopyMessage = std::int64_t{1} << 28;
 constexpr const char* kCopyDescription = "a neighbor's state in memory";
 
 std::string file_prefix(int writer) { return fmt::format("rank-{:05}", writer); }
 
-// For each file "NAME SIZE\n" and its bytes. The list of a rank's shards comes last, because it is also
-// written last.
+// Packs each file as "NAME SIZE
+// " followed by its bytes. The list of a rank's shards comes last, because the receiver must write it last.
 Outcome<std::string> pack(const Path& folder, int writer) {
   std::vector<Path> all;
   std::error_code error;

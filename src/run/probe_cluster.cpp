@@ -14,7 +14,7 @@
 namespace optimus {
 namespace {
 
-constexpr double kAllPairsSeconds = 4;  // for all rounds together
+constexpr double kAllPairsSeconds = 4;  // seconds for all rounds together
 constexpr Seconds kMaxPairSeconds{1.9};
 constexpr Seconds kPartnerTimeout{15};
 

@@ -1,6 +1,7 @@
-// `optimus profile --links`: the hosts of a launcher's ranks as a HardwareProfile. This process is one of
-// the ranks. Rank 0 collects the measurements of all pairs of hosts (measure_links.h) and adds the devices,
-// as measured earlier on this machine or from the shipped types.
+// `optimus profile --links`: measures the network between the hosts of a launcher's ranks and describes
+// them as a HardwareProfile. This process is one of the ranks. Rank 0 collects the measurements of all
+// pairs of hosts (measure_links.h) and adds the devices, as measured earlier on this machine or from the
+// shipped types.
 #pragma once
 
 #include <optional>
@@ -27,9 +28,9 @@ struct ClusterProbe {
   StopToken stop{};
 };
 
-// Returns the profile on rank 0, and nothing on the others. Throws ReportedError if there is no launcher,
-// if all ranks are on one host, or if a host cannot be reached. Throws RankRefused (rendezvous.h) on the
-// other ranks if rank 0 has reported the reason.
+// Returns the profile on rank 0, and nullopt on all other ranks. Throws ReportedError if there is no
+// launcher, if all ranks are on one host, or if a host cannot be reached. Throws RankRefused (rendezvous.h)
+// on the other ranks if rank 0 has reported the reason.
 std::optional<ClusterProfile> probe_cluster(const ClusterProbe& probe);
 
 }  // namespace optimus

@@ -35,7 +35,8 @@ void set_peak(PeakFlops& peak, NumberFormat format, double value) {
   if (format == NumberFormat::fp16) peak.fp16 = value;
 }
 
-// The fraction of the highest rate that cubic GEMMs reach, for trainers whose kernels were not measured.
+// The fraction of the highest rate that cubic GEMMs reach, by size; used for trainers whose kernels were
+// not measured.
 Curve cubic_gemm_efficiency(const KernelTimes& times, double peak) {
   const RateTable& table = times.tables.at("product");
   Curve curve;

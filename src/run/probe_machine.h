@@ -13,7 +13,7 @@ namespace optimus {
 
 struct MachineProfile {
   HardwareProfile hardware;
-  std::vector<CollectiveTime> collectives;  // on processors, over `idle_link`
+  std::vector<CollectiveTime> collectives;  // only on CPUs; measured over `idle_link`
   LinkSpec idle_link;                       // the loopback interface, while no worker computes
   int threads = 0;
 };

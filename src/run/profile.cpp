@@ -68,7 +68,7 @@ void Profiler::before(std::int64_t step) {
   profile_.steps.push_back({step, log_.elapsed(), 0});
 }
 
-// All ranks leave the same collective, so their clocks start together.
+// All ranks leave the same collective, so their times start at the same moment.
 void Profiler::begin() {
   const PlanLocation& location = engine_.program().location;
   profile_.rank = ranks_.rank_index(), profile_.host = host_name(), profile_.device = engine_.device().str();
@@ -79,7 +79,7 @@ void Profiler::begin() {
 
 void Profiler::after(std::int64_t step) {
   if (step < first_ || step > last_) return;
-  engine_.instruction_log = nullptr;  // what happens between steps is not part of them
+  engine_.instruction_log = nullptr;  // work between two steps is not logged
   profile_.steps.back().end = log_.elapsed();
   for (const InstructionTime& time : log_.take()) {
     const Instruction& at = engine_.program().instructions[static_cast<std::size_t>(time.instruction)];

@@ -1,8 +1,9 @@
-// --profile: records a few steps of a run in detail. Each rank records the start and end of its instructions
-// and its memory use (RUN/profile/rank-N.json); rank 0 merges all ranks into one Perfetto trace and prints
-// them next to the prediction. report/profile_report.h defines the format of the figures.
+// --profile: records a few steps of a run in detail. Each rank records the start and end of its
+// instructions and its memory use (RUN/profile/rank-N.json); rank 0 merges all ranks into one Perfetto
+// trace and prints the times next to the prediction. report/profile_report.h defines the format of the
+// figures.
 //
-// Every rank of the plan calls at the same steps. A failed write is a warning: training continues.
+// Every rank of the plan calls the Profiler at the same steps. A failed write causes only a warning.
 #pragma once
 
 #include "base/event.h"
@@ -16,12 +17,12 @@ namespace optimus {
 
 struct ProfileOptions {
   Path file, run;
-  std::int64_t done = 0, steps = 0;  // of the run: completed steps, and the total
+  std::int64_t done = 0, steps = 0;  // completed steps, and total number of steps, of the run
 };
 
 class Profiler {
  public:
-  // All that is referred to must outlive this.
+  // All objects passed by reference must outlive this object.
   Profiler(ProfileOptions options, const Plan& plan, const ModelSpec& model, Engine& engine,
            const Parameters& parameters, Agreement ranks, EventSink& events, StatusLine& line);
 

@@ -1,5 +1,6 @@
-// Agreement: small collectives between the ranks of a run, outside the computation of a step. All ranks call
-// at the same point of their programs. Every function throws PeersLost if other ranks do not answer.
+// Agreement: small collectives between the ranks of a run, outside the computation of a step. All ranks
+// must call the functions at the same point of their programs. Every function throws PeersLost if other
+// ranks do not respond.
 #pragma once
 
 #include <string>
@@ -10,8 +11,8 @@ namespace optimus {
 
 class Agreement {
  public:
-  // `comm` is null if this rank is alone. `world` is a connected group of the participating ranks; empty: all
-  // ranks.
+  // `comm` is null if this rank is alone. `world` is a connected group of the participating ranks; if it
+  // has no members, all ranks participate.
   Agreement(Comm* comm, Group world, Seconds timeout)
       : comm_(comm), world_(std::move(world)), timeout_(timeout) {}
   bool is_alone() const { return size() == 1; }
@@ -25,7 +26,8 @@ class Agreement {
   Seconds timeout() const { return timeout_; }
   // Whether `mine` is true on any rank.
   bool any(bool mine, const char* what) const;
-  // The text of the first rank; the texts of the others are ignored. At most a few kilobytes.
+  // Returns the text of the first rank on all ranks; the texts of other ranks are ignored. At most a few
+  // kilobytes.
   std::string value_of_first_rank(const std::string& mine, const char* what) const;
   double sum(double mine, const char* what) const;
 

@@ -1,4 +1,5 @@
-// Console output of rank 0 besides the progress of steps: what runs, the expected speed, and the result.
+// Console output of rank 0 besides the progress of steps: a summary of the run, the expected speed, and the
+// result.
 #pragma once
 
 #include "engine/parameters.h"
@@ -8,10 +9,10 @@ namespace optimus {
 
 // Prints the lines before the first step.
 void print_run_summary(const RunSpec& spec, const RankContext& rank);
-// Writes the export if requested, and generates a sample of text. `parameters` has all weights.
+// Exports the model if requested, and generates a sample of text. `parameters` must contain all weights.
 void export_and_sample(const RunSpec& spec, Parameters& parameters, const RankContext& rank,
                        TrainResult& result);
-// A single-device plan, for work with all weights of a distributed model.
+// A single-device plan, for using all weights of a distributed model on one device.
 Plan one_device_plan(const TrainSettings& settings);
 
 }  // namespace optimus

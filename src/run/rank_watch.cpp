@@ -13,8 +13,8 @@ namespace optimus {
 namespace {
 
 constexpr std::chrono::milliseconds kProbeInterval{50};
-// The longest silence of the store. After that it is lost, or this host is cut off. While steps still
-// complete no rank is cut off, so that all meet after a step.
+// If the store is silent for longer than this, it is lost or this host is cut off. While steps still
+// complete, no rank is cut off, so all ranks stop together after a step.
 constexpr std::chrono::seconds kMaxSilence{2};
 
 }  // namespace
@@ -50,8 +50,8 @@ Heartbeat RankWatch::heartbeat() {
   return heartbeat;
 }
 
-// A thread cannot be killed, but a process can. If the thread resumes before that, the worker rejoins the
-// run.
+// A hanging thread cannot be killed, so the process is ended. If the thread continues before that, the
+// worker rejoins the run.
 void RankWatch::end_if_abandoned(const Heartbeat& heartbeat) {
   constexpr Seconds kFinalTimeout{30};
   if (heartbeat.hang_description.empty()) return final_deadline_.reset();

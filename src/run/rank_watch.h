@@ -1,7 +1,7 @@
 // Watches the run's store while a rank trains, on its own thread. It aborts this rank's waits when another
-// rank of its generation stands still because ranks were lost, and it reports requests for a membership
-// change (membership_change.h). It also publishes this process's heartbeat, including whether the working
-// thread hangs. If the others have continued without this rank and it still hangs, the process ends.
+// rank of its generation has stopped because ranks were lost, and it reports requests for a membership
+// change (membership_change.h). It also publishes this process's heartbeat, including whether the training
+// thread hangs. If the other ranks have continued without this rank and it still hangs, the process ends.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,7 @@ namespace optimus {
 
 class RankWatch {
  public:
-  // comm must outlive this.
+  // `comm` must outlive this object.
   RankWatch(std::shared_ptr<KeyStore> store, std::string prefix, Comm& comm, int worker_id,
             int generation = 0);
   ~RankWatch();
@@ -26,16 +26,16 @@ class RankWatch {
 
   // Called before the Comm changes its membership.
   void membership_changed(const Membership& membership);
-  // Whether all ranks are to meet for a membership change. Callable from any thread.
+  // Whether all ranks should stop for a membership change. Callable from any thread.
   bool wants_membership_change() const { return wants_membership_change_; }
-  // Whether the run is to end. Callable from any thread.
+  // Whether the run should end. Callable from any thread.
   bool is_end_requested() const { return is_end_requested_; }
-  // For the rank's engine.
+  // The object through which the rank's engine reports its progress.
   StepHeartbeat* step_heartbeat() { return &step_heartbeat_; }
 
  private:
   void watch();
-  bool look();  // false: the store cannot be reached
+  bool look();  // false if the store cannot be reached
   Heartbeat heartbeat();
   void end_if_abandoned(const Heartbeat& heartbeat);
 

@@ -89,7 +89,7 @@ void Saver::make_pieces() {
 void Saver::end_writing() {
   if (in_progress_ && in_progress_->written.valid()) in_progress_->written.wait();
   in_progress_.reset();
-  pieces_.clear(), stored_.clear();  // frees the memory of the copies
+  pieces_.clear(), stored_.clear();  // frees the buffers of the copy
 }
 
 Outcome<Bytes> Saver::write_part(const std::vector<TensorBox>& boxes, const Path& folder, Rank writer) const {
@@ -114,7 +114,7 @@ void Saver::save_to_hosts(const TrainingState& state) {
   const bool is_first = memory.is_first_of_host(writer);
   Outcome<void> kept;
   try {
-    make_memory_folder(memory);  // the last rank that left this host may have removed it
+    make_memory_folder(memory);  // a rank that left the run on this host may have removed it
     kept = target_.files.create_folders(folder);
   } catch (const ReportedError& error) {
     kept = failure("{}", error.what());
@@ -208,7 +208,8 @@ Outcome<Path> Saver::assemble_checkpoint(const TrainingState& state, const Path&
     return done;
   }
   Retention retention = target_.retention;
-  retention.newest = state.step;  // later ones were skipped as damaged when this run was resumed
+  // Checkpoints of later steps were skipped as damaged when this run was resumed.
+  retention.newest = state.step;
   // Checkpoints that cannot be removed occupy space but do no harm; the next save tries again.
   apply_retention(target_.files, target_.run, retention);
   return done;

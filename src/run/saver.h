@@ -1,8 +1,8 @@
-// Saves checkpoints of a running training: copies the state, which is the only part that training waits for,
-// and writes the copy on a separate thread while training continues. A failed save is reported and does not
-// end the run. With several ranks, each writes its own boxes, no box is written twice, and the first rank
-// assembles the checkpoint when all have written. Every rank makes all calls at the same point of its
-// program. Read next: checkpoint/save.h.
+// Saves checkpoints of a running training: copies the state while training waits, and writes the copy on a
+// separate thread while training continues. A failed save is reported and does not end the run. With
+// several ranks, each rank writes its own boxes, no box is written twice, and the first rank assembles the
+// checkpoint when all ranks have written. All ranks must make the same calls at the same points of their
+// programs. Read next: checkpoint/save.h.
 #pragma once
 
 #include <future>
@@ -32,28 +32,28 @@ class Saver {
     FileSystem& files;
     Path run;
     Retention retention;
-    std::vector<SmallFile> small_files;  // besides state.json
-    std::optional<HostMemory>
-        // if set: saves to the host memory of the plan's ranks instead of files, while training waits
-        hosts{};
+    std::vector<SmallFile> small_files;  // in addition to state.json
+    // If set, saves go to the hosts' memory instead of files, while training waits.
+    std::optional<HostMemory> hosts{};
   };
-  // `ranks` are all ranks of the plan, `rank` is this one. parameters must outlive the saver. The memory for
-  // the copy is allocated at the first save.
+  // `ranks` are all ranks of the plan, `rank` is this one. `parameters` must outlive the saver. The memory
+  // for the copy is allocated at the first save.
   Saver(Target target, const Plan& plan, const ModelSpec& model, const Parameters& parameters,
         Agreement ranks = {nullptr, {}, Seconds(0)}, int rank = 0);
   ~Saver();  // waits for a save in progress
 
   bool is_alone() const { return ranks_.is_alone(); }
-  // Returns the first rank's answer, because clocks differ.
+  // Whether to save: returns the first rank's `is_due` on all ranks, because their clocks differ.
   bool agree(bool is_due) const { return ranks_.any(is_due && ranks_.rank_index() == 0, "whether to save"); }
 
   // Waits for a save in progress (its result can be taken afterwards), copies the state and starts to write
   // it.
   void begin(const TrainingState& state);
-  // The result of a completed save, once. With `wait`, also waits for a save in progress.
+  // Returns the result of each completed save once. With `wait`, first waits for a save in progress.
   std::optional<SaveResult> take_result(bool wait);
 
-  // Called when the run has failed, without the other ranks: ends this rank's writing and discards the save.
+  // Called when the run has failed, without cooperation of the other ranks: waits until this rank's writing
+  // has ended and discards the save.
   void end_writing();
   // Writes the given boxes that this rank owns, as one of the writers of an emergency checkpoint that another
   // process starts and commits.
@@ -68,12 +68,12 @@ class Saver {
   struct SaveInProgress {
     TrainingState state;
     Seconds pause;
-    Path folder;  // empty: it could not be created
+    Path folder;  // empty if it could not be created
     std::string why;
     struct Written {
       Outcome<Bytes> bytes;
       Seconds seconds;
-      std::optional<Outcome<Path>> assemble_checkpoint;  // if this rank is alone
+      std::optional<Outcome<Path>> assemble_checkpoint;  // set if this rank is the only one
     };
     std::future<Written> written;
   };
@@ -95,8 +95,8 @@ class Saver {
 };
 
 // Fills master weights and, unless only weights are requested, moments from a checkpoint of the same model,
-// whatever plan saved it; redundant copies for other devices too. Throws UserError if the checkpoint is of
-// another model.
+// whichever plan saved it. This includes the redundant copies that this device stores for other devices.
+// Throws UserError if the checkpoint belongs to another model.
 enum class Restored { everything, weights };
 void restore(const Checkpoint& checkpoint, const ModelSpec& model, Restored what, Parameters& parameters);
 

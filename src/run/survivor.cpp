@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kOrderPollInterval{10};
 constexpr Seconds kOrderGracePeriod{
-    5};  // between a claim and the order that follows it, while files are written
+    5};  // between a claim and the order that follows it; files are written meanwhile
 
 // Waits until the host orders this rank to store its part, or how to continue.
 std::variant<EmergencyCheckpointOrder, MembershipChange> wait_for_order(const Survivor& self, Board& board) {
@@ -27,7 +27,8 @@ std::variant<EmergencyCheckpointOrder, MembershipChange> wait_for_order(const Su
       self.export_memory();
       value_or_throw(board.set(keys.exported(self.rank), ""));
       has_exported = true;
-      deadline = Deadline::after(kExportTimeout, "an order");  // other hosts may have more to contribute
+      // Other hosts may still be copying their checkpoints.
+      deadline = Deadline::after(kExportTimeout, "an order");
     }
     if (const auto reply = value_or_throw(board.find(keys.change_membership())))
       return parse_membership_change(*reply);
@@ -46,7 +47,7 @@ std::vector<TensorBox> own_part(const Layout& layout, const EmergencyCheckpointO
   return boxes_to_save(layout, is_present).boxes.at(static_cast<std::size_t>(rank));
 }
 
-// Stores the rank's part of the step that the order names.
+// Stores the rank's part of the state of step `order.step`.
 EmergencyCheckpointPart store(const Survivor& self, const EmergencyCheckpointOrder& order, int number) {
   if (self.training.completed_state().step + 1 == order.step) self.training.finish_step(order.gate);
   EmergencyCheckpointPart part{

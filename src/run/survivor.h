@@ -1,6 +1,6 @@
 // A rank's side of an emergency checkpoint (emergency_checkpoint.h): when other ranks are lost it publishes
-// its survivor state, waits for an order, and stores its part. It never makes a failure worse: its own errors
-// go to the rank's log, and the run fails with the original error.
+// its survivor state, waits for an order, and stores its part. It never makes a failure worse: its own
+// errors are written to the rank's log, and the run fails with the original error.
 #pragma once
 
 #include <functional>
@@ -14,20 +14,20 @@ namespace optimus {
 
 struct Survivor {
   int generation = 0, rank = 0;
-  const Layout& layout;  // of masters and moments
+  const Layout& layout;  // layout of masters and moments
   Training& training;
-  Saver* saver = nullptr;  // null: the rank has no part in the plan
-  Seconds timeout{60};     // timeout for an order; writing has none, the host has one
-  // Copies what this host has stored in memory to the shared folder.
+  Saver* saver = nullptr;  // null if the rank has no part in the plan
+  Seconds timeout{60};     // how long to wait for an order; writing has no timeout here but on the host
+  // Copies the checkpoints in this host's memory to the shared run folder.
   std::function<void()> export_memory = [] {};
-  // Whether others have continued without this rank. A rank that is about to receive an order sees true for a
-  // moment before it.
+  // Whether other ranks have continued without this rank. It may be true for a moment even if this rank is
+  // about to receive an order.
   std::function<bool()> is_excluded_from_run = [] { return false; };
 };
 
 // What a rank publishes besides its training state.
 struct SurvivorReport {
-  std::vector<int> missing{};  // ranks that did not answer
+  std::vector<int> missing{};  // ranks that did not respond
   bool leaves = false;
   std::string failure_reason{};
   std::int64_t earlier_epoch = -1;  // as in SurvivorState
@@ -36,12 +36,14 @@ struct SurvivorReport {
 // How the run continues for a survivor.
 struct SurvivorOutcome {
   std::optional<MembershipChange> order{};  // empty: the run ends, or is_board_lost
-  bool is_board_lost = false;               // the host that decides cannot be reached: it was lost too
+  bool is_board_lost =
+      false;  // the process that hosts the run's board cannot be reached, because it was lost too
 };
 
-// Publishes the survivor state and waits for the order. `release` closes this rank's connections, so that all
-// ranks that wait for it fail too; it is called after the state is published, so that they find that state.
-// If the run ends, stores the rank's part as far as possible. Throws ExcludedFromRun.
+// Publishes the survivor state and waits for the order. `release` closes this rank's connections, so that
+// all ranks that wait for it fail too; it is called after the state is published, so that they can read
+// that state. Returns the order if the run ends, stores the rank's part of the state if
+// possible and returns nullopt. Throws ExcludedFromRun.
 SurvivorOutcome take_orders_as_survivor(const Survivor& self, Board& board, const SurvivorReport& report,
                                         const std::function<void()>& release);
 

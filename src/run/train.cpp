@@ -39,14 +39,15 @@
 namespace optimus {
 namespace {
 
-// Allows the run to be resumed from another working directory. The weights of a blend are left unchanged.
+// Allows the run to be resumed from another working directory. The weights in a blend ("weight name weight
+// name …") are not changed.
 void make_absolute(std::vector<std::string>& data) {
   for (std::size_t i = data.size() > 1 ? 1 : 0; i < data.size(); i += 2)
     data[i] = std::filesystem::absolute(data[i]).string();
 }
 
-// Makes the path mean the same file in workers and in this process, and fails early if its folder does not
-// exist.
+// Makes the path absolute, so that workers write to the same file as this process would, and fails early if
+// its folder does not exist.
 void make_profile_path_absolute(TrainOptions& options) {
   if (options.profile.empty()) return;
   options.profile = std::filesystem::absolute(options.profile);
@@ -62,7 +63,8 @@ void refuse_finished(const TrainSettings& settings, const TrainingState& state) 
                     settings.run.string(), state.step);
 }
 
-// The position in the data is a number of samples; samples of another length contain other tokens.
+// Warns if the sequence length has changed: the position in the data is a number of samples, and samples of
+// another length contain other tokens.
 void warn_of_other_length(const ResumedRun& resumed, const TrainSettings& settings, EventSink& events) {
   if (!resumed.checkpoint) return;
   const std::int64_t before = read_plan(*resumed.checkpoint / "plan.json").sequence_length;
@@ -73,7 +75,7 @@ void warn_of_other_length(const ResumedRun& resumed, const TrainSettings& settin
                             settings.plan.sequence_length, before, resumed.state.num_samples)});
 }
 
-// All GPUs unless one was named; else one worker per core, or per --threads cores.
+// On GPUs, all of them unless one was named. On CPUs, one worker per core, or per --threads cores.
 int default_device_count(at::Device device, const TrainOptions& options) {
   if (device.is_cuda()) return options.device.find(':') == std::string::npos ? num_cuda_devices() : 1;
   return std::max(1, num_cores() / static_cast<int>(std::max<std::int64_t>(1, options.threads)));
@@ -103,8 +105,8 @@ HfDescription description_of(const TrainSettings& settings, ElementType type) {
   return {settings.model, type, settings.tokenizer_name, settings.origin};
 }
 
-// The files that make a checkpoint self-contained besides its tensors: the model and tokenizer in Hugging
-// Face format, and the run's settings and plan.
+// The files, in addition to tensors, that make a checkpoint self-contained: the model and tokenizer in
+// Hugging Face format, and the run's settings and plan.
 std::vector<SmallFile> small_files(const TrainSettings& settings) {
   std::vector<SmallFile> files = hf_description(description_of(settings, ElementType::f32));
   const char* const name = "settings.toml";

@@ -1,5 +1,5 @@
-// A training run, from settings to a finished run folder. Programs outside the tree use
-// include/optimus/train.h.
+// A training run, from settings to a finished run folder. Other programs use include/optimus/train.h
+// instead.
 #pragma once
 
 #include <string>
@@ -12,14 +12,14 @@
 
 namespace optimus {
 
-// `table` is where the options were declared, so that settings.toml records the origin of each; it may be
-// null. Progress and warnings go to `events` and `line`. If `events` throws Interrupted before the first
-// step, so does this; later the training stops after the step, and the result says so. The ranks of a run
-// on several devices are processes if `workers` is given, else threads.
+// `table` is the table in which the options were declared; it provides the origins that settings.toml
+// records, and may be null. Progress and warnings go to `events` and `line`. If `events` may throw
+// Interrupted before the run folder so does this; later the training stops after the step, and the result
+// says so. The ranks of a run on several devices are processes if `workers` is given, else threads.
 TrainResult train(TrainOptions& options, OptionTable* table, EventSink& events, StatusLine& line,
                   const WorkerCommand* workers = nullptr);
 
-// The same with defaults: ranks are threads of this process, nothing is reported but the result.
+// The same with defaults: ranks are threads of this process, and only the result is reported.
 TrainResult train(const std::string& model, const std::string& data, TrainOptions options = {});
 
 }  // namespace optimus

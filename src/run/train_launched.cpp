@@ -1,4 +1,4 @@
-// Implements train_launched.h: the work of rank 0, and of the other ranks. What they share is in
+// Implements train_launched.h: the work of rank 0, and of the other ranks. Code that they share is in
 // launched_rank.h.
 #include "run/train_launched.h"
 
@@ -38,10 +38,11 @@ namespace optimus {
 namespace {
 
 constexpr Seconds kMinTimeout{2};
-constexpr Seconds kReportTimeout{10};  // for the reports of the others after a failure
-constexpr Seconds kFinalTimeout{120};  // for the others to end after the last step
+constexpr Seconds kReportTimeout{10};  // for other ranks to report after a failure
+constexpr Seconds kFinalTimeout{120};  // for other ranks to end after the last step
 
-// The launcher determines the number of ranks. A resumed run keeps its plan if it had the same number.
+// Checks the options against the number of ranks, which the launcher determines. A resumed run keeps its
+// plan if it had the same number.
 void check_num_ranks(const LaunchedTraining& training) {
   const int size = training.launch.world_size;
   TrainOptions& options = training.options;
@@ -114,7 +115,8 @@ void read_reports(const RendezvousResult& run, std::vector<RankOutcome>& ends) {
     if (!ends[rank].report) ends[rank].report = published_end(run, static_cast<int>(rank));
 }
 
-// Ranks watched by other processes are known to have ended once they have reported.
+// [rank]: whether the rank has reported its end. Ranks that run in other processes are known to have ended
+// only by their reports.
 std::vector<bool> ranks_with_report(const RendezvousResult& run) {
   std::vector<bool> result;
   for (std::size_t rank = 0; rank < run.ranks.size(); ++rank)
@@ -122,14 +124,15 @@ std::vector<bool> ranks_with_report(const RendezvousResult& run) {
   return result;
 }
 
-// Waits until the others have reported how they ended, unless the launcher is ending the run, when there is
-// no time for that.
+// Waits until the other ranks have reported how they ended, unless the launcher is ending the run, because
+// there is no time for it then.
 TrainResult collect_ends(const LaunchedTraining& training, const RendezvousResult& run, const Path& folder,
                          const WorkerReport& own, EmergencyCheckpointWatch& emergency_checkpoint,
                          const Deadline& told) {
   std::vector<RankOutcome> ends = rank_outcomes(run, folder);
   ends[0].report = own;
-  // The emergency checkpoint may have waited for them already; they have just heard of this rank's own end.
+  // The emergency checkpoint may already have used up the time; the other ranks have only just been told of
+  // this rank's end, so they have at least kMinTimeout.
   const Deadline at_least = Deadline::after(kMinTimeout, "the other ranks");
   for (int look = 0; !told.has_passed() || !at_least.has_passed(); ++look) {
     read_reports(run, ends);
@@ -279,7 +282,7 @@ LaunchedEnd run_rank_0(const LaunchedTraining& training) {
 
 void redirect_output(const Path& log) {
   const int file = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (file < 0) return;  // keep the launcher's output then
+  if (file < 0) return;  // the rank keeps writing to the launcher's output then
   std::fflush(stdout), std::fflush(stderr);
   ::dup2(file, STDOUT_FILENO), ::dup2(file, STDERR_FILENO);
   ::close(file);

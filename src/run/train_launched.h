@@ -1,7 +1,7 @@
 // A training whose ranks were started by an external launcher (torchrun, mpirun, srun, a Kubernetes job,
 // `optimus launch`); this process is one of them. Rank 0 resolves the settings, hosts the store for the
-// rendezvous (rendezvous.h) and writes to the console; the others take everything from there. There are no
-// other processes; if a rank fails, a key in the store ends the others.
+// rendezvous (rendezvous.h) and writes to the console; the other ranks receive all settings from rank 0.
+// There is no supervising process; if a rank fails, it sets a key in the store, which ends the other ranks.
 #pragma once
 
 #include <optional>
@@ -13,7 +13,7 @@ namespace optimus {
 
 struct LaunchedEnd {
   int code = 0;
-  std::optional<TrainResult> result;  // on rank 0: of the run
+  std::optional<TrainResult> result;  // the result of the run; only on rank 0
 };
 
 // Rank 0 throws UserError with one line if the run fails on any rank, and Interrupted if it is stopped before

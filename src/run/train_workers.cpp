@@ -78,7 +78,7 @@ TrainResult train_with_workers(const RunSpec& spec, const OptionTable& table, in
                    .is_etcd = store.place().is_etcd,
                    .token = store.place().token,
                    .long_grace = options.timeout,
-                   // The ranks that wait for it report it first.
+                   // Ranks that wait for a stopped worker report it before this timeout.
                    .timeout = options.is_static ? Seconds(options.timeout.value + kStoppedMargin.value)
                                                 : kStoppedTimeout});
   const std::unique_ptr<Board> board =

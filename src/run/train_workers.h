@@ -1,5 +1,5 @@
-// A training by several worker processes of this machine: the side of the starting process, and the side of a
-// worker.
+// A training on several worker processes of this machine: the code of the starting process, and the code of
+// a worker.
 #pragma once
 
 #include "run/worker_command.h"

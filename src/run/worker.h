@@ -1,5 +1,5 @@
-// One worker of a run: a process with its own rank, started by the run's starting process (workers.h). It
-// joins the other workers, does its work, and reports how the work ended.
+// One worker of a run: a process with one rank, started by the run's starting process (workers.h). It
+// connects to the other workers, does its work, and reports how the work ended.
 #pragma once
 
 #include <functional>
@@ -16,15 +16,15 @@
 
 namespace optimus {
 
-// How long the other ranks wait for a rank to start: reading data takes time, and the time differs.
+// How long ranks wait for each other to start; the time to read the data differs between ranks.
 inline constexpr Seconds kStartTimeout{600};
 
-// The work of a rank; its result goes into the report. `line` is the console on rank 0 and the rank's log
-// elsewhere.
+// The work of a rank; its result becomes part of the report. `line` is the console on rank 0 and the rank's
+// log elsewhere.
 using WorkerBody = std::function<TrainResult(Comm& comm, StatusLine& line)>;
 
-// Returns the exit code: 0 done, 130 interrupted, 1 failed. The worker ends when the process that started it
-// ends. After a failure the rank's last operations are in its log.
+// Returns the exit code: 0 if done, 130 if interrupted, 1 if failed. The worker ends when the process that
+// started it ends. After a failure, the rank's last operations are written to its log.
 int run_as_worker(const WorkerSpec& place, const WorkerBody& body);
 
 // The core of run_as_worker, also for ranks that a launcher started (train_launched.h): joins, does the work,

@@ -15,7 +15,7 @@ bool has_ended_as(const RankOutcome& end, WorkerReport::End end_kind) {
 }  // namespace
 
 std::string failure_line(const std::vector<RankOutcome>& outcomes) {
-  std::map<int, int> missed_counts;  // how many ranks missed each rank
+  std::map<int, int> missed_counts;  // by rank: how many ranks report it as missing
   std::string observed_by;
   for (std::size_t rank = 0; rank < outcomes.size(); ++rank) {
     if (!has_ended_as(outcomes[rank], WorkerReport::End::lost)) continue;
@@ -26,7 +26,8 @@ std::string failure_line(const std::vector<RankOutcome>& outcomes) {
   for (const RankOutcome& end : outcomes)
     if (has_ended_as(end, WorkerReport::End::failed))
       return fmt::format("{}: {}{}", end.who, end.report->why, observed_by);
-  // A missed rank that has reported was only waiting for others itself.
+  // A rank that others report as missing, but that has reported itself, was only waiting for other ranks
+  // too.
   const auto is_less_likely_cause = [&](const auto& a, const auto& b) {
     const auto silent = [&](int rank) {
       if (rank >= static_cast<int>(outcomes.size())) return false;

@@ -18,14 +18,14 @@ inline constexpr int kNoRank = -1;
 Path run_log_path();
 
 struct LogLine {
-  std::int64_t micros = 0;  // since 1970; 0: no time stamp has appeared in the file yet
+  std::int64_t micros = 0;  // microseconds since 1970; 0 before the first time stamp of the file
   int rank = kNoRank;
   std::string text;  // without the time
   bool operator==(const LogLine&) const = default;
 };
 
 struct LogQuery {
-  // time range around the failure, or around the last line if nothing failed; nullopt: all
+  // Time range around the failure, or around the last line if nothing failed; nullopt for all lines.
   std::optional<Seconds> window{};
   std::optional<int> rank{};
 };

@@ -98,7 +98,7 @@ bool record_run(const std::string& history, const FinishedRun& run, EventSink& e
     if (!past) return false;
     std::error_code error;
     History all;
-    // A file of another format is not overwritten.
+    // If the file has another format, read_history() throws, so the file is not overwritten.
     if (std::filesystem::exists(file_of(history), error)) all = read_history(history);
     add_run(all, std::move(*past));
     RealFileSystem files;

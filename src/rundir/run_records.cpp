@@ -9,7 +9,7 @@
 namespace optimus {
 namespace {
 
-// Empty if the file does not exist, or not yet.
+// The content of the file; empty if it does not exist (yet).
 std::string content_of(const Path& path) {
   std::error_code error;
   return std::filesystem::exists(path, error) ? value_or_throw(read_file(path)) : std::string();

@@ -9,7 +9,7 @@
 namespace optimus {
 namespace {
 
-constexpr Seconds kMarkTimeout{15};  // network file systems show new files late
+constexpr Seconds kMarkTimeout{15};  // on network file systems, new files become visible with a delay
 
 Path mark_path(const Path& run, const std::string& name) { return run / "logs" / ("mark-" + name); }
 

@@ -25,7 +25,7 @@ inline constexpr const char *kFailureKey = "failure", *kUserFailure = "user", *k
 
 struct WorkerSpec {
   int rank = 0, size = 1;
-  std::string host = "127.0.0.1";  // of the store
+  std::string host = "127.0.0.1";  // host of the store
   int port = 0;
   bool is_etcd = false;
   std::string token;

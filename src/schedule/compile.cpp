@@ -153,7 +153,7 @@ void StepCompiler::forward(int microbatch, int chunk_number) {
   if (chunk.end_block() < plan_.num_blocks) {
     const Neighbour to = next_neighbour(chunk_number);
     if (to.stage == &stage_)
-      local_chunk_waits_[{to.block, microbatch}] = ready;  // sent when that chunk begins
+      local_chunk_waits_[{to.block, microbatch}] = ready;  // sent at the start of that chunk's slot
     else
       add_crossing(stage_, chunk.end_block() - 1, *to.stage, to.block, microbatch, false, ready);
   }

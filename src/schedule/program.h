@@ -40,7 +40,7 @@ enum class Op : std::uint8_t {
   recompute,          // compute: repeats a forward before the backward
   backward_input,     // compute: gradient of the input
   backward_weight,    // compute: gradient of the weights, added to the accumulator
-  send,               // transfer: activations or their gradients to another device
+  send,               // transfer: sends an activation or its gradient to another device
   receive,            // transfer
   all_gather,         // tensor: gathers the slices of an activation
   reduce_scatter,     // tensor: sums partial activations; each device retains its slice

@@ -22,7 +22,8 @@ struct SharedSum {
   Bytes bytes;
 };
 
-// In the order in which every device executes them: the last block first.
+// The sums in which this device takes part, in the order in which every device executes them: the last block
+// first.
 std::vector<SharedSum> shared_sums(const Plan& plan, const ModelSpec& model, int device);
 
 }  // namespace optimus

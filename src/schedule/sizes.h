@@ -45,7 +45,7 @@ class DeviceSizes {
   // transient_gradients(): live until the input gradient is computed.
   ActivationBuffer gradients(int block, int sequences) const;
   ActivationBuffer transient_gradients(int block, int sequences) const;
-  // Logits of one slice of tokens, if the head computes its loss slice by slice.
+  // Logits of one slice of tokens; the head computes its loss slice by slice.
   ActivationBuffer logits(int block, int sequences) const;
   // Custom blocks: memory that autograd saves from the forward to the backward, and additional memory
   // during a forward or backward.

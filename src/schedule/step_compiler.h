@@ -42,8 +42,9 @@ class StepCompiler {
     std::int64_t width;  // elements per token
     bool is_inside() const { return &from == &to; }
   };
-  // Moves an activation (or its gradient) from block `from_block` of `from` to block `to_block` of `to`. This
-  // device belongs to one of the stages or to both. Returns what the receiving block waits for.
+  // Moves an activation, or its gradient if `is_backward`, from block `from_block` of `from` to block
+  // `to_block` of `to`. This device belongs to one of the two stages or to both. Returns what the receiving
+  // block waits for.
   Dependencies add_crossing(const Stage& from, int from_block, const Stage& to, int to_block, int microbatch,
                             bool is_backward, const Dependencies& dependencies);
   // Cached, because chunks have few distinct crossings. The reference is valid until the next call.

@@ -11,7 +11,7 @@
 namespace optimus {
 namespace {
 
-// Tolerance for sums in another order than the simulator's, and for bytes rounded to integers.
+// Tolerance for sums in another order than in the simulator, and for bytes rounded to integers.
 constexpr double kRounding = 1 - 1e-5;
 
 double straggler_loss(const Demand& demand, int num_devices) {
@@ -29,8 +29,8 @@ BoundModel::BoundModel(const Demand& demand, const ClusterView& cluster_view)
       links_(demand.constants),
       has_two_kinds_(has_two_kinds_of_layers(demand.model)) {}
 
-// The part of the reductions that the stage's last backwards cannot hide. The simulator considers two
-// micro-batches: chunks of both may lie between the first reduction and the last.
+// The part of a stage's gradient reductions that its last backwards cannot hide. The simulator considers
+// two micro-batches, so chunks of both may lie between the first reduction and the last.
 double BoundModel::exposed_reduction(const Candidate& c, const StageCost& stage) const {
   if (!has_copies(demand_, c)) return 0;
   if (!demand_.software.overlaps_reduce) return stage.reduced;
@@ -38,7 +38,7 @@ double BoundModel::exposed_reduction(const Candidate& c, const StageCost& stage)
   double window = stage.backward + stage.slack + slowed;
   if (c.schedule == Schedule::zero_bubble) window += 2 * stage.weight;
   if (c.chunks > 1) window = 2 * (window + stage.slack) + stage.forward;
-  // The slowdown of compute by concurrent reductions gives the last reduction that much more time.
+  // Concurrent reductions slow compute down, which gives the last reduction as much more time.
   double remaining = std::max(stage.last_reduced - slowed, stage.reduced - window);
   const int microbatches = count_microbatches(demand_.batch, c.microbatch, c.dp).number;
   if (c.chunks == 1 && microbatches > 1) {
@@ -50,13 +50,14 @@ double BoundModel::exposed_reduction(const Candidate& c, const StageCost& stage)
   return std::max(0.0, remaining);
 }
 
-// The time at which all stages have their gradients.
+// The time at which all stages have all gradients.
 double BoundModel::last_gradient_time(const Candidate& c, const std::vector<StageCost>& stages) const {
   const MicrobatchCount count = count_microbatches(demand_.batch, c.microbatch, c.dp);
   const double total = count.total(), last = std::min(1.0, count.last_size);
   const bool is_split = c.schedule == Schedule::zero_bubble;
   double all_forward = stages.front().host_seconds_before,
-         remaining_backwards = 0;  // one forward through all stages; backwards of the stages after s
+         // all_forward: forwards through all stages; remaining_backwards: backwards of the stages after s
+      remaining_backwards = 0;
   for (const StageCost& stage : stages) {
     const bool is_last = &stage == &stages.back();
     all_forward += stage.forward + stage.message * (c.chunks - is_last);
@@ -66,7 +67,7 @@ double BoundModel::last_gradient_time(const Candidate& c, const std::vector<Stag
   for (int s = 0; s < c.pp; ++s) {
     const StageCost& stage = stages[static_cast<std::size_t>(s)];
     remaining_backwards -= stage.last_backward + (s + 1 == c.pp ? 0 : stage.message);
-    // The forwards before the first backward. The remaining forwards run after it.
+    // Forwards before the first backward; the other forwards run after it.
     const int warmup_forwards = c.schedule == Schedule::interleaved
                                     ? (c.pp - s - 1) * 2 + (c.chunks - 1) * c.pp + 1
                                 : c.schedule == Schedule::gpipe ? count.number
@@ -86,8 +87,8 @@ double BoundModel::last_gradient_time(const Candidate& c, const std::vector<Stag
   return end;
 }
 
-// Updates, and the waits that belong to them: the gate, and gathers of updated weights. The next forwards
-// hide most of these waits.
+// Seconds of the updates and of what delays them: the gate, and gathers of updated weights. The forwards of
+// the next step hide most of these waits.
 double BoundModel::update_seconds(const Candidate& c, const StageCost& stage, double gate) const {
   const bool gathers = c.zero == 1 || c.zero == 2;
   if (!demand_.software.overlaps_gather) return gate + stage.update + (gathers ? stage.gathered : 0);
@@ -121,16 +122,16 @@ Bound BoundModel::of(const Candidate& c, double cutoff_seconds) {
     return (last_gradient_time(one, stages) + update_time(one, stages)) * straggler_factor;
   };
   Bound bound;
-  // Recomputation only adds time. Computing the fitted recompute modes and memory costs more than this first
-  // bound.
+  // A first bound without recomputation, which would only add time. It is less expensive than computing the
+  // fitted recompute modes and the memory.
   Candidate none = c;
   none.is_fitted = false;
   if (c.is_fitted || cutoff_seconds < 1e300) bound.seconds = seconds(none, layers_of(none));
   if (bound.seconds >= cutoff_seconds) return bound;
   const std::vector<StageLayers> layers = layers_of(c);
   for (int s = 0; s < c.pp; ++s)
-    if (!equals_previous_stage(c, layers,
-                               s))  // of equal stages, the first has the most micro-batches in flight
+    // Of equal stages, the first one has the most micro-batches in flight.
+    if (!equals_previous_stage(c, layers, s))
       update_memory_bound(bound, c, s, layers[static_cast<std::size_t>(s)],
                           min_in_flight(c, s, microbatches));
   if (bound.fits() && (c.is_fitted || bound.seconds == 0)) bound.seconds = seconds(c, layers);
@@ -165,7 +166,7 @@ double BoundModel::tighten_bound(const Candidate& c, const Bound& bound) {
   const std::vector<StageLayers> layers = layers_of(c);
   const std::vector<StageCost> costs = stage_costs(c, layers);
   std::vector<StageTimes> times;
-  times.reserve(layers.size());  // stages refer to its elements; equal stages share one
+  times.reserve(layers.size());  // `stages` refers to its elements; equal stages share one element
   const std::vector<Order>& orders = orders_of(c, count.number);
   std::vector<PipelineStage> stages;
   for (int s = 0; s < c.pp; ++s) {
@@ -200,13 +201,14 @@ double BoundModel::tighten_bound(const Candidate& c, const Bound& bound) {
 
 namespace {
 
-// A slot has a part that does not depend on its number of layers. It may be negative (a last sum that nothing
-// waits for). A stage has at most as many slots as layers.
+// The minimum cost of a layer with its share of a slot's base, which does not depend on the number of
+// layers and may be negative (a last collective that nothing waits for). A stage has at most as many slots
+// as layers.
 double min_slot_cost(const SlotCost& cost) { return cost.min_layer() + std::min(0.0, cost.base); }
 
 }  // namespace
 
-// Bound from one stage s. again: recompute time that is added to a micro-batch.
+// Time bound from stage `s` alone. `recompute_seconds`: recomputation per micro-batch.
 double BoundModel::seconds_of_shape(const Candidate& shape, int s, double recompute_seconds) {
   const MicrobatchCount count = count_microbatches(demand_.batch, shape.microbatch, shape.dp);
   const SampleCost& cost_of_sample = sample_cost(kind_of_stage(shape, s), shape, shape.recompute);
@@ -219,13 +221,13 @@ double BoundModel::seconds_of_shape(const Candidate& shape, int s, double recomp
   const auto in_one = [&](const SlotCost& cost) {
     return of(cost) + std::min(0.0, cost.base) * (number - 1);
   };
-  // A backward in one slot, or split in two: either may be faster.
+  // The backward has one slot, or is split into two slots; either may be faster.
   const double forward = in_one(cost_of_sample.forward),
                split_forward = of(cost_of_sample.forward) - cost_of_sample.hidden_by_weight_slot,
                whole = in_one(cost_of_sample.backward),
                split = of(cost_of_sample.input) + of(cost_of_sample.weight);
-  // With a split backward the pipeline fills with whole stages. Otherwise it fills with at least one layer of
-  // each preceding stage, for any number of chunks.
+  // With a split backward, a micro-batch passes whole preceding stages before it reaches this stage.
+  // Otherwise it passes at least one layer of each, for any number of chunks.
   const int previous_stage = cluster_view_.is_uniform() ? s : 0;
   const double layer = std::max(0.0, cost_of_sample.forward.base + cost_of_sample.forward.min_layer() +
                                          cost_of_sample.backward.base + cost_of_sample.backward.min_layer());
@@ -239,9 +241,10 @@ double BoundModel::seconds_of_shape(const Candidate& shape, int s, double recomp
 
 Bound BoundModel::bound_any_schedule(const Candidate& shape, double cutoff_seconds) {
   const MicrobatchCount count = count_microbatches(demand_.batch, shape.microbatch, shape.dp);
-  const int more = static_cast<int>(demand_.model.layers % shape.pp);  // stages that have one layer more
+  // number of stages that have one layer more than the other stages
+  const int more = static_cast<int>(demand_.model.layers % shape.pp);
   const double straggler_factor = straggler_loss(demand_, shape.num_devices()) * kRounding;
-  std::vector<int>& distinct_stages = distinct_stages_;  // stages that differ from their neighbours
+  std::vector<int>& distinct_stages = distinct_stages_;  // the stages that differ from their neighbours
   distinct_stages.clear();
   double longest = 0;
   for (int s = 0; s < shape.pp; ++s) {
@@ -259,7 +262,7 @@ Bound BoundModel::bound_any_schedule(const Candidate& shape, double cutoff_secon
   Candidate least = max_sharded(demand_, shape);
   if (least.zero == 3) least.zero = kZeroWithoutGathers;
   for (const int s : distinct_stages) {
-    // The distribution of the two kinds of layers is not known yet.
+    // The distribution of the two kinds of layers over chunks is not known yet.
     if (min_and_max_dense(shape, s).second > 0) continue;
     const int number = split_layers(demand_.model.layers, shape.pp, s), kind = kind_of_stage(shape, s);
     const StageLayers layers =
@@ -280,8 +283,8 @@ Bound BoundModel::bound_any_schedule(const Candidate& shape, double cutoff_secon
 }
 
 double BoundModel::bound_any_shape(const Candidate& c) {
-  // All devices are busy with layers only, at the speed of the fastest kind. Fewer devices take longer; their
-  // smaller straggler penalty never compensates for that.
+  // Assumes that all devices are busy with layers only, at the speed of the fastest kind. Using fewer
+  // devices takes longer, which their smaller straggler loss never compensates.
   double least = 1e300, least_dense = 1e300, cheapest = 1e300;
   for (int kind = 0; kind < std::ssize(cluster_view_.kinds()); ++kind) {
     Candidate split = c;

@@ -1,11 +1,11 @@
-// Bounds: lower bounds of the step time and of the memory of a candidate, computed from a few priced layers.
-// A bound never exceeds the simulated value (tests check this on random problems) and is mostly a few percent
-// below it. A bound takes microseconds, independent of the number of devices.
+// Lower bounds of the step time and of the memory of a candidate, computed from a few priced layers. A
+// bound never exceeds the simulated value (tests check this on random problems) and is usually a few
+// percent below it. Computing a bound takes microseconds, independent of the number of devices.
 //
 // A stage cannot start before the first micro-batch has passed the preceding stages. It then processes all
 // micro-batches, and after its last backward the preceding stages still have to run theirs. The stage for
-// which this sum is largest bounds the pipeline. Added to it are the reductions that no backward can hide,
-// the gate, the updates, and the gathers that the next forward does not hide.
+// which this sum is largest bounds the pipeline. To it are added the reductions that no backward can hide,
+// the gate, the updates, and the part of the weight gathers that the next forward does not hide.
 #pragma once
 
 #include <tuple>
@@ -20,26 +20,28 @@ namespace optimus {
 
 struct Bound {
   double seconds = 0;
-  // Memory of the process with the least headroom, or with the largest excess; includes everything the
-  // process allocates.
+  // Memory of the process with the least headroom or the largest excess, including everything that the
+  // process allocates, and the limit for it.
   double bytes = 0, limit = 0;
   bool fits() const { return bytes <= limit; }
 };
 
-// The candidate with its state sharded as far as the constraints allow: the variant with the smallest memory.
+// The candidate with its state sharded as far as the constraints allow, which needs the least memory of all
+// its variants.
 Candidate max_sharded(const Demand& demand, Candidate candidate);
-// Pseudo ZeRO stages used only for bounds; costs computed with them never exceed those of a real ZeRO stage.
-// kZeroWithoutTraffic: no communication between replicas. kZeroWithoutGathers: all state is sharded and no
-// rank stores a gathered copy.
+// Pseudo ZeRO stages, used only for bounds; costs computed with them never exceed those of a real ZeRO
+// stage. kZeroWithoutTraffic: no communication between replicas. kZeroWithoutGathers: all state is sharded
+// and no gathered copies exist.
 inline constexpr int kZeroWithoutTraffic = -1, kZeroWithoutGathers = 4;
-// Lower bound of the number of micro-batches whose activations a stage stores at the same time; a chunk
+// Lower bound of the number of micro-batches whose activations a stage saves at the same time; one chunk
 // counts as a fraction of a micro-batch.
 double min_in_flight(const Candidate& candidate, int stage, int microbatches);
-// The memory that a device may use: its capacity or --max-memory, whichever is smaller.
+// The memory that a device may use: `available` or --max-memory, whichever is smaller.
 Bytes memory_limit(const Demand& demand, Bytes available);
-// The number of communicators of a process; each takes memory.
+// The number of communicators in a process; each takes memory.
 int num_communicators(const Candidate& candidate);
-// Memory of a process with these tensors. CPU processes have no device context in addition.
+// Memory of a process with `live` bytes of tensors, of which `moving` bytes change during a step. CPU
+// processes have no device context in addition.
 double process_bytes(const Demand& demand, const DeviceType& type, double live, double moving,
                      int communicators);
 
@@ -47,26 +49,27 @@ class BoundModel {
  public:
   BoundModel(const Demand& demand, const ClusterView& cluster_view);
 
-  // Stops early when the time bound reaches `cutoff_seconds`. For a candidate that does not fit, only the
-  // bytes are meaningful.
+  // The bound of one candidate. Stops early when the time bound reaches `cutoff_seconds`. For a candidate
+  // that does not fit, only the bytes are meaningful.
   Bound of(const Candidate& candidate, double cutoff_seconds = 1e300);
-  // A higher time bound where it is inexpensive to compute: runs the slots of all stages through the
+  // A tighter time bound where it is inexpensive to compute: runs the slots of all stages through the
   // simulator's pipeline model, each slot with its lower bound.
   double tighten_bound(const Candidate& candidate, const Bound& bound);
-  // Bound over all schedules, ZeRO stages and placements of the state; the other axes must be set. Memory is
-  // not computed when the time bound reaches `cutoff_seconds`.
+  // Bound over all schedules, ZeRO stages and placements of the state (shard groups, copies, offloading); the
+  // other axes of the candidate must be set. Memory is not computed when the time bound reaches
+  // `cutoff_seconds`.
   Bound bound_any_schedule(const Candidate& candidate, double cutoff_seconds = 1e300);
-  // Bound over all ZeRO stages: communication between replicas takes no time.
+  // Time bound over all ZeRO stages, which assumes that communication between replicas takes no time.
   double bound_any_zero(Candidate candidate);
-  // Bound over all numbers of stages and replicas and all recompute modes; tp, cp, sequence_parallel and
-  // microbatch must be set. In the unit of the goal.
+  // Bound over all numbers of stages and replicas and all recompute modes, in the unit of the goal. The
+  // candidate's tp, cp, sequence_parallel and microbatch must be set.
   double bound_any_shape(const Candidate& candidate);
-  // The recompute modes of a stage's layers with as little recomputation as memory allows; full recomputation
-  // if nothing fits.
+  // The recompute modes of the `layers` layers of a stage, with as little recomputation as memory allows;
+  // full recomputation if nothing fits.
   StageLayers fitted(const Candidate& candidate, int stage, int layers);
-  // The same for all stages, with layers distributed evenly.
+  // fitted() for all stages, with layers distributed evenly.
   std::vector<StageLayers> layers_of(const Candidate& candidate);
-  // Time that one micro-batch keeps a stage busy, and whether the stage fits into memory.
+  // Seconds that one micro-batch keeps a stage busy, and whether the stage fits into memory.
   struct StageWork {
     double forward = 0, backward = 0;
     bool fits = false;
@@ -77,28 +80,30 @@ class BoundModel {
  private:
   // Seconds of the collectives among the devices that store the same parameters.
   struct Traffic {
-    SlotCost shard, replica;  // gradients: reduce-scatter to shards, and all-reduce over copies of a shard
-    SlotCost gather;          // weights: all-gather from shards
+    // gradients: reduce-scatter to shards, and all-reduce over the replicas of a shard
+    SlotCost shard, replica;
+    SlotCost gather;  // weights: all-gather from shards
     double reduce(const BlockCounts& block_counts) const {
       return shard.of(block_counts) + replica.of(block_counts);
     }
   };
-  // Memory of a stage as a function of its layers.
+  // Memory of a stage as a function of its layers, in bytes.
   struct MemoryTerms {
     struct Layer {
       double state = 0, gathered = 0;
-      double saved_activations[3] = {}, transient[3] = {};  // [mode]
+      double saved_activations[3] = {}, transient[3] = {};  // [recompute mode]
     };
     double fixed = 0;
-    Layer layer, dense;                                  // bytes of one layer
-    double transient_of_ends = 0, gathered_at_ends = 0;  // of the embedding and the head
-    // of an end of the model together with neighbouring layers, if the stage has any
+    Layer layer, dense;  // bytes of one layer
+    double transient_of_ends = 0,
+           gathered_at_ends = 0;  // of the embedding and the head (the ends of the model)
+    // Gathered buffers of an end of the model together with neighbouring layers, if the stage has any.
     double gathered_with_ends = 0;
-    // dense: the layers that are of the second kind.
+    // `dense`: those of `layers` that are of the second kind.
     double of(const StageLayers& layers, const StageLayers& dense) const;
   };
-  // Buffers of a sharded block: its whole weights, its whole gradient, and the exchange buffer with the
-  // shards of all members. gathered: weights gathered by software other than ours.
+  // Buffers of a sharded block: its gathered weights, its unreduced gradient, and the exchange buffer with
+  // the shards of all members. `gathered`: weights gathered by software other than Optimus.
   struct ExchangeBuffers {
     double weights = 0, gradient = 0, exchange = 0, gathered = 0;
   };
@@ -113,13 +118,14 @@ class BoundModel {
   };
   StageTerms terms_of_any_stage(const Candidate& c, int kind, bool all_modes);
   void add_exchange_memory(MemoryTerms& terms, const Candidate& c, int stage, double in_flight) const;
-  // The number of layers of the second kind among a stage's layers, by recompute mode; zero if the model has
-  // one kind of layers.
+  // The layers of the second kind among a stage's layers, by recompute mode; zero if the model has one kind
+  // of layers.
   StageLayers dense_of(const Candidate& c, int stage, const StageLayers& layers) const;
   BlockCounts block_counts_of(const Candidate& c, int stage, const StageLayers& layers) const;
-  // The smallest and the largest number of such layers in the stage over all permitted numbers of chunks.
+  // The smallest and largest number of layers of the second kind in the stage, over all permitted numbers
+  // of chunks.
   std::pair<int, int> min_and_max_dense(const Candidate& c, int stage) const;
-  // The cost samples of one candidate on one kind of device, indexed by recompute mode; computed on demand.
+  // The sample cost of one candidate on one kind of device in one recompute mode; computed on demand.
   const SampleCost& sample_cost(int kind, const Candidate& c, RecomputeMode mode);
   const Traffic& traffic(int kind, const Candidate& c, const SampleCost& sample_cost);
   ChunkCost chunk_cost(const Candidate& c, int stage, int chunk, const StageLayers& layers);
@@ -143,13 +149,14 @@ class BoundModel {
   const ClusterView& cluster_view_;
   SampleCosts sample_costs_;
   LinkCost links_;
-  const bool has_two_kinds_;          // the model has two kinds of layers
-  std::vector<int> distinct_stages_;  // distinct stages of the shape that is being bounded
+  const bool has_two_kinds_;  // the model has two kinds of layers
+  // of the shape that is being bounded, the stages that differ from their neighbours
+  std::vector<int> distinct_stages_;
   StageTerms last_terms_;
   Candidate terms_candidate_;
   int terms_kind_ = -1;
   bool terms_have_all_modes_ = false;
-  // Cache: slot orders of all stages of recently timed pipelines.
+  // Cache: slot orders of all stages of the pipelines timed most recently.
   struct KnownOrders {
     Schedule schedule = Schedule::one_f_one_b;
     int pp = 0, microbatches = 0, chunks = 0;
@@ -160,7 +167,7 @@ class BoundModel {
   std::map<std::tuple<int, int, int, int, int, int>, Traffic> traffic_;
   std::tuple<int, int, int, int, int, int> last_key_{};
   const Traffic* last_traffic_ = nullptr;
-  // Cache: the most recent request is usually repeated.
+  // Cache: most requests repeat the preceding one. last_sample_costs_: [recompute mode].
   int last_kind_ = -1;
   Candidate last_candidate_;
   const SampleCost* last_sample_costs_[3] = {};

@@ -1,5 +1,5 @@
-// Implements the memory part of bound.h: the memory of a stage as a function of its layers, and the smallest
-// amount of recomputation that fits.
+// Implements the memory part of bound.h: the memory of a stage as a function of its layers, and the least
+// recomputation with which a stage fits.
 #include <algorithm>
 #include <cmath>
 
@@ -11,7 +11,7 @@ namespace optimus {
 double min_in_flight(const Candidate& c, int stage, int microbatches) {
   const StagePosition at{stage, c.pp, microbatches, c.chunks};
   if (c.schedule == Schedule::interleaved && microbatches % c.pp != 0)
-    return std::min(c.pp - stage, microbatches);  // an incomplete last round stores less than the formula
+    return std::min(c.pp - stage, microbatches);  // an incomplete last round saves less than the formula says
   return static_cast<double>(max_saved_microbatches(c.schedule, at)) / c.chunks;
 }
 
@@ -69,8 +69,8 @@ double BoundModel::MemoryTerms::of(const StageLayers& layers, const StageLayers&
   return bytes + largest + most_gathered - kRoundingBytes;
 }
 
-// Stages differ in the number of micro-batches in flight and in the ends of the model; the rest is computed
-// once for all of them.
+// Stages differ in the number of micro-batches in flight and in the ends of the model that they contain;
+// everything else is computed once for all stages.
 BoundModel::MemoryTerms BoundModel::memory_terms(const Candidate& c, int s, double in_flight,
                                                  bool all_modes) {
   const int kind = kind_of_stage(c, s);
@@ -86,16 +86,16 @@ BoundModel::MemoryTerms BoundModel::memory_terms(const Candidate& c, int s, doub
     terms.transient_of_ends = std::max(terms.transient_of_ends, end.transient);
   };
   if (s == 0) add_end(last_terms_.embedding);
-  // If one stage has both ends, a tied embedding exists only once.
+  // If one stage has both ends of the model, a tied embedding exists only once.
   if (s + 1 == c.pp && !(c.pp == 1 && demand_.model.is_tied)) add_end(last_terms_.head);
   add_exchange_memory(terms, c, s, in_flight);
   return terms;
 }
 
-// The same terms as in cost/memory_cost.cpp (peak_beyond_saved), or smaller ones.
+// Adds the terms of cost/memory_cost.cpp (peak_beyond_saved), or smaller ones.
 void BoundModel::add_exchange_memory(MemoryTerms& terms, const Candidate& c, int s, double in_flight) const {
-  // When gradients are accumulated only in the last micro-batch, the other micro-batches have already freed
-  // their activations.
+  // With ZeRO 1, gradients are reduced only in the last micro-batch, when the other micro-batches have
+  // freed their activations.
   const bool is_late = c.zero == 1 && demand_.software.runs_programs && in_flight > 1;
   if (is_late) terms.layer.gathered = terms.dense.gathered = 0;
   const bool has_embedding = s == 0, has_head = s + 1 == c.pp;
@@ -104,7 +104,8 @@ void BoundModel::add_exchange_memory(MemoryTerms& terms, const Candidate& c, int
   ExchangeBuffers head = last_terms_.head.exchange_buffers;
   if (has_embedding) terms.gathered_at_ends = embedding.gathered;
   if (has_embedding && has_head && demand_.model.is_tied) {
-    // A tied embedding has one copy: the head's part of the gradient waits in the embedding's buffer.
+    // A tied embedding has one copy: the head's contribution to the gradient stays in the embedding's
+    // buffer.
     terms.layer.gathered += embedding.gradient, terms.dense.gathered += embedding.gradient;
     head.gradient = embedding.gradient;
   } else if (has_head) {
@@ -112,7 +113,7 @@ void BoundModel::add_exchange_memory(MemoryTerms& terms, const Candidate& c, int
     if (c.chunks == 1) terms.gathered_with_ends = terms.gathered_at_ends + layer.gradient + 2 * layer.weights;
   }
   if (c.zero < 2 || count_microbatches(demand_.batch, c.microbatch, c.dp).number < in_flight + 1) return;
-  // The reduction of the first block can last until the gradient of the last block exists again.
+  // The reduction of the first block may last until the gradient of the last block exists again.
   const ExchangeBuffers &first = has_embedding ? embedding : layer, &last = has_head ? head : layer;
   const double both = first.gradient + first.exchange + last.gradient + last.weights;
   if (has_embedding && has_head) terms.gathered_at_ends = std::max(terms.gathered_at_ends, both);
@@ -134,7 +135,7 @@ BoundModel::StageTerms BoundModel::terms_of_any_stage(const Candidate& c, int ki
                       : block.optimizer * (c.zero >= 1 ? sharded : 1) *
                             (is_whole_in_other_software ? 2.0 / 3 : 1) * (c.copy_distance > 0 ? 2 : 1));
   };
-  // Other trainers gather only for ZeRO 3. The shards of all members are at least a whole gradient.
+  // Other trainers gather only with ZeRO 3. The exchange buffer is at least as large as a whole gradient.
   const double weight = bytes_of(demand_.precision), gradient = demand_.precision == Precision::fp64 ? 8 : 4;
   const bool is_moved = is_ours && c.zero > 0 && c.zero <= 3 && shards > 1;
   const auto exchange_buffers = [&](const BlockBytes& block) {
@@ -150,7 +151,7 @@ BoundModel::StageTerms BoundModel::terms_of_any_stage(const Candidate& c, int ki
   terms.fixed = process_bytes(demand_, cluster_view_.type_of(kind), 0, 0, num_communicators(c));
   const auto set_layer_terms = [&](MemoryTerms::Layer& layer, BlockBytes SampleCost::*which) {
     layer.state = state(cost_of_sample.*which);
-    // Of two neighbouring layers, plus the shards of one in transfer.
+    // Buffers of two neighbouring layers, and the exchange buffer of one.
     const ExchangeBuffers both = exchange_buffers(cost_of_sample.*which);
     layer.gathered = both.exchange + 2 * both.gradient + 2 * both.weights + both.gathered;
     for (const RecomputeMode mode : kModes) {
@@ -179,8 +180,8 @@ void BoundModel::update_memory_bound(Bound& bound, const Candidate& c, int s, co
   if (bound.limit == 0 || bytes - limit > bound.bytes - bound.limit) bound.bytes = bytes, bound.limit = limit;
 }
 
-// Tries every number of fully recomputed layers, each with as many selective ones as memory then requires.
-// Returns the fastest that fits.
+// Tries every number of fully recomputed layers, each with as many selectively recomputed layers as memory
+// then requires. Returns the fastest combination that fits.
 StageLayers BoundModel::fitted(const Candidate& c, int s, int layers) {
   const int microbatches = count_microbatches(demand_.batch, c.microbatch, c.dp).number;
   const MemoryTerms terms = memory_terms(c, s, min_in_flight(c, s, microbatches), true);
@@ -194,7 +195,8 @@ StageLayers BoundModel::fitted(const Candidate& c, int s, int layers) {
   const auto bytes = [&](const StageLayers& trial) { return terms.of(trial, dense_of(c, s, trial)); };
   StageLayers best_layers = uniform_layers(RecomputeMode::full, layers);
   double least = layers * full;
-  // With fewer fully recomputed layers, the others do not fit in any recompute mode.
+  // With fewer fully recomputed layers than this, the stage does not fit even if all other layers are
+  // recomputed selectively.
   int fewest = 0;
   const double saved_more = terms.layer.saved_activations[1] - terms.layer.saved_activations[2];
   if (!has_two_kinds_ && saved >= 0 && saved_more > 0) {
@@ -220,7 +222,7 @@ StageLayers BoundModel::fitted(const Candidate& c, int s, int layers) {
 std::vector<StageLayers> BoundModel::layers_of(const Candidate& c) {
   std::vector<StageLayers> layers;
   for (int s = 0; s < c.pp; ++s) {
-    const int count = split_layers(demand_.model.layers, c.pp, s);  // independent of the number of chunks
+    const int count = split_layers(demand_.model.layers, c.pp, s);  // does not depend on the number of chunks
     layers.push_back(c.is_fitted ? fitted(c, s, count) : uniform_layers(c.recompute, count));
   }
   return layers;

@@ -1,5 +1,5 @@
-// Implements the part of bound.h that prices one stage: its slots, messages, reductions and updates. No value
-// exceeds the simulated one. bound.cpp combines them into the bound of a pipeline.
+// Implements the part of bound.h that prices one stage: its slots, messages, reductions and updates. No
+// value exceeds the simulated one. bound.cpp combines the values into the bound of a pipeline.
 #include <algorithm>
 
 #include "plan/layouts.h"
@@ -46,14 +46,14 @@ const BoundModel::Traffic& BoundModel::traffic(int kind, const Candidate& c, con
   const int gradient = state_bytes(demand_.precision, accumulators, StateKind::gradients);
   const bool is_8_bit = demand_.software.gathers_in_fp8 && format_of(demand_.precision).is_low_precision();
   const double weight = bytes_of(demand_.precision) * (is_8_bit ? 0.5 : 1);
-  // Groups of one rank take no time.
+  // Collectives in groups of one device take no time.
   const auto each = [&](Collective collective, const GroupShape& group, const GroupShape& of_experts,
                         double bytes, double expert_bytes) {
     const auto seconds = [&](const BlockBytes& block) {
       return links_.collective(collective, group, (block.elements - block.experts) * bytes) +
              links_.collective(collective, of_experts, block.experts * expert_bytes);
     };
-    // A tied embedding is reduced differently; it is omitted here.
+    // A tied embedding is reduced in another way and is omitted here.
     const bool is_tied = demand_.model.is_tied;
     SlotCost cost{0, seconds(sample_cost.layer), is_tied ? 0 : seconds(sample_cost.embedding),
                   is_tied ? 0 : seconds(sample_cost.head)};
@@ -67,8 +67,8 @@ const BoundModel::Traffic& BoundModel::traffic(int kind, const Candidate& c, con
   return t;
 }
 
-// In the order of the blocks, chunk by chunk. Unevenly distributed stages are assumed to begin where even
-// ones do.
+// Counts in the order of the layers, chunk by chunk. Unevenly distributed stages are assumed to begin where
+// evenly distributed ones do.
 StageLayers BoundModel::dense_of(const Candidate& c, int s, const StageLayers& layers) const {
   StageLayers dense;
   if (!has_two_kinds_) return dense;
@@ -101,7 +101,7 @@ std::pair<int, int> BoundModel::min_and_max_dense(const Candidate& c, int s) con
   return {least, slowdown_limit};
 }
 
-// layers: those of this chunk.
+// `layers`: the layers of this chunk.
 ChunkCost BoundModel::chunk_cost(const Candidate& c, int s, int chunk, const StageLayers& layers) {
   const int kind = kind_of_stage(c, s), n = layers.total();
   const SampleCost& cost_of_sample = sample_cost(kind, c, c.recompute);
@@ -125,11 +125,11 @@ ChunkCost BoundModel::chunk_cost(const Candidate& c, int s, int chunk, const Sta
       cost.backward += count * (slow.layer - fast.layer) + dense.of(mode) * (slow.dense - fast.dense);
     }
   if (!has_copies(demand_, c)) return cost;
-  // Communication concurrent with compute slows it down, by half at most.
+  // Communication that is concurrent with compute slows it down, at most by half.
   double beside_forward = 0, beside_backward = 0;
   if (c.zero == 3) {
-    // Gathers run at most two blocks ahead. A backward may not need the weights of the model's ends
-    // (schedule/compile.cpp, needs_gather).
+    // Gathers run at most two blocks ahead. A backward may not need the weights of the embedding and the
+    // head (schedule/compile.cpp, needs_gather).
     const double all = t.gather.of(block_counts), gather_of_layers = t.gather.of({n, block_counts.dense}),
                  least = std::max(0.0, gather_of_layers - 2 * t.gather.max_layer());
     if (software.overlaps_gather) {
@@ -143,8 +143,8 @@ ChunkCost BoundModel::chunk_cost(const Candidate& c, int s, int chunk, const Sta
   if (c.zero >= 2 && reduces) beside_backward += t.shard.of(block_counts);
   const double interference = demand_.constants.interference,
                slowdown_limit = 0.5 * cost_of_sample.backward_compute.of(block_counts);
-  // The slowdown at the end of a slot hides what the next slot begins with: for a forward, the transfer of
-  // tokens to experts or a gather; for a backward, the rest of a gather.
+  // The slowdown at the end of a slot hides the communication with which the next slot begins: for a
+  // forward, the transfer of tokens to experts or a gather; for a backward, the rest of a gather.
   const auto slowed = [&](double beside, double limit, double hides) {
     return std::max(0.0, std::min(beside * interference, limit) - hides);
   };
@@ -159,7 +159,7 @@ ChunkCost BoundModel::chunk_cost(const Candidate& c, int s, int chunk, const Sta
   return cost;
 }
 
-// has_message: the caller sets the message time.
+// With `has_message`, the caller sets the message time.
 StageCost BoundModel::stage_cost(const Candidate& c, int s, const StageLayers& layers, bool has_message) {
   const int kind = kind_of_stage(c, s);
   const SampleCost& cost_of_sample = sample_cost(kind, c, c.recompute);
@@ -174,7 +174,7 @@ StageCost BoundModel::stage_cost(const Candidate& c, int s, const StageLayers& l
                                 : split_layers(demand_.model.layers, c.pp * c.chunks, chunk * c.pp + s);
     const StageLayers stage_layers = layers.part(used, n);
     used += n;
-    // Most chunks equal the preceding one.
+    // Most chunks equal the preceding chunk.
     if (chunk < 2 || !(stage_layers == previous_layers) || chunk + 1 == c.chunks || has_two_kinds_)
       cost = chunk_cost(c, s, chunk, stage_layers);
     previous_layers = stage_layers;
@@ -195,7 +195,7 @@ StageCost BoundModel::stage_cost(const Candidate& c, int s, const StageLayers& l
   return stage;
 }
 
-// Every rank updates its shard of each block.
+// Seconds of the optimizer updates of a stage. Every rank updates its shard of each block.
 double BoundModel::update_of(const Candidate& c, const SampleCost& sample_cost,
                              const BlockCounts& block_counts) const {
   if (c.offload || c.zero == kZeroWithoutTraffic) return 0;
@@ -209,12 +209,12 @@ double BoundModel::update_of(const Candidate& c, const SampleCost& sample_cost,
   return c.copy_distance > 0 ? 2 * seconds : seconds;
 }
 
-// Stages between the ends with equal layers have equal costs.
+// Stages that contain neither end of the model and have equal layers have equal costs.
 bool BoundModel::equals_previous_stage(const Candidate& c, const std::vector<StageLayers>& layers,
                                        int s) const {
   const auto at = static_cast<std::size_t>(s);
-  const int more = static_cast<int>(demand_.model.layers % (c.pp * c.chunks)) %
-                   c.pp;  // chunks of later stages have one layer less
+  // Number of stages whose chunks have one layer more.
+  const int more = static_cast<int>(demand_.model.layers % (c.pp * c.chunks)) % c.pp;
   return cluster_view_.is_uniform() && s > 1 && s + 1 < c.pp && layers[at] == layers[at - 1] &&
          (c.chunks == 1 || s != more) &&
          (!has_two_kinds_ || dense_of(c, s, layers[at]) == dense_of(c, s - 1, layers[at - 1]));
@@ -223,7 +223,7 @@ bool BoundModel::equals_previous_stage(const Candidate& c, const std::vector<Sta
 std::vector<StageCost> BoundModel::stage_costs(const Candidate& c, const std::vector<StageLayers>& layers) {
   std::vector<StageCost> stages;
   stages.reserve(layers.size());
-  // Between stages of whole nodes all links are equal.
+  // If stages consist of whole nodes, all links between stages are equal.
   const NodeGroup& group = cluster_view_.group_of(0);
   const bool has_equal_links = cluster_view_.num_devices() == cluster_view_.cluster().num_devices() &&
                                c.width() % std::max(group.devices_per_node, group.devices_per_domain) == 0;
@@ -233,7 +233,7 @@ std::vector<StageCost> BoundModel::stage_costs(const Candidate& c, const std::ve
     stages.push_back(is_alike ? stages.back()
                               : stage_cost(c, s, layers[static_cast<std::size_t>(s)], has_message));
     if (has_message) stages.back().message = stages.front().message;
-    // The message stays inside a node or crosses nodes, depending on where the stage ends.
+    // Depending on where the stage ends, its message stays inside a node or crosses nodes.
     if (is_alike && !has_equal_links)
       stages.back().message = message(c, s, sample_cost(kind_of_stage(c, s), c, c.recompute));
   }

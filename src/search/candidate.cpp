@@ -15,8 +15,7 @@ std::vector<int> allowed(const std::set<int>& values, const std::optional<Range>
   return result;
 }
 
-// Powers of two, plus the ends of the user's range, which are tried even if the default choice would skip
-// them.
+// Powers of two up to `limit`, and the ends of the user's range, even if they are not powers of two.
 std::set<int> powers_of_two(std::int64_t limit, const std::optional<Range>& range) {
   std::set<int> values;
   for (std::int64_t value = 1; value <= limit; value *= 2) values.insert(static_cast<int>(value));
@@ -26,8 +25,8 @@ std::set<int> powers_of_two(std::int64_t limit, const std::optional<Range>& rang
   return values;
 }
 
-// The distance between a shard and its copy that places them on different nodes, if there are several nodes;
-// at least 1. Shards are `stride` devices apart; a node has `per_node` devices.
+// The distance between a shard and its copy: the smallest that places them on different nodes, or 1 if that
+// is impossible. Shards are `stride` devices apart; a node has `per_node` devices.
 int copy_distance_across_nodes(int num_shards, int stride, int per_node) {
   const int in_node = std::max(1, per_node / stride);
   return in_node < num_shards ? in_node : 1;
@@ -118,7 +117,7 @@ int first_split_layer(std::int64_t layers, int parts, int i) {
 
 namespace {
 
-// The blocks of a chunk that begins with block `first`, as runs of equal strategy. The ends of the model join
+// The layers of a chunk that begins with block `first`, as runs of equal strategy. Embedding and head join
 // the neighbouring run.
 Chunk chunk_of(const LayerStrategy& strategy, const StageLayers& layers, int first, bool has_embedding,
                bool heads) {
@@ -146,7 +145,7 @@ Plan plan_of(const Demand& demand, const Candidate& c, const std::vector<StageLa
   Plan plan = plan_of(demand, c);
   Pipeline& pipeline = plan.pipelines.front();
   int first = 0;
-  std::vector<int> used(layers.size());  // layers of each stage that preceding chunks have used
+  std::vector<int> used(layers.size());  // [stage]: layers that preceding chunks have used
   for (int chunk = 0; chunk < c.chunks; ++chunk)
     for (int s = 0; s < c.pp; ++s) {
       const StageLayers& all = layers[static_cast<std::size_t>(s)];
@@ -169,7 +168,7 @@ MicrobatchCount count_microbatches(std::int64_t batch, int microbatch, int dp) {
   const std::int64_t typical = static_cast<std::int64_t>(microbatch) * dp;
   const std::int64_t remainder = batch % typical;
   MicrobatchCount count{static_cast<int>(batch / typical), 1};
-  // A replica with one sequence less waits for the others.
+  // Replicas with one sequence less wait for the other replicas.
   if (remainder > 0)
     ++count.number, count.last_size = static_cast<double>((remainder + dp - 1) / dp) / microbatch;
   if (batch < typical) count.last_size = 1;  // the only micro-batch has the usual size
@@ -177,7 +176,7 @@ MicrobatchCount count_microbatches(std::int64_t batch, int microbatch, int dp) {
 }
 
 std::int64_t max_tensor_parts(const ModelSpec& model) {
-  // Experts are never split by tensor parallelism.
+  // Tensor parallelism does not split experts.
   const bool has_columns = !model.is_mixture() || has_two_kinds_of_layers(model);
   return std::min({model.heads, has_columns ? model.ffn : model.vocab, model.vocab});
 }
@@ -190,15 +189,15 @@ std::vector<int> tensor_choices(const Demand& demand, int num_devices) {
   std::set<int> values = powers_of_two(max_replicas, demand.constraints.tp);
   for (int tp = 1; tp <= std::min<std::int64_t>(max_replicas, 64); ++tp)
     if (demand.model.heads % tp == 0 && num_devices % tp == 0) values.insert(tp);
-  // Devices that share a key/value head cannot use fp8 GEMMs. An explicit --tp is kept, and the error is
-  // reported later.
+  // fp8 GEMMs are not possible if devices share a key/value head. An explicit --tp is kept, so that the
+  // error is reported later.
   if (demand.precision == Precision::fp8 && !demand.constraints.tp)
     std::erase_if(values, [&](int tp) { return demand.model.kv_heads % tp != 0; });
   return allowed(values, demand.constraints.tp);
 }
 
 std::vector<int> context_choices(const Demand& demand, int num_devices) {
-  // Fewer than 512 positions per device make GEMMs too small for any device.
+  // With fewer than 512 positions per device, GEMMs are too small to be efficient on any device.
   const std::int64_t max_replicas =
       std::min<std::int64_t>(num_devices, std::max<std::int64_t>(1, demand.sequence_length / 512));
   std::set<int> values = powers_of_two(std::min<std::int64_t>(max_replicas, 64), {});
@@ -223,7 +222,7 @@ std::vector<int> pipeline_choices(const Demand& demand, int num_devices) {
 }
 
 std::vector<int> microbatch_choices(const Demand& demand, int cp) {
-  // More tokens per micro-batch do not make any GEMM more efficient.
+  // More tokens than this in a micro-batch do not make any GEMM more efficient.
   constexpr std::int64_t kMaxTokens = 65536;
   const std::int64_t max_replicas = std::max<std::int64_t>(1, kMaxTokens * cp / demand.sequence_length);
   const std::optional<Range>& range = demand.constraints.microbatch;
@@ -237,7 +236,7 @@ std::vector<int> microbatch_choices(const Demand& demand, int cp) {
 std::vector<RecomputeMode> recompute_choices(const Demand& demand) {
   if (!demand.constraints.recompute.empty())
     return {parse_recompute(demand.constraints.recompute, "--recompute")};
-  return {RecomputeMode::none, RecomputeMode::full};  // modes in between are covered by fitted candidates
+  return {RecomputeMode::none, RecomputeMode::full};  // fitted candidates cover the modes in between
 }
 
 int replica_multiple(const Candidate& c) { return c.ep / std::gcd(c.ep, c.tp * c.cp); }
@@ -249,8 +248,8 @@ std::vector<int> data_choices(const Demand& demand, int max_dp, int microbatch, 
       static_cast<int>(std::min<std::int64_t>(max_dp, std::max<std::int64_t>(1, demand.batch / microbatch))) /
       step * step;
   if (max_replicas < 1) return {};
-  // If the batch is not divisible, fewer replicas may suffice for the same number of micro-batches. With more
-  // than one sequence per micro-batch, a shorter last micro-batch is the alternative.
+  // If the batch is not divisible, fewer replicas may suffice for the same number of micro-batches. With
+  // several sequences per micro-batch, a shorter last micro-batch is the alternative.
   const MicrobatchCount count = count_microbatches(demand.batch, microbatch, max_replicas);
   const std::int64_t sequences = static_cast<std::int64_t>(count.number) * microbatch;
   const auto fewest = static_cast<int>((demand.batch + sequences - 1) / sequences);
@@ -275,7 +274,7 @@ std::vector<ScheduleChoice> schedule_choices(const Demand& demand, int pp) {
   const bool can_be_one = !c.chunks || c.chunks->contains(1);
   if (can_be_one && (wants(Schedule::one_f_one_b) || (is_any && pp == 1)))
     choices.push_back({Schedule::one_f_one_b, 1});
-  // GPipe takes as long as 1F1B and needs more memory: only on request.
+  // GPipe takes as long as 1F1B and needs more memory, so it is used only on request.
   if (can_be_one && !is_any && wants(Schedule::gpipe)) choices.push_back({Schedule::gpipe, 1});
   if (can_be_one && (pp > 1 || !is_any) && wants(Schedule::zero_bubble))
     choices.push_back({Schedule::zero_bubble, 1});
@@ -302,14 +301,14 @@ std::vector<ZeroChoice> zero_choices(const Demand& demand, const Candidate& cand
   for (int zero = 1; zero <= 3; ++zero) {
     if (!wants(zero) || (!has_copies(demand, candidate) && !c.zero)) continue;
     choices.push_back({zero, 0});
-    // There is only one copy of the state. A second copy is useful where devices fail; experts do not support
-    // it.
+    // With state sharded over all replicas, there is only one copy of it. A second copy is useful if
+    // devices fail; experts do not support it.
     if (demand.failures.mtbf.value > 0 && demand.software.runs_programs && data > 1 &&
         !demand.model.is_mixture())
       choices.push_back({zero, 0,
                          copy_distance_across_nodes(
                              data, candidate.tp, demand.cluster.profile().groups.front().devices_per_node)});
-    // Shard inside one domain, or inside a few of them; replicate across.
+    // Shards inside one domain, or inside a few domains, and replicates across them.
     for (const int domains : {1, 4, 16})
       if (const int group = in_domain * domains; group > 1 && group < data && data % group == 0)
         choices.push_back({zero, group});

@@ -7,7 +7,7 @@ namespace optimus {
 
 ClusterView::ClusterView(const Cluster& cluster) : cluster_(cluster), map_(DeviceMap::of_present(cluster)) {
   const HardwareProfile& profile = cluster.profile();
-  std::vector<int> starts;  // first physical device of each group
+  std::vector<int> starts;  // [node group]: its first physical device
   int next = 0;
   for (const NodeGroup& group : profile.groups) starts.push_back(next), next += group.num_devices;
   int group = 0;
@@ -16,7 +16,7 @@ ClusterView::ClusterView(const Cluster& cluster) : cluster_(cluster), map_(Devic
     while (group + 1 < std::ssize(starts) && device.value >= starts[static_cast<std::size_t>(group) + 1])
       ++group;
     const double speed = profile.speed_factors.empty() ? 1 : cluster.speed_of(device);
-    // Neighbouring devices are mostly equal: compare with the last section before all kinds.
+    // Consecutive devices are mostly equal, so the last section is compared before all kinds.
     if (!sections_.empty()) {
       const DeviceKind& previous_kind = kinds_[static_cast<std::size_t>(sections_.back().kind)];
       if (previous_kind.group == group && previous_kind.speed == speed) {
@@ -97,8 +97,8 @@ GroupShape ClusterView::spread(int kind, int count, int stride) const {
     return cluster_.link(first, Device{static_cast<int>(last)});
   };
   if (stride < group.devices_per_domain) shape.intra_node = link_to(1);
-  // Between domains of one node a group may use both kinds of links; if it leaves the node, the slower one
-  // counts.
+  // Between domains of one node a group may use both kinds of links; if it leaves the node, the slower kind
+  // determines its speed.
   if (shape.domains > 1)
     shape.inter_node = link_to(shape.nodes > 1 ? std::max(group.devices_per_node, group.devices_per_domain)
                                                : group.devices_per_domain);

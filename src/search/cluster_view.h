@@ -1,6 +1,6 @@
-// Ground: the planner's view of the cluster: the present devices in order, grouped into sections of equal
-// devices. Queries about stages, which are ranges of these devices, take time proportional to the number of
-// sections, not of devices.
+// ClusterView: the planner's view of the cluster: the present devices in order, grouped into sections of
+// equal devices. Queries about stages, which are ranges of these devices, take time proportional to the
+// number of sections, not of devices.
 #pragma once
 
 #include <vector>
@@ -10,13 +10,13 @@
 
 namespace optimus {
 
-// Devices of one group of nodes and one speed.
+// A kind of devices: all devices of one node group that have the same speed.
 struct DeviceKind {
   int group = 0;  // index into the profile's groups
   double speed = 1;
-  Device first_of_group;  // at the beginning of a domain
-  Device example;         // one of this kind
-  double power = 0;       // peak x speed; determines the slowest device of a stage
+  Device first_of_group;  // first device of the node group, at the beginning of a domain
+  Device example;         // one device of this kind
+  double power = 0;       // peak rate x speed; the device with the smallest value is the slowest of a stage
   Bytes memory;
 };
 
@@ -39,11 +39,12 @@ class ClusterView {
   const DeviceType& type_of(int kind) const;
   const NodeGroup& group_of(int kind) const;
 
-  // The slowest kind of device in [begin, end), and the smallest memory among these devices.
+  // slowest(): the slowest kind of device in [begin, end). min_memory(): the smallest memory of these
+  // devices.
   int slowest(int begin, int end) const;
   Bytes min_memory(int begin, int end) const;
-  // The best-case shape of a group of `count` devices with distance `stride`, starting at the beginning of a
-  // domain.
+  // The most favourable shape of a group of `count` devices at distances of `stride`: the group starts at
+  // the beginning of a domain.
   GroupShape spread(int kind, int count, int stride) const;
 
  private:

@@ -1,5 +1,5 @@
-// Demand: the input of the planner: a model, a cluster, a batch, and constraints on the plan. Constraints are
-// declared once as options and used by every command that plans.
+// Demand: the input of the planner: a model, a cluster, a batch, and constraints on the plan. The options
+// for constraints are declared once and used by every command that plans.
 //
 // Read next: search/search.h (the result), search/candidate.h (the search space).
 #pragma once
@@ -14,7 +14,7 @@
 
 namespace optimus {
 
-// "4" or "4..8", both ends included.
+// A range of values, both ends included; written "4" or "4..8".
 struct Range {
   int min = 1, max = INT_MAX;
   bool contains(int value) const { return value >= min && value <= max; }
@@ -28,16 +28,16 @@ struct Constraints {
   std::optional<Range> tp, pp, dp, cp, ep, zero, chunks, microbatch;
   std::string schedule, recompute;  // empty: any value
   std::optional<Bytes> max_memory;  // per device; capped at the device's capacity
-  bool offload = false;             // optimizer state may lie in host memory
+  bool offload = false;             // optimizer state may be placed in host memory
   bool no_zero3 = false;
   bool operator==(const Constraints&) const = default;
 };
-// Declares the options that concern the device layout: tp, pp, dp, cp, ep, zero, schedule, chunks,
+// Declares the options that determine the device layout: tp, pp, dp, cp, ep, zero, schedule, chunks,
 // max-memory, offload, no-zero3.
 void declare_layout(OptionTable& table, Constraints& constraints);
-// Declares these and the other plan options: microbatch, recompute.
+// Declares the layout options, microbatch and recompute.
 void declare(OptionTable& table, Constraints& constraints);
-// Throws UsageError for words and numbers that no plan can have.
+// Throws UsageError for words and ranges that no plan can satisfy.
 void check(const Constraints& constraints);
 
 // The quantity that the best plan minimises: step time, cost per step, or energy per step.
@@ -46,14 +46,14 @@ enum class Goal { throughput, cost, energy };
 // Known or assumed failure behaviour of the devices (search/failures.h).
 struct Failures {
   Seconds mtbf{0};  // mean time between failures of one device; 0: devices never fail
-  // interval of checkpoints; without a copy of the state, half of it is lost on average
+  // Interval between checkpoints. If state is lost, half of it is lost on average.
   Seconds checkpoint_every{1800};
-  Seconds restart{60};  // time until training continues from a checkpoint
-  Seconds recovery{5};  // time until training continues if the remaining devices have all state
+  Seconds restart{60};  // seconds until training continues after a restart from a checkpoint
+  Seconds recovery{5};  // seconds until training continues if the remaining devices have all state
 };
-void declare(OptionTable& table, Failures& failures);  // mtbf
+void declare(OptionTable& table, Failures& failures);  // the option mtbf
 
-// Holds references; the referenced values must outlive it.
+// The planner's input. Holds references; the referenced objects must outlive it.
 struct Demand {
   const ModelSpec& model;
   const Cluster& cluster;
@@ -63,17 +63,17 @@ struct Demand {
   Precision precision = Precision::bf16;
   Constraints constraints{};
   Goal goal = Goal::throughput;
-  // per device: price per hour, power under load; unset: the values of its type
+  // Price per hour and power under load of one device; if empty, the values of the device type.
   std::optional<double> price{}, watts{};
   Failures failures{};
-  bool shares_memory = false;    // the devices share one memory: more devices do not add memory
+  bool shares_memory = false;    // all devices share one memory, so that more devices do not add memory
   bool supports_offload = true;  // the runtime supports optimizer state in host memory
 };
 
-// The same demand for another cluster and other constants. Both must outlive the result.
+// The same demand for another cluster and other constants, which must outlive the result.
 Demand demand_on(const Demand& demand, const Cluster& cluster, const Constants& constants);
-// What one second of the first `num_devices` present devices costs in the unit of the goal: 1, money, or
-// energy.
+// The cost of one second on the first `num_devices` present devices, in the unit of the goal: 1 for
+// throughput, money, or energy in joules.
 double cost_rate(const Demand& demand, const DeviceMap& map, int num_devices);
 // Throws UserError if the goal needs a price or a power that is not specified.
 void check(const Demand& demand);

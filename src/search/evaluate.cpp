@@ -19,13 +19,14 @@ Setup setup_of(const Demand& demand, const ClusterView& cluster_view, const Plan
           format_of(plan.precision)};
 }
 
-// The contents of a stage: its chunks with blocks numbered from the chunk's first, and whether the ends of
-// the model are among them.
+// What determines the memory of a stage: its chunks, with blocks numbered from the first block of the
+// chunk, and whether they contain the embedding or the head.
 struct StageContents {
   std::vector<Chunk> chunks;
   std::size_t width = 0;
   bool has_embedding = false, has_head = false;
-  std::vector<int> dense;  // per chunk: number of layers of the second kind, if the model has two
+  // per run of blocks: number of layers of the second kind, if the model has two kinds
+  std::vector<int> dense;
   bool operator==(const StageContents&) const = default;
 };
 
@@ -54,7 +55,7 @@ Bytes min_memory_of(const ClusterView& cluster_view, const Stage& stage) {
   return least;
 }
 
-// Bytes that one device of the stage stores in host memory.
+// Bytes of optimizer state that one device of the stage stores in host memory.
 double offloaded_bytes(const Plan& plan, const ModelSpec& model, int pipeline, int number,
                        const Stage& stage) {
   std::optional<DeviceSizes> sizes;
@@ -70,7 +71,7 @@ double offloaded_bytes(const Plan& plan, const ModelSpec& model, int pipeline, i
   return bytes;
 }
 
-// The host memory of a node stores the offloaded state of all its devices.
+// Sums the offloaded state of all devices of each node, and records the node with the least headroom.
 void add_host_memory(const Demand& demand, const ClusterView& cluster_view, const Plan& plan,
                      PeakMemory& peak_memory) {
   std::map<int, PeakMemory> nodes;
@@ -89,7 +90,7 @@ void add_host_memory(const Demand& demand, const ClusterView& cluster_view, cons
     }
   }
   for (const auto& [number, node] : nodes)
-    // 0: the host memory of the node is not specified.
+    // A limit of 0 means that the host memory of the node is not specified.
     if (node.host_limit > 0 &&
         (peak_memory.host_limit == 0 ||
          node.host_bytes - node.host_limit > peak_memory.host_bytes - peak_memory.host_limit))
@@ -107,7 +108,7 @@ PeakMemory peak_memory_of(const Demand& demand, const ClusterView& cluster_view,
     for (int s = 0; s < std::ssize(pipeline.stages); ++s) {
       const Stage& stage = pipeline.stages[static_cast<std::size_t>(s)];
       StageContents contents = contents_of(plan, demand.model, stage);
-      // In every schedule, a later stage has at most as many micro-batches in flight as an earlier one.
+      // In every schedule, an earlier stage has at least as many micro-batches in flight as a later one.
       if (cluster_view.is_uniform() && std::find(seen.begin(), seen.end(), contents) != seen.end()) continue;
       seen.push_back(std::move(contents));
       const StageMemory memory = stage_memory(setup, p, s, demand.constants);

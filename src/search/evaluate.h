@@ -7,19 +7,20 @@
 namespace optimus {
 
 struct PeakMemory {
-  double bytes = 0,
-         limit = 0;  // of the process with the least headroom, or with the largest excess
-  double host_bytes = 0, host_limit = 0;  // of the node with the most offloaded state, if any
+  // Of the process with the least headroom or the largest excess.
+  double bytes = 0, limit = 0;
+  // of the node whose offloaded state has the least headroom; 0 without offloading
+  double host_bytes = 0, host_limit = 0;
   bool fits_host() const { return host_bytes <= host_limit; }
   bool fits() const { return bytes <= limit && fits_host(); }
 };
-// Considers all stages of all pipelines; of stages with equal contents, only the one with the most
-// micro-batches in flight.
+// Considers all stages of all pipelines. Of stages with equal contents, only the one with the most
+// micro-batches in flight is evaluated.
 PeakMemory peak_memory_of(const Demand& demand, const ClusterView& cluster_view, const Plan& plan);
 
-// The plan must be valid.
+// Simulated seconds per step. The plan must be valid.
 double seconds_of(const Demand& demand, const ClusterView& cluster_view, const Plan& plan);
-// The full prediction: time split, slots, and memory of all stages.
+// The full prediction: breakdown of time, slots (if `stores_slots`), and memory of all stages.
 StepPrediction predict(const Demand& demand, const ClusterView& cluster_view, const Plan& plan,
                        bool stores_slots = true);
 

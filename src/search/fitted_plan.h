@@ -5,8 +5,8 @@
 
 namespace optimus {
 
-// The plan of a candidate. For a fitted candidate, `memory_margin` is the smallest value with which the plan
-// fits.
+// The plan of a candidate and its memory. For a fitted candidate, candidate.memory_margin is the smallest
+// margin with which the plan fits.
 struct FittedPlan {
   Candidate candidate;
   Plan plan;

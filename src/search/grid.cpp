@@ -1,5 +1,5 @@
-// Best-first search of the grid. A shape is expanded into its schedules and ZeRO stages when its bound is the
-// smallest left; each resulting candidate is simulated when its own bound is.
+// Best-first search of the grid. A shape is expanded into its schedules and ZeRO stages when its bound is
+// the smallest one left; each resulting candidate is simulated when its own bound is the smallest.
 #include "search/grid.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace optimus {
 namespace {
 
-// Enumerates the axes that determine the cost of a layer.
+// Enumerates the axes that determine the cost of a layer: tp, cp, microbatch, sequence parallelism and ep.
 template <typename Visit>
 void for_splits(const Demand& demand, const ClusterView& cluster_view, Visit&& visit) {
   for (const int tp : tensor_choices(demand, cluster_view.num_devices()))
@@ -32,7 +32,7 @@ void for_splits(const Demand& demand, const ClusterView& cluster_view, Visit&& v
         }
 }
 
-// Enumerates stages, replicas and recompute modes.
+// Enumerates the numbers of stages and replicas, and the recompute modes.
 template <typename Visit>
 void for_shapes(const Demand& demand, const ClusterView& cluster_view, const Candidate& split,
                 Visit&& visit) {
@@ -49,7 +49,7 @@ void for_shapes(const Demand& demand, const ClusterView& cluster_view, const Can
       }
 }
 
-// Enumerates the placements of state for a schedule.
+// Enumerates the ZeRO stages of a candidate with a schedule, with and without offloading.
 template <typename Visit>
 void for_zeros(const Demand& demand, const ClusterView& cluster_view, const Candidate& scheduled,
                Visit&& visit) {
@@ -79,16 +79,17 @@ void for_schedules(const Demand& demand, const Candidate& shape, Visit&& visit) 
 
 enum class Level { split, shape, variant, tight };  // tight: a variant whose bound cannot be raised further
 struct Node {
-  double bound = 0;  // of the objective
+  double bound = 0;  // lower bound of the objective
   int index = 0;
   Level level = Level::split;
-  // Nearly evaluated nodes are visited slightly earlier than their bound requires, so that a good plan is
-  // found early.
+  // Nodes that are closer to a simulation are visited slightly earlier than their bound requires, so that a
+  // good plan is found early.
   double order() const {
     constexpr double kVisitOrderFactors[] = {1.15, 1.08, 1.01, 1};
     return bound * kVisitOrderFactors[static_cast<int>(level)];
   }
-  bool operator<(const Node& other) const { return order() > other.order(); }  // smallest on top
+  // the priority queue returns the smallest order() first
+  bool operator<(const Node& other) const { return order() > other.order(); }
 };
 
 class GridSearch {
@@ -127,7 +128,7 @@ class GridSearch {
   }
 
  private:
-  // For a candidate without a ZeRO stage, the rate of its best variant.
+  // The objective per second of step time. For a candidate without a ZeRO stage, that of its best variant.
   double rate(const Candidate& c) {
     const double slowdown = failure_slowdown(demand_.failures, c.num_devices(), survives_device_loss(c));
     if (demand_.goal == Goal::throughput) return slowdown;
@@ -158,7 +159,7 @@ class GridSearch {
     });
   }
 
-  // Whether a fitted candidate recomputes any layers, which a smaller state would avoid.
+  // Whether a fitted candidate recomputes any layers; sharding more state could avoid that.
   bool needs_recompute(const Candidate& c) {
     if (!c.is_fitted) return false;
     const std::vector<StageLayers> layers = bound_model_.layers_of(c);
@@ -172,11 +173,11 @@ class GridSearch {
     for_schedules(demand_, shape, [&](const Candidate& scheduled) {
       const double least = std::max(at_least, bound_model_.bound_any_zero(scheduled) * rate(scheduled));
       if (least >= best_objective_) return void(++result_.num_candidates);
-      bool fits_with_one = false;  // then ZeRO 2 only adds reductions
+      bool fits_with_one = false;  // if ZeRO 1 fits, ZeRO 2 only adds reductions
       for_zeros(demand_, cluster_view_, scheduled, [&](const Candidate& c) {
         if (c.zero == 2 && c.shard_group == 0 && c.copy_distance == 0 && fits_with_one) return;
         const Bound bound = bound_model_.of(c, best_objective_ / rate(c));
-        if (bound.limit == 0) return void(++result_.num_candidates);  // too slow regardless of its memory
+        if (bound.limit == 0) return void(++result_.num_candidates);  // too slow, regardless of its memory
         if (c.zero == 1 && !c.offload && c.shard_group == 0 && c.copy_distance == 0)
           fits_with_one = bound.bytes < 0.99 * bound.limit && !needs_recompute(c);
         push(c, bound, least, Level::variant);
@@ -190,13 +191,13 @@ class GridSearch {
     opened_.push_back(c);
   }
 
-  // ZeRO 2 was skipped because ZeRO 1 seemed to fit.
+  // Called for a ZeRO 1 candidate that does not fit, if ZeRO 2 was skipped because it seemed to fit.
   void push_zero2(Candidate c) {
     c.zero = 2;
     push(c, bound_model_.of(c), bound_model_.bound_any_zero(c) * rate(c), Level::variant);
   }
 
-  // Keeps only the fastest candidates, and the candidate with the smallest excess.
+  // Keeps the fastest of the candidates that do not fit, and the one with the smallest excess.
   void remember_unfit(const EvaluatedCandidate& entry) {
     const auto over = [](const PeakMemory& peak_memory) {
       return std::max(peak_memory.bytes - peak_memory.limit, peak_memory.host_bytes - peak_memory.host_limit);
@@ -219,7 +220,7 @@ class GridSearch {
       return;
     }
     const auto [c, plan, peak_memory] = fit_memory_margin(demand_, cluster_view_, bound_model_, requested);
-    // The plan needs no recomputation in its memory: it equals a plan that was already evaluated.
+    // If the plan needs no recomputation, it equals a plan that was already evaluated.
     if (c.is_fitted && !needs_recompute(c)) return;
     EvaluatedCandidate entry{c, 0, 0, peak_memory, true};
     if (!entry.peak_memory.fits()) {

@@ -1,5 +1,5 @@
-// The search of the grid: the candidates (search/candidate.h) in the order of their bounds, simulated until
-// the next bound is not below the best objective found. Pure.
+// Searches the grid of candidates (search/candidate.h): visits them in the order of their bounds and
+// simulates them until no remaining bound is below the best objective found. Pure.
 #pragma once
 
 #include <cstdint>
@@ -22,18 +22,19 @@ struct SearchLimits {
 // A candidate that was evaluated.
 struct EvaluatedCandidate {
   Candidate candidate;
-  double seconds = 0;    // simulated; a bound if the candidate does not fit
-  double objective = 0;  // the value that the goal minimises
+  double seconds = 0;    // simulated seconds per step; a lower bound if the candidate does not fit
+  double objective = 0;  // the value that is minimised, in the unit of the goal
   PeakMemory peak_memory;
   bool is_simulated = false;
 };
 
 // The result of the grid search alone.
 struct GridResult {
-  std::vector<EvaluatedCandidate>
-      evaluated;                          // simulated candidates, best objective first; empty if nothing fits
-  std::vector<EvaluatedCandidate> unfit;  // the fastest candidates that do not fit
-  std::optional<EvaluatedCandidate> nearest;  // the candidate with the smallest memory excess
+  // Simulated candidates, best objective first; empty if nothing fits.
+  std::vector<EvaluatedCandidate> evaluated;
+  std::vector<EvaluatedCandidate> unfit;  // the fastest of the candidates that do not fit
+  // of the candidates that do not fit, the one with the smallest excess
+  std::optional<EvaluatedCandidate> nearest;
   std::int64_t num_candidates = 0;
   int num_simulated = 0;
   double gap = 0;
@@ -42,7 +43,7 @@ struct GridResult {
 GridResult search_grid(const Demand& demand, const ClusterView& cluster_view, BoundModel& bound_model,
                        const SearchLimits& limits);
 
-// Enumerates the search space; for tests and small spaces.
+// Enumerates the whole search space; for tests and small spaces.
 std::vector<Candidate> all_candidates(const Demand& demand, const ClusterView& cluster_view);
 
 }  // namespace optimus

@@ -1,5 +1,5 @@
-// Improver: keeps the best plan while plans outside the grid are tried. A plan replaces it only if it is
-// valid, fits into memory, and is better according to the simulator.
+// PlanImprover: keeps the best plan while plans outside the grid are tried. A plan replaces the best one
+// only if it is valid, fits into memory, and has a better objective according to the simulator.
 #pragma once
 
 #include "search/evaluate.h"
@@ -14,8 +14,8 @@ struct ImprovedPlan {
 
 class PlanImprover {
  public:
-  // The references must outlive this object. Without an initial plan, the first plan that fits becomes the
-  // best.
+  // The referenced objects must outlive this object. Without an initial plan, the first plan that fits
+  // becomes the best.
   PlanImprover(const Demand& demand, const ClusterView& cluster_view)
       : demand_(demand), cluster_view_(cluster_view) {}
 
@@ -25,7 +25,7 @@ class PlanImprover {
 
   // Whether the plan is valid and fits into memory.
   bool fits(const Plan& plan) const;
-  // Returns whether the plan is the new best.
+  // Evaluates the plan; returns whether it is the new best.
   bool consider(const Plan& plan);
 
  private:

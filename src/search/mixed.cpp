@@ -27,8 +27,7 @@ bool PlanImprover::consider(const Plan& plan) {
 
 namespace {
 
-// Whether to change the strategy of `block`, which is the layer number `layer` of its stage (-1: an end of
-// the model).
+// Whether to change the strategy of `block`, which is layer `layer` of its stage (-1: embedding or head).
 using Choice = std::function<bool(int block, int layer)>;
 using Change = std::function<void(LayerStrategy&)>;
 
@@ -66,8 +65,8 @@ int max_layers_of_stage(const Plan& plan) {
   return maximum;
 }
 
-// The largest number in (low, high] for which works(number) holds, or low if there is none. If it holds for a
-// number, it must hold for all smaller ones.
+// The largest number in (low, high] for which works(number) is true, or `low` if there is none. If it is
+// true for a number, it must be true for all smaller ones.
 int largest(int low, int high, const std::function<bool(int)>& works) {
   while (low < high) {
     const int middle = high - (high - low) / 2;
@@ -92,8 +91,8 @@ bool holds_for_all_layers(const Plan& plan, const std::function<bool(const Layer
   return true;
 }
 
-// Lowers the ZeRO stage in as many layers of each stage as memory allows: no weight gathers there, or only
-// a single gradient reduction.
+// Lowers the ZeRO stage in as many layers of each stage as memory allows. These layers then need no weight
+// gathers, or only one gradient reduction per step.
 void reduce_sharding(PlanImprover& improver, const Constraints& constraints) {
   const Plan plan = improver.best().plan;
   const int zero = first_strategy(plan).zero;
@@ -110,7 +109,7 @@ void reduce_sharding(PlanImprover& improver, const Constraints& constraints) {
   }
 }
 
-// Embedding and head are wide and few: another tensor-parallel size may suit them better.
+// Embedding and head are wide but few, so another tensor-parallel size may suit them better.
 void resplit_ends(PlanImprover& improver, const ClusterView& cluster_view) {
   const Plan plan = improver.best().plan;
   if (plan.pipelines.size() != 1) return;
@@ -130,7 +129,7 @@ void resplit_ends(PlanImprover& improver, const ClusterView& cluster_view) {
   }
 }
 
-// Shards the parameters of the model's ends, then of as few layers of each stage as needed to fit.
+// Shards the parameters of embedding and head, and of as few layers of each stage as needed to fit.
 void increase_sharding(PlanImprover& improver, const Plan& plan) {
   const auto with = [&](int layers) {
     return with_changed_layers(
@@ -142,8 +141,8 @@ void increase_sharding(PlanImprover& improver, const Plan& plan) {
   improver.consider(with(maximum - num_unsharded));
 }
 
-// Uses the smallest groups that fit: larger groups save fewer inputs, but all activations of a group exist at
-// the same time.
+// Uses the smallest groups that fit: larger groups save fewer inputs, but all activations of a group are
+// live at the same time.
 void recompute_in_groups(PlanImprover& improver, const Plan& plan) {
   const int maximum = max_layers_of_stage(plan);
   for (const int layers : {2, 3, 4, 6, 8, 12, 16}) {

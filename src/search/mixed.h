@@ -1,6 +1,6 @@
 // Plans whose layers differ in more than the recompute mode: higher ZeRO stages only in the layers where
-// memory requires it, embedding and head with another tensor-parallel size than the layers, and groups of
-// layers that are recomputed from one saved input.
+// memory requires them, an embedding and a head with another tensor-parallel size than the layers, and
+// groups of layers that are recomputed from one saved input.
 #pragma once
 
 #include "search/grid.h"
@@ -8,12 +8,12 @@
 
 namespace optimus {
 
-// Starting from the best plan: tries less sharding where memory is left, and another tensor-parallel size for
-// embedding and head.
+// Starting from the best plan, tries lower ZeRO stages where memory is left, and another tensor-parallel
+// size for embedding and head.
 void mix_layers(PlanImprover& improver, const Demand& demand, const ClusterView& cluster_view);
 
-// Starting from candidates that are faster than the best plan but exceed memory (or from any candidate if no
-// plan fits): shards as few additional layers as needed, or recomputes groups of layers together.
+// Starting from candidates that are faster than the best plan but exceed memory (from all such candidates
+// if no plan fits), shards as few additional layers as needed, or recomputes layers in groups.
 void fit_by_sharding_or_grouping(PlanImprover& improver, const Demand& demand, BoundModel& bound_model,
                                  const GridResult& grid);
 

@@ -17,13 +17,14 @@ std::vector<int> microbatches_of(std::int64_t sequences, int each) {
   return sizes;
 }
 
-// The grid's plan plus a pipeline with one replica and as many stages as the idle devices allow.
+// Adds plans that consist of the grid's plan and a second pipeline with one replica and as many stages as
+// the idle devices allow.
 void add_idle_pipelines(const Demand& demand, const ClusterView& cluster_view, BoundModel& bound_model,
                         const Candidate& c, std::vector<Plan>& plans) {
   const int used = c.num_devices(), unit = c.tp * c.cp;
   const int depth = static_cast<int>(
       std::min<std::int64_t>((cluster_view.num_devices() - used) / unit, demand.model.layers));
-  // Reductions across pipelines of different depth are simulated piece by piece, which is too slow for
+  // Reductions across pipelines of different depth are simulated box by box, which is too slow for
   // thousands of devices and not worthwhile for a few idle ones.
   constexpr int kMaxDevicesForPieces = 4096;
   const bool is_worth_it =
@@ -78,7 +79,7 @@ PartOfCluster part_of(const ClusterView& cluster_view, std::vector<int> devices)
   return part;
 }
 
-// The parts of the cluster by group of nodes, in the cluster's order.
+// The parts of the cluster: one per node group, in the cluster's order.
 std::vector<PartOfCluster> parts_of(const ClusterView& cluster_view) {
   std::map<int, std::vector<int>> by_group;
   std::map<int, double> power;
@@ -123,8 +124,8 @@ std::optional<PartPlan> plan_part(const Demand& demand, const PartOfCluster& par
                   static_cast<double>(batch) / best.seconds};
 }
 
-// One pipeline for each part. Shares of the batch are proportional to peak performance first, then to the
-// speeds of the parts' plans.
+// Adds plans with one pipeline for each part. In the first round the shares of the batch are proportional
+// to peak performance, in the second to the measured speeds of the parts' plans.
 void add_part_pipelines(const Demand& demand, const std::vector<PartOfCluster>& parts,
                         const std::string& schedule, std::vector<Plan>& plans) {
   std::vector<double> speeds;
@@ -153,7 +154,7 @@ void add_part_pipelines(const Demand& demand, const std::vector<PartOfCluster>& 
   }
 }
 
-// Excludes the slowest kind of device.
+// Adds a plan that excludes the slowest kind of device.
 void add_plan_without_slow_devices(const Demand& demand, const ClusterView& cluster_view,
                                    std::vector<Plan>& plans) {
   int slowest = 0;

@@ -17,7 +17,7 @@ const LayerStrategy& strategy_of_first_layer(const Plan& plan) {
   return plan.pipelines.front().stages.front().chunks.front().runs.front().strategy;
 }
 
-// Counts layers with recomputation; a layer with selective recomputation counts half.
+// The number of layers that are recomputed, per pipeline; selective recomputation counts half.
 double num_recomputed_layers(const Plan& plan) {
   double sum = 0;
   for (const Pipeline& pipeline : plan.pipelines)
@@ -143,7 +143,7 @@ std::string find_expert_contradiction(const Demand& demand, int have) {
   return "";
 }
 
-// Contradictions between the numbers of the demand that are independent of memory.
+// A contradiction between the numbers of the demand that does not depend on memory; empty if there is none.
 std::string find_contradiction(const Demand& demand, const ClusterView& cluster_view) {
   const Constraints& c = demand.constraints;
   const int num_available = cluster_view.num_devices();

@@ -37,7 +37,7 @@ class Refiner {
       place_stages_in_domain(c);
     }
     if (is_uniform) return improver_.best();
-    const bool may_differ = demand_.software.runs_programs;  // others use a single strategy
+    const bool may_differ = demand_.software.runs_programs;  // other software uses a single strategy
     if (may_differ) fit_by_sharding_or_grouping(improver_, demand_, bound_model_, grid);
     if (grid.evaluated.empty()) return improver_.best();
     for (const Plan& plan : multi_pipeline_plans(demand_, cluster_view_, bound_model_, grid))
@@ -47,7 +47,7 @@ class Refiner {
   }
 
  private:
-  // The best few candidates that differ in more than their recompute mode.
+  // The best few candidates that differ from each other in more than their recompute mode.
   std::vector<Candidate> refinement_starts(const GridResult& grid) const {
     constexpr std::size_t kMaxCount = 3;
     std::set<std::tuple<int, int, int, int, int, int, int, bool>> seen;
@@ -62,13 +62,14 @@ class Refiner {
     return result;
   }
 
-  // Distributes layers over stages by cost, because embedding and head take time and devices may differ.
+  // Distributes layers over stages by their cost, because embedding and head take time and devices may
+  // differ.
   void split_unevenly(Candidate c) {
     for (c.memory_margin = 2; c.memory_margin <= 20; c.memory_margin += 6)
       if (try_uneven_split(c)) break;
   }
 
-  // Returns whether the plan fits.
+  // Returns whether the plan fits, or whether no distribution exists at all.
   bool try_uneven_split(Candidate c) {
     const int layers = static_cast<int>(demand_.model.layers), mean = (layers + c.pp - 1) / c.pp;
     const int max_layers = std::min(layers - c.pp + 1, cluster_view_.is_uniform() ? 2 * mean + 2 : layers);
@@ -102,7 +103,7 @@ class Refiner {
     return true;
   }
 
-  // Moves single layers between stages as long as the simulator finds the plan faster.
+  // Moves single layers between stages as long as the simulator finds the plan better.
   void move_layers(const Candidate& c, std::vector<StageLayers> mixes,
                    const std::vector<std::vector<StageLayers>>& layer_mixes) {
     constexpr int kMaxTries = 4;
@@ -119,8 +120,8 @@ class Refiner {
       }
   }
 
-  // Chunks of different length: the stages with an end of the model get fewer layers, and fewest in the chunk
-  // next to it.
+  // Gives chunks different lengths: the stages with embedding or head have fewer layers, and fewest in the
+  // chunk that contains it.
   void split_chunks_unevenly(const Candidate& c) {
     const auto begin = static_cast<int>(std::lround(weight_of_ends(c, 0))),
                end = static_cast<int>(std::lround(weight_of_ends(c, c.pp - 1)));
@@ -131,7 +132,7 @@ class Refiner {
     }
   }
 
-  // The time that the ends of the model add to a stage, in layers.
+  // The time that embedding or head adds to a stage, relative to the time of one layer.
   double weight_of_ends(Candidate c, int stage) {
     c.chunks = 1, c.schedule = Schedule::one_f_one_b, c.is_fitted = false;
     const auto seconds = [&](int s, int n) {
@@ -142,20 +143,20 @@ class Refiner {
     return std::max(0.0, seconds(stage, 1) / layer - 1);
   }
 
-  // The number of layers of each part if the first stage has `first` and the last stage `last` layers fewer
-  // than the others; empty if that is impossible.
+  // The number of layers of each chunk if the first stage has `first` and the last stage `last` layers
+  // fewer than the other stages; empty if that is impossible.
   std::vector<int> uneven_parts(const Candidate& c, int first, int last) const {
     const int layers = static_cast<int>(demand_.model.layers), padded_layers = layers + first + last;
     std::vector<int> parts(static_cast<std::size_t>(c.pp * c.chunks));
     for (int s = 0; s < c.pp; ++s) {
-      // The remainder goes to the stages with neither end.
+      // The remainder is given to the stages with neither embedding nor head.
       const int extra = padded_layers % c.pp, place = c.pp > 2 ? (s + c.pp - 1) % c.pp : s;
       int total = padded_layers / c.pp + (place < extra ? 1 : 0);
       if (s == 0) total -= first;
       if (s + 1 == c.pp) total -= last;
       if (total < c.chunks) return {};
       for (int chunk = 0; chunk < c.chunks; ++chunk) {
-        // The chunk next to an end is the shortest.
+        // The chunk that contains embedding or head is the shortest.
         const int rank = s == 0 ? c.chunks - 1 - chunk : chunk;
         parts[static_cast<std::size_t>(chunk * c.pp + s)] = split_layers(total, c.chunks, rank);
       }
@@ -174,8 +175,8 @@ class Refiner {
     return plan_of(demand_, c, mixes, parts);
   }
 
-  // Places consecutive stages inside a domain and replicas across domains; the default placement is the
-  // reverse, for the sake of gradient reductions.
+  // Places consecutive stages inside a domain and replicas across domains. The default placement is the
+  // reverse, which favours gradient reductions.
   void place_stages_in_domain(const Candidate& c) {
     const int unit = c.tp * c.cp, domain = cluster_view_.group_of(0).devices_per_domain;
     if (c.dp == 1 || unit * 2 > domain) return;

@@ -9,9 +9,9 @@
 
 namespace optimus {
 
-// Returns the best plan found, or the best candidate of the grid if nothing is better. The plan has no
-// pipelines if neither the grid nor the refinement found one. is_uniform: all layers have one strategy and
-// the plan has one pipeline, as other trainers require.
+// Returns the best plan found, which is the best candidate of the grid if nothing is better. Its plan has
+// no pipelines if neither the grid nor the refinement found a plan. `is_uniform`: all layers have one
+// strategy and the plan has one pipeline, as other trainers require.
 ImprovedPlan refine(const Demand& demand, const ClusterView& cluster_view, BoundModel& bound_model,
                     const GridResult& grid, bool is_uniform);
 

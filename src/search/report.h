@@ -7,18 +7,18 @@
 
 namespace optimus {
 
-// Duration and cost of a whole run with a given number of tokens.
+// Duration and cost of training with a given number of tokens.
 struct RunEstimate {
   double tokens = 0, steps = 0, days = 0;
   std::optional<double> cost;            // in the unit of --price
-  std::optional<double> megawatt_hours;  // of the devices only
+  std::optional<double> megawatt_hours;  // of the devices only, without hosts and network
 };
 RunEstimate estimate_run(const Demand& demand, const ClusterView& cluster_view, const SearchResult& result,
                          double tokens);
 
 std::string search_text(const Demand& demand, const ClusterView& cluster_view, const SearchResult& result);
 std::string estimate_text(const RunEstimate& estimate);
-// Does not include search.seconds, which the caller adds.
+// Omits the key search.seconds, which the caller adds.
 OrderedJson search_json(const Demand& demand, const ClusterView& cluster_view, const SearchResult& result);
 OrderedJson estimate_json(const RunEstimate& estimate);
 

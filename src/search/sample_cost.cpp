@@ -12,17 +12,18 @@
 namespace optimus {
 namespace {
 
-// The smallest number of devices of a stage with this split.
+// The smallest number of devices in a stage with this strategy.
 int num_sample_devices(const Candidate& c) { return c.tp * c.cp * replica_multiple(c); }
 
-// The sample model has three layers in four chunks: the embedding; the head; one layer; two layers. If a
-// mixture-of-experts model has two kinds of layers, its sample has three more chunks after the embedding: one
-// dense layer, two dense layers, and one layer of each kind.
+// The sample model has three layers in four chunks: the embedding; one layer; two layers; the head. If a
+// mixture-of-experts model has two kinds of layers, its sample has three more chunks after the embedding:
+// one dense layer, two dense layers, and one layer of each kind.
 enum SampleChunk { the_embedding, one_dense, two_dense, one_of_each, one_layer, two_layers, the_head };
 constexpr int kChunkStarts[] = {0, 1, 1, 1, 1, 2, 4, 5}, kChunkStartsOfTwoKinds[] = {0, 1, 2, 4, 6, 7, 9, 10};
 constexpr int kDenseLayers = 4;  // number of dense layers of such a sample; they come first
 
-// The chunks in the order of their blocks, without the dense ones if the model has one kind of layers.
+// The chunks in the order of their blocks, without the three additional ones if the model has one kind of
+// layers.
 std::vector<SampleChunk> chunks_of(const std::vector<int>& chunk_starts) {
   std::vector<SampleChunk> chunks;
   for (const SampleChunk chunk :
@@ -31,7 +32,7 @@ std::vector<SampleChunk> chunks_of(const std::vector<int>& chunk_starts) {
   return chunks;
 }
 
-// The sample's chunks as one stage (to measure slots) or as several stages (to measure memory).
+// The chunks of the sample model as one stage (to time slots) or as several stages (to compute memory).
 Plan sample_plan(const Demand& demand, const ModelSpec& small, const std::vector<int>& chunk_starts,
                  const Candidate& c, bool as_stages) {
   Plan plan;
@@ -64,8 +65,8 @@ DeviceMap contiguous(Device first, int count, int num_devices) {
   return DeviceMap(std::move(devices));
 }
 
-// `hidden`: the part of a slot that the end of the preceding slot may hide; `slot`: the fixed cost of every
-// slot.
+// Determines the cost per block from the times of the slots. `hidden`: the part of a slot that the end of
+// the preceding slot may hide; `slot`: the fixed cost of every slot.
 SlotCost slot_cost(const std::vector<SampleChunk>& chunks, const std::vector<SlotTime>& slots, double hidden,
                    double slot) {
   SlotCost cost;
@@ -73,7 +74,7 @@ SlotCost slot_cost(const std::vector<SampleChunk>& chunks, const std::vector<Slo
   for (std::size_t i = 0; i < chunks.size(); ++i) seconds[chunks[i]] = slots[i].seconds;
   cost.layer = seconds[two_layers] - seconds[one_layer];
   if (seconds[one_of_each] > 0) {
-    // After a layer of its own kind or of the other, whichever is faster.
+    // The cost after a layer of the same kind or of the other kind, whichever is smaller.
     cost.layer = std::min(cost.layer, seconds[one_of_each] - seconds[one_dense]);
     const double dense =
         std::min(seconds[two_dense] - seconds[one_dense], seconds[one_of_each] - seconds[one_layer]);
@@ -97,7 +98,7 @@ BlockBytes bytes_of_stage(const Setup& setup, int stage, const Constants& consta
   return bytes;
 }
 
-// Sums over the instructions of one block in the first micro-batch.
+// Sums over the instructions of one block in the first micro-batch, in seconds.
 struct BlockSeconds {
   double forward = 0, input = 0, weight = 0, recompute = 0;  // compute
   double backward_collectives = 0, forward_collectives = 0;  // collectives among tensor-parallel ranks
@@ -128,15 +129,15 @@ struct HiddenGathers {
   double forward = 0, backward = 0;
 };
 
-// How long the compute of one block continues after its last collective, at the end of its forward and of its
-// backward.
+// How long the compute of one block continues after the block's last collective, at the end of its forward
+// and of its backward.
 struct Tails {
   double forward = 0, backward = 0;
 };
 Tails tails_of(const Program& program, const std::vector<double>& seconds, int block, bool has_collective) {
   Tails tails;
   double weight = 0, sum = 0;
-  int slot = -1;  // of the block's forward
+  int slot = -1;  // slot of the block's forward
   for (std::size_t i = 0; i < seconds.size(); ++i) {
     const Instruction& at = program.instructions[i];
     if (at.block != block || at.microbatch != 0) continue;
@@ -149,7 +150,7 @@ Tails tails_of(const Program& program, const std::vector<double>& seconds, int b
   return tails;
 }
 
-// gather: at the start of a forward; first: at the start of a backward.
+// `gather`: the gather at the start of a forward; `first`: the collective at the start of a backward.
 HiddenGathers hidden_gathers(const Tails& embedding, const Tails& layer, const Tails& dense, double gather,
                              double first) {
   const double longest =
@@ -190,7 +191,7 @@ std::unique_ptr<SampleCost> SampleCosts::make(int kind, const Candidate& c) cons
   const PricedProgram priced(setup, model_work_, compile_without_buffers(plan, small_, 0), device.example);
   const Order order = order_of(plan.schedule, {0, 1, 1, static_cast<int>(chunks.size())});
   Constants alone = demand_.constants;
-  alone.interference = 0;  // interference of gradient reductions, which only the last micro-batch has
+  alone.interference = 0;  // only the last micro-batch has interference of gradient reductions
   const StageTimes times = run_lanes(priced, order, demand_.software, alone);
 
   auto sample_cost = std::make_unique<SampleCost>();
@@ -224,7 +225,7 @@ std::unique_ptr<SampleCost> SampleCosts::make(int kind, const Candidate& c) cons
   };
   const BlockSeconds layer = of_block(one_layer), embedding = of_block(the_embedding),
                      head = of_block(the_head), dense = has_two ? of_block(one_dense) : layer;
-  // The input gradients and collectives of a split backward run one after another; nothing hides the
+  // In a split backward, input gradients and collectives run one after another; nothing hides the
   // collectives.
   const bool is_fully_recomputed = c.recompute == RecomputeMode::full;
   const auto input = [&](const BlockSeconds& block) {
@@ -249,7 +250,8 @@ std::unique_ptr<SampleCost> SampleCosts::make(int kind, const Candidate& c) cons
   const double whole = tokens * static_cast<double>(demand_.model.hidden) * bytes_of(demand_.precision);
   const bool has_slices = demand_.software.scatters_messages || c.sequence_parallel;
   sample_cost->boundary_bytes = whole / (has_slices ? c.tp : 1);
-  // Gathering received slices among tensor-parallel ranks, and gathers that the sample's slots hide.
+  // Covers the gather of received slices among tensor-parallel ranks, and gathers that the slots of the
+  // sample hide.
   sample_cost->slack =
       3 * gather +
       LinkCost(demand_.constants).collective(Collective::gather, cluster_view_.spread(kind, c.tp, 1), whole);

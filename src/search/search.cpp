@@ -16,7 +16,7 @@
 namespace optimus {
 namespace {
 
-// The axes in which a user would distinguish two candidates.
+// The axes by which a user would distinguish two candidates.
 enum class Axis { tensor, pipeline, context, experts, zero, schedule, recompute, microbatch, devices };
 constexpr Axis kAxes[] = {Axis::tensor,    Axis::pipeline,   Axis::experts, Axis::zero,   Axis::schedule,
                           Axis::recompute, Axis::microbatch, Axis::context, Axis::devices};
@@ -50,7 +50,7 @@ bool has_equal_axes(const Candidate& a, const Candidate& b) {
          std::none_of(std::begin(kAxes), std::end(kAxes), [&](Axis axis) { return differs(a, b, axis); });
 }
 
-// The best candidate with a single axis changed; the number of replicas follows.
+// The best candidate with one axis changed; the number of replicas is adapted.
 std::vector<Candidate> neighbours(const Demand& demand, const ClusterView& cluster_view,
                                   const Candidate& best) {
   std::vector<Candidate> all;
@@ -147,7 +147,7 @@ class Explainer {
     others.push_back(entry);
   }
 
-  // Candidates that have only a bound are simulated here.
+  // Candidates that have only a bound so far are simulated here.
   void add(EvaluatedCandidate& entry) {
     Alternative other{grid_plan(demand_, bound_model_, entry.candidate), entry.seconds, entry.objective,
                       entry.peak_memory, ""};
@@ -166,7 +166,8 @@ class Explainer {
     result_.alternatives.push_back(std::move(other));
   }
 
-  // Starting with the plan: every candidate that needs less memory than all faster ones.
+  // The Pareto front starts with the plan, followed by every candidate that needs less memory than all
+  // faster ones.
   void make_pareto_front(std::vector<EvaluatedCandidate> candidates,
                          const std::vector<EvaluatedCandidate>& others) {
     candidates.insert(candidates.end(), others.begin(), others.end());
@@ -174,7 +175,7 @@ class Explainer {
               [](const EvaluatedCandidate& a, const EvaluatedCandidate& b) { return a.seconds < b.seconds; });
     result_.front.push_back({full_text(result_.plan), result_.step.seconds, result_.peak_memory.bytes});
     for (const EvaluatedCandidate& entry : candidates) {
-      // Differences below 1 % of memory are not listed.
+      // Memory savings of less than 1 % are not listed.
       if (!entry.is_simulated || !entry.peak_memory.fits() ||
           entry.peak_memory.bytes > 0.99 * result_.front.back().bytes || entry.seconds < result_.step.seconds)
         continue;
@@ -189,7 +190,8 @@ class Explainer {
   SearchResult& result_;
 };
 
-// No grid candidate fits: no bound is known for a plan found beyond the grid.
+// The result if no grid candidate fits. For a plan found beyond the grid no bound is known, so the gap is
+// infinite.
 SearchResult result_beyond_grid(const Demand& demand, const ClusterView& cluster_view, ImprovedPlan best,
                                 const GridResult& grid) {
   SearchResult result;
@@ -230,7 +232,8 @@ Feasible<SearchResult> find_plan(const Demand& demand, const ClusterView& cluste
   result.objective = best_plan.objective;
   result.step = predict(demand, cluster_view, result.plan);
   result.num_candidates = grid.num_candidates, result.num_simulated = grid.num_simulated;
-  // Unvisited candidates can be better only by this much; the refined plan is that much closer to them.
+  // An unvisited candidate can be better than the best grid candidate by at most grid.gap; relative to the
+  // refined plan it can gain less.
   result.gap = std::max(0.0, (1 + grid.gap) * result.objective / grid.evaluated.front().objective - 1);
   if (grid.gap == 0) result.gap = 0;
   result.ruled_out = grid.ruled_out;

@@ -1,16 +1,16 @@
 // Finds the best plan for a demand and explains the choice.
 //
-//   const Ground cluster_view(cluster);
-//   const SearchResult result = search(demand, ground);
+//   const ClusterView cluster_view(cluster);
+//   const SearchResult result = search(demand, cluster_view);
 //
 // Candidates (search/candidate.h) are visited in the order of their bounds (search/bound.h) and simulated
-// until the next bound is not below the best objective found. Nothing in the space is better then, and the
-// gap is 0. If the limit on simulations stops the search earlier, the gap states by how much a remaining
-// candidate could be better. The best candidates are then improved beyond the space (search/refine.h).
+// until no remaining bound is below the best objective found. Then no candidate is better, and the gap is
+// 0. If the limit on simulations stops the search earlier, the gap states by how much a remaining candidate
+// could be better. The best candidates are then improved beyond the grid (search/refine.h).
 //
-// Pure: no clock, no files. find_plan() returns the reason if nothing meets the demand: one sentence with the
-// nearest change that would help (search/reason.h). search() throws it as a UserError. Both throw UserError
-// for a demand that is not valid.
+// Pure: uses neither clock nor files. find_plan() returns the reason if nothing meets the demand: one
+// sentence with the reason and the nearest change that would help (search/reason.h). search() throws it as
+// a UserError. Both throw UserError for a demand that is not valid.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ struct Alternative {
   Plan plan;
   double seconds = 0, objective = 0;
   PeakMemory peak_memory;
-  std::string why;  // why it is worse
+  std::string why;  // why it is worse than the plan
 };
 
 struct ParetoPoint {
@@ -41,8 +41,9 @@ struct SearchResult {
   PeakMemory peak_memory;
   double objective = 0;
   std::vector<Alternative> alternatives;  // best first
-  std::vector<ParetoPoint> front;         // Pareto front: less memory, longer steps; the plan first
-  std::int64_t num_candidates = 0;        // visited points of the search space
+  // Pareto front, the plan first, then plans with less memory and longer steps
+  std::vector<ParetoPoint> front;
+  std::int64_t num_candidates = 0;  // candidates that were visited
   int num_simulated = 0;
   double grid_seconds = 0;  // step time of the best candidate before refinement
   double gap = 0;

@@ -1,5 +1,5 @@
 // Implements sizing.h. More devices help until the batch cannot be split further, so doubling finds a range
-// and bisection the number.
+// that contains the smallest sufficient number, and bisection finds the number.
 #include "search/sizing.h"
 
 #include <algorithm>
@@ -34,8 +34,8 @@ Demand on(const Demand& demand, const Cluster& cluster) {
   return other;
 }
 
-// The smallest number of nodes above insufficient for which works(nodes) holds; 0 if there is none up to
-// `max_nodes_tried`.
+// The smallest number of nodes above `insufficient` for which works(nodes) is true; 0 if there is none up
+// to `max_nodes_tried`.
 template <typename Works>
 int fewest_nodes(int insufficient, int max_nodes_tried, Works&& works) {
   int sufficient = std::max(1, insufficient * 2);
@@ -51,7 +51,7 @@ int fewest_nodes(int insufficient, int max_nodes_tried, Works&& works) {
   return sufficient;
 }
 
-// No plan can use more devices than one for each sequence, layer and tensor part.
+// No plan can use more devices than one for each combination of sequence, layer and tensor part.
 int max_nodes(const Demand& demand, int per_node) {
   const double upper_bound =
       static_cast<double>(demand.batch) * static_cast<double>(demand.model.layers) * 64;
@@ -63,7 +63,7 @@ int max_nodes(const Demand& demand, int per_node) {
 int devices_to_fit(const Demand& demand) {
   const int per_node = demand.cluster.profile().groups.front().devices_per_node;
   const int have = demand.cluster.num_present() / per_node;
-  // Beyond this size the state is a small part of a device's memory.
+  // Beyond this size, the state is only a small part of a device's memory.
   const int upper_bound = std::min(max_nodes(demand, per_node), std::max(16, have) * 256);
   if (have >= upper_bound) return 0;
   return per_node * fewest_nodes(have, upper_bound, [&](int nodes) {
@@ -77,7 +77,7 @@ Sizing devices_to_finish(const Demand& demand, double step_seconds) {
   Sizing sizing;
   int tries_without_gain = 0;
   const auto works = [&](int nodes) {
-    // Doubling the devices did not help: the batch cannot be split further.
+    // Doubling the devices did not help, so the batch cannot be split further.
     if (tries_without_gain >= 1 && sizing.num_devices == 0) return false;
     const Cluster cluster = with_devices(demand.cluster, nodes * per_node);
     const ClusterView cluster_view(cluster);

@@ -1,5 +1,5 @@
-// Implements stages.h. For a given longest stage the smallest sum is a shortest path. Only lengths of the
-// longest stage that can still improve the result are tried.
+// Implements stages.h. For a given limit on the longest stage, the smallest sum of stage times is a
+// shortest path. Only limits that can still improve the result are tried.
 #include "search/stages.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ struct Distribution {
   std::vector<int> layers;
 };
 
-// The smallest sum if no stage takes longer than `longest`.
+// The distribution with the smallest sum if no stage takes longer than `longest`.
 Distribution min_sum(const std::vector<std::vector<double>>& times, int layers, double longest) {
   const std::size_t stages = times.size(), width = static_cast<std::size_t>(layers) + 1;
   std::vector<double> best_sums(width, kInfeasible), next_sums(width);
@@ -25,7 +25,7 @@ Distribution min_sum(const std::vector<std::vector<double>>& times, int layers, 
       if (best_sums[num_layers_before] >= kInfeasible) continue;
       for (std::size_t n = 1; n < maximum && num_layers_before + n < width; ++n) {
         const double time = times[s][n];
-        if (time >= kInfeasible) continue;  // few layers may not fit either if the ends are large
+        if (time >= kInfeasible) continue;  // if embedding or head are large, even few layers may not fit
         if (time > longest) break;
         if (best_sums[num_layers_before] + time < next_sums[num_layers_before + n])
           next_sums[num_layers_before + n] = best_sums[num_layers_before] + time,
@@ -67,7 +67,7 @@ std::vector<int> distribute_layers(const std::vector<std::vector<double>>& times
   lengths.erase(std::unique(lengths.begin(), lengths.end()), lengths.end());
   const Distribution unconstrained = min_sum(times, layers, kInfeasible);
   if (unconstrained.layers.empty()) return {};
-  // The smallest possible time of the longest stage.
+  // The smallest possible time of the longest stage, by bisection.
   auto low = lengths.begin(), high = lengths.end() - 1;
   while (low < high) {
     const auto middle = low + (high - low) / 2;

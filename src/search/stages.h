@@ -1,5 +1,5 @@
-// Distributes layers over pipeline stages by dynamic programming over stages and layers; exact for its
-// objective.
+// Distributes layers over pipeline stages by dynamic programming; the result minimises the objective
+// exactly.
 #pragma once
 
 #include <vector>
@@ -8,14 +8,14 @@ namespace optimus {
 
 inline constexpr double kInfeasible = 1e300;  // time of a stage that does not fit into memory
 
-// times[s][n]: seconds of one micro-batch on stage s with n layers, non-decreasing in n; kNever if that is
-// impossible (as n = 0 is). Returns the number of layers of each stage, `layers` in total, that minimises
-// sum(t) + (microbatches - 1) * max(t): the duration of a pipeline in which only the slowest stage limits the
-// others. Empty if no distribution is possible.
+// times[s][n]: seconds of one micro-batch on stage s with n layers, non-decreasing in n; kInfeasible if n
+// layers are impossible (as n = 0 is). Returns the number of layers of each stage, `layers` in total, that
+// minimises sum(t) + (microbatches - 1) * max(t) for the stage times t: the duration of a pipeline in which
+// all stages wait for the slowest. Empty if no distribution is possible.
 std::vector<int> distribute_layers(const std::vector<std::vector<double>>& times, int layers,
                                    double microbatches);
 
-// The minimised value for a given distribution.
+// The objective's value for a given distribution.
 double pipeline_seconds(const std::vector<std::vector<double>>& times, const std::vector<int>& layers,
                         double microbatches);
 

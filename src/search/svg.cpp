@@ -72,7 +72,7 @@ const char* colour_of(Work work) {
   return kRest;
 }
 
-// All slots of one kind as one path; neighbours closer than a third of a pixel are merged.
+// All slots of one colour as one path; slots closer together than a third of a pixel are merged.
 std::string path_of_slots(const std::vector<SlotSpan>& slots, const Order& order, const char* colour,
                           double scale, double y, double height) {
   constexpr double kGap = 0.35;

@@ -20,15 +20,15 @@
 namespace optimus {
 namespace {
 
-// Schedules that change what is learned are never chosen automatically. If the user requests one, the search
-// runs with the stages of 1F1B and the schedule is replaced afterwards.
+// Asynchronous schedules, which change the training result, are never chosen automatically. If the user
+// requests one, the search runs with the stages of 1F1B and the schedule is replaced afterwards.
 std::optional<Schedule> asynchronous_schedule(const Constraints& layout) {
   if (layout.schedule.empty()) return std::nullopt;
   const Schedule asked = parse_schedule(layout.schedule, "--schedule");
   return is_asynchronous(asked) ? std::optional(asked) : std::nullopt;
 }
 
-// The user's constraints, limited to what the engine runs: no expert parallelism, no offload.
+// The user's constraints, limited to what the engine supports: no expert parallelism, no offload.
 Constraints runnable(const PlannerRequest& request) {
   Constraints constraints = request.layout;
   if (asynchronous_schedule(request.layout)) {
@@ -47,7 +47,7 @@ Constraints runnable(const PlannerRequest& request) {
   return constraints;
 }
 
-// The planner's demand for `cluster.num_devices()` devices.
+// The input of a planner search on all devices of `cluster`.
 Demand demand_of(const PlannerRequest& request, const Cluster& cluster, const Constraints& constraints,
                  const Constants& constants = fitted_constants()) {
   ensure(request.batch > 0 && request.sequence_length > 0, "planner request for batch {} of {} tokens",
@@ -68,7 +68,7 @@ Demand demand_of(const PlannerRequest& request, const Cluster& cluster, const Co
   return demand;
 }
 
-// Data-parallel replicas on the requested devices, each on its share of the batch.
+// A plan of `size` data-parallel replicas on the requested devices, each with its share of the batch.
 Plan replicas(const PlannerRequest& request, const Constraints& constraints) {
   const int size = request.num_devices;
   UniformPlan all{.dp = size, .batch = request.batch, .sequence_length = request.sequence_length};
@@ -94,7 +94,7 @@ std::string note_of(const SearchResult& found) {
                      slower > 0 ? "slower" : "faster", next.why);
 }
 
-// Collects a warning about the run history, for the line about the plan.
+// Collects warnings about the run history, which become part of the plan's note.
 class WarningCollector final : public EventSink {
  public:
   void report(const Event& event) override {
@@ -103,8 +103,8 @@ class WarningCollector final : public EventSink {
   std::string words;
 };
 
-// The machines that the planner assumes: corrected by past runs, else as measured on this machine, else as
-// usual for the device type.
+// The machines that the planner assumes: from measurements of this machine, else from the device type's
+// usual properties, with corrections from past runs.
 struct AssumedMachines {
   Corrected corrections;
   Cluster cluster;
@@ -154,8 +154,8 @@ ChosenPlan fastest_plan(const PlannerRequest& request, bool may_copy) {
               size, num_devices(found.plan))};
 }
 
-// The best plan. A run that continues after the loss of a worker gets one with redundant copies of its state,
-// if such a plan exists.
+// The best plan. For a run that can continue after the loss of a worker, the best plan with redundant
+// copies of the state, if there is one.
 ChosenPlan survivable_plan(const PlannerRequest& request, bool may_copy) {
   const ChosenPlan best = fastest_plan(request, may_copy);
   if (!request.prefers_copies || num_devices(best.plan) == 1 || num_tolerated_losses(best.plan) > 0 ||
@@ -198,8 +198,8 @@ ChosenPlan choose_plan(const PlannerRequest& request) {
 
 namespace {
 
-// The constraints that hold even when nothing else of the request can be met: an asynchronous schedule learns
-// differently from the others.
+// The constraints that must be met even if no other constraint of the user can be, such as an asynchronous
+// schedule, because it changes the training result.
 Constraints mandatory_constraints(const Constraints& asked) {
   Constraints left;
   left.max_memory = asked.max_memory;

@@ -22,9 +22,9 @@ struct ChosenPlan {
 // Uses all requested devices. Throws UserError if nothing fits.
 ChosenPlan choose_plan(const PlannerRequest& request);
 
-// For runs without --devices: a plan for all available devices, or for as many as the model and the batch can
-// use; the requested number is ignored. Returns nothing if that is a single device. Throws UserError if the
-// constraints cannot be met.
+// For runs without --devices: a plan for all available devices, or for as many as the model and the batch
+// can use; the requested number is ignored. Returns nothing if that is a single device. Throws UserError if
+// the constraints cannot be met.
 std::optional<ChosenPlan> choose_plan_for_all(const PlannerRequest& request);
 
 // A plan for `size` devices after their number has changed: one that meets the user's constraints if
@@ -35,15 +35,15 @@ Plan plan_for_size(const PlannerRequest& request, int size);
 // `size` devices with the usual properties of their type. Workers on a processor share its memory.
 HardwareProfile default_machines(const DeviceFacts& device, int size);
 
-// The memory that later plans may use while a running plan owns `held` bytes on each of `workers_per_processor` workers
-// of this machine: the free memory plus what the running plan owns.
+// The memory that later plans may use while a running plan owns `held` bytes on each of
+// `workers_per_processor` workers of this machine: the free memory plus what the running plan owns.
 DeviceFacts with_memory_of_plan(DeviceFacts device, Bytes held, int workers_per_processor);
 
 // The planner's demand for this training on a cluster. The request's model and the cluster must outlive it.
 Demand demand_of(const PlannerRequest& request, const Cluster& cluster);
 
-// The callbacks that `InterimPlanner` uses when ranks are lost or join (interim_plan.h), in a run of at most
-// `most_devices` devices. The request's model must outlive them.
+// The callbacks that `InterimPlanner` uses when ranks are lost or join (interim_plan.h), in a run of at
+// most `most_devices` devices. The request's model must outlive them.
 InterimPlanner::Inputs first_answers(const PlannerRequest& request, int most_devices);
 
 }  // namespace optimus

@@ -1,5 +1,5 @@
-// Text that exists on every machine with a compiler: the headers of the C++ standard library, without their
-// license comments.
+// Training text for the demo model that exists on every machine with a compiler: the headers of the C++
+// standard library, without their license comments.
 #pragma once
 
 #include <memory>

@@ -14,7 +14,7 @@ int num_devices(const EvalLayout& layout);
 
 struct EvalWork {
   std::int64_t windows = 1, sequence_length = 1, tokens_per_pass = 2048;
-  std::optional<std::int64_t> batch{};  // windows computed at a time, over all devices
+  std::optional<std::int64_t> batch{};  // windows per forward pass, over all devices
   std::optional<Precision> precision{};
 };
 // For more than one device, or for a plan from a file. Throws UserError.

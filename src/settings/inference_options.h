@@ -9,8 +9,8 @@
 namespace optimus {
 
 struct ComputeOptions {
-  std::string precision;  // empty: fp32 on CPU, bf16 on GPU
-  std::string device;     // cpu, cuda, cuda:N; empty: cuda if a GPU is available
+  std::string precision;  // if empty, fp32 on CPUs and bf16 on GPUs
+  std::string device;     // cpu, cuda, cuda:N; if empty, cuda if a GPU is available, else cpu
   std::int64_t threads = 0;
 };
 void declare(OptionTable& table, ComputeOptions& options);
@@ -23,7 +23,7 @@ struct EvalLayout {
 
 struct EvalOptions {
   std::string model, data, tokenizer;
-  std::optional<std::int64_t> sequence_length, batch;  // batch: windows at a time
+  std::optional<std::int64_t> sequence_length, batch;  // `batch` is the number of windows per forward pass
   ComputeOptions compute;
   EvalLayout layout;
 };

@@ -14,8 +14,8 @@ struct LearningRate {
 };
 
 // `step` counts from 1. The rate grows linearly to the highest value at step `warmup`, then falls to the
-// lowest value at step `total`: along a cosine, along a line, or (wsd) only during the last fifth of all
-// steps. `constant` stays at the highest value.
+// lowest value at step `total`: with `cosine` along a half cosine, with `linear` along a line, with `wsd`
+// only during the last fifth of all steps. With `constant` it stays at the highest value.
 double learning_rate_at(const LearningRate& rate, std::int64_t step);
 
 }  // namespace optimus

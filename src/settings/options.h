@@ -29,7 +29,7 @@ struct TrainOptions {
   Path run;
 
   std::optional<std::int64_t> steps, batch, microbatch, sequence_length;
-  std::string batch_ramp, sequence_ramp;  // plan/phase.h defines the syntax; empty: constant
+  std::string batch_ramp, sequence_ramp;  // plan/phase.h defines the syntax; constant if empty
   std::optional<double> learning_rate;
   std::optional<std::int64_t> warmup;
   LearningRateShape shape = LearningRateShape::cosine;
@@ -37,21 +37,21 @@ struct TrainOptions {
   double weight_decay = 0.1, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, clip = 1;
   std::int64_t seed = 1;
   std::string precision, recompute = "none";
-  // whether the user specified it, so that no plan uses another; set by `resolve`
+  // Whether the user specified `recompute`, so that every plan must use it; set by `resolve`.
   bool is_recompute_explicit = false;
   std::optional<std::int64_t> recompute_layers;
   std::optional<double> dropout;
   SampleOptions samples;
 
-  // Empty: the command uses all GPUs, or as many workers as there are cores; the library, whose ranks are
-  // threads, uses one.
+  // If empty, the command uses all GPUs, or as many workers as there are cores; the library, whose ranks
+  // are threads, uses one device.
   std::optional<std::int64_t> devices;
-  std::string device;  // cpu, cuda, cuda:N; empty: cuda if a GPU is available
+  std::string device;  // cpu, cuda, cuda:N; if empty, cuda if a GPU is available, else cpu
   std::int64_t threads = 0;
-  Seconds timeout{300};        // timeout for workers that do not answer
-  Seconds start_timeout{600};  // timeout for ranks of a launcher that have not joined yet
-  std::string notice;          // source of the preemption notice (preemption_notice.h); empty: none
-  std::string store;           // rendezvous store: etcd://host:port; empty: a store hosted by the run
+  Seconds timeout{300};        // after which a worker that does not respond counts as failed
+  Seconds start_timeout{600};  // for all ranks of a launcher to join
+  std::string notice;          // source of the preemption notice (preemption_notice.h); empty if none
+  std::string store;           // rendezvous store, etcd://host:port; if empty, the run hosts a store
   Path token_file;             // file with the run's token, for runs over several hosts
   Path plan;
   std::string switch_at;                       // STEP:PLAN,…: the plans to switch to (switch_script.h)
@@ -60,28 +60,28 @@ struct TrainOptions {
   Constraints layout;                          // constraints on the chosen plan
   Failures failures;                           // failure rates that the planner assumes
   bool is_static = false;
-  // Whether redundant state copies are always kept; otherwise the policy may drop or add them, depending on
-  // the failure rate.
+  // Whether redundant copies of the state are always kept (`keep`), or the policy may drop or add them
+  // depending on the failure rate (`automatic`).
   Redundancy redundancy = Redundancy::keep;
-  std::string history = "none";  // of past runs (run_history.h): a file, here or none
-  std::string
-      // decides about plan changes (policy/decide.h); empty: rule, where its measurements can be trusted
-      policy;
-  Path learned;   // network of the policy `learned`; empty: the built-in one
+  std::string history = "none";  // history of past runs (run_history.h): a file, "here" or "none"
+  // The policy that decides about plan changes (policy/decide.h); if empty, "rule" where its measurements
+  // can be trusted.
+  std::string policy;
+  Path learned;   // network of the policy `learned`; if empty, the built-in one
   Path foretold;  // scripted machine conditions (adapt/time_line.h) for the policy `oracle`
 
   Path resume;                     // a run's folder
   std::string save_every = "30m";  // a number of steps, or a duration
   std::int64_t keep_last = 2, keep_every = 0;
-  std::int64_t memory_every = 0;  // steps between checkpoints in host memory (memory_level.h); 0: none
+  std::int64_t memory_every = 0;  // steps between checkpoints in host memory (memory_level.h); 0 if none
   Path memory_folder = "/dev/shm";
 
-  Path profile;  // file for the trace of a few steps; empty: none
+  Path profile;  // file for the trace of a few steps; empty if none
 
   std::int64_t eval_every = 0;
   double validation = 0.05;  // fraction of the data
   std::int64_t sample_tokens = 250;
-  // format of the model that is written to RUN/export at the end
+  // Format of the model that is written to RUN/export at the end.
   ExportFormat export_format = ExportFormat::none;
 };
 void declare(OptionTable& table, TrainOptions& options);

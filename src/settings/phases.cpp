@@ -51,7 +51,7 @@ Plan planned(const Phase& phase, const TrainOptions& options, const TrainSetting
   return plan_for_phase(settings.plan, phase, settings.model);
 }
 
-// A given plan, and the plans that --switch-at names, keep their devices and layers.
+// Phase plans that keep the devices and layers of the given plan, or of the plan that --switch-at names.
 std::vector<Plan> plans_from_given(const TrainOptions& options, const TrainSettings& settings) {
   const std::vector<ScriptedSwitch> script =
       read_switch_script(options.switch_at, settings.plan, settings.model, settings.phases);

@@ -1,5 +1,6 @@
-// The plans of a training's phases (plan/phase.h). The process that starts the run makes them once and writes
-// them to RUN/phases/BATCHxLENGTH.json; all ranks read them and switch to each plan after its step.
+// The plans of a training's phases (plan/phase.h). The process that starts the run creates them once and
+// writes them to RUN/phases/BATCHxLENGTH.json; all ranks read them and switch to each plan when its phase
+// begins.
 #pragma once
 
 #include <string>
@@ -10,10 +11,10 @@
 
 namespace optimus {
 
-// One plan per phase after the first: the planner's best for that phase's batch and sequence length. A plan
-// given with --plan keeps its devices and layers, and so does the first plan if the planner finds none for a
-// phase. A run that is resumed with its own plan uses the plans that it was started with. Throws UserError if
-// a phase has no valid plan.
+// One plan per phase after the first: the planner's best for that phase's batch and sequence length. With
+// --plan, the given plan's devices and layers are kept in all phases; the first plan's are kept if the
+// planner finds no plan for a phase. A run that is resumed with its own plan uses the phase plans that it
+// was started with. Throws UserError if a phase has no valid plan.
 std::vector<Plan> plan_phases(const TrainOptions& options, const TrainSettings& settings,
                               const DeviceFacts& device);
 void write_phase_plans(FileSystem& files, const Path& run, const TrainSettings& settings);
@@ -23,7 +24,7 @@ std::vector<Plan> read_phase_plans(const Path& run, const TrainSettings& setting
 // The switches of --switch-at and of the phases, ordered by step; those without a known step come last. A
 // plan that --switch-at names for a phase's step replaces that phase's plan. Throws UsageError and UserError.
 std::vector<ScriptedSwitch> script_of(const TrainOptions& options, const TrainSettings& settings);
-// The script with the steps of the phases that have been decided so far.
+// Returns the script with the start steps of phases (`begins`) that have been decided so far filled in.
 std::vector<ScriptedSwitch> with_decided_starts(std::vector<ScriptedSwitch> script,
                                                 const TrainSettings& settings,
                                                 const std::vector<std::int64_t>& begins);

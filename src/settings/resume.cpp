@@ -13,7 +13,7 @@
 namespace optimus {
 namespace {
 
-// If one of the first options is given again, the run's values of the second are dropped.
+// If any option of `given` is given again, the run's values of all options of `dropped` are dropped.
 struct Dropped {
   std::vector<const char*> given, dropped;
 };
@@ -63,8 +63,8 @@ void load_run_settings(OptionTable& table, const Path& run) {
   read_config_file(table, run / "settings.toml", {}, Origin::run);
   for (Option* option : dropped) option->origin = Origin::built_in;
   folder->origin = folder_origin;
-  // The current plan is stored in the run's folder, wherever it came from. Choosing it again could give
-  // another plan, because the planner may have more information by now.
+  // The current plan is stored in the run's folder, whichever way it was chosen. Choosing it again could
+  // give another plan, because the planner may have more information by now.
   Option* const plan = table.find("plan");
   const bool is_dropped = std::find(dropped.begin(), dropped.end(), plan) != dropped.end();
   std::error_code error;

@@ -12,17 +12,18 @@
 namespace optimus {
 
 struct ResumedRun {
-  std::optional<Path> checkpoint;  // empty: the run ended before its first checkpoint and starts from step 0
+  // Empty if the run ended before its first checkpoint; it then starts from step 0.
+  std::optional<Path> checkpoint;
   TrainingState state;
-  FolderLock lock;  // taken before anything in the run is changed
+  FolderLock lock;  // acquired before anything in the run is changed
 };
 
 // Fills the options that are not given from the settings of the run `options.resume`. If any layout option
 // is given (--devices, --plan, …), all layout settings of the run are dropped. Then finds the checkpoint:
-// every byte is verified, and damaged checkpoints are skipped with a warning. Throws ReportedError.
+// all its bytes are verified, and damaged checkpoints are skipped with a warning. Throws ReportedError.
 ResumedRun resume(TrainOptions& options, OptionTable& table, FileSystem& files, EventSink& events);
 
-// For options set by a program: those that differ from their defaults count as given.
+// For options that a program has set: marks those that differ from their defaults as given by the user.
 void mark_explicit_options(OptionTable& table);
 
 }  // namespace optimus

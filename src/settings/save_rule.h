@@ -8,7 +8,7 @@
 
 namespace optimus {
 
-// Every `steps` steps, or every `period`; both 0: only at the end.
+// Saves every `steps` steps, or every `period`; if both are 0, only at the end.
 struct SaveRule {
   std::int64_t steps = 0;
   Seconds period{0};

@@ -21,7 +21,7 @@
 namespace optimus {
 namespace {
 
-// The defaults without --model: small enough to learn something on two cores in two minutes.
+// The defaults without --model: small enough for visible progress on two cores in two minutes.
 constexpr const char* kDemoModel = "gpt2";
 constexpr ModelOverrides kDemoShape{.layers = 4, .hidden = 128, .heads = 4, .max_positions = 128};
 constexpr std::int64_t kDemoSteps = 1000, kDemoBatch = 8, kDemoSequence = 128;
@@ -197,7 +197,8 @@ ChosenPlan resolve_plan(TrainOptions& options, const PlannerRequest& request, Op
     if (*options.devices > 1 || has_layout(options.layout)) return choose_plan(request);
   }
   const std::int64_t devices = choose(table, "devices", options.devices, std::int64_t{1});
-  // Enough tokens per micro-batch for efficient GEMMs but no more, because activations take memory and cache.
+  // Enough tokens per micro-batch for efficient GEMMs but no more, because activations occupy memory and
+  // cache.
   const std::int64_t tokens = request.device.is_gpu ? 32768 : 2048;
   const std::int64_t usual =
       std::clamp<std::int64_t>(tokens / length, 1, std::max<std::int64_t>(1, batch / devices));
@@ -231,8 +232,8 @@ bool has_ramp(const TrainOptions& options) {
   return !options.batch_ramp.empty() || !options.sequence_ramp.empty();
 }
 
-// The plan of the phase in which the run starts; settings/phases.h makes the others. A given plan applies to
-// any phase.
+// The plan of the phase in which the run starts; settings/phases.h creates the plans of later phases. A
+// given plan applies to any phase.
 ChosenPlan resolve_first_phase(TrainOptions& options, TrainSettings& settings, const DeviceFacts& device,
                                OptionTable* table, const TrainingState& state) {
   std::optional<Plan> given;

@@ -21,22 +21,23 @@ namespace optimus {
 
 struct TrainSettings {
   ModelSpec model;
-  std::unique_ptr<WeightSource> weights;  // initial weights; null: random
+  std::unique_ptr<WeightSource> weights;  // initial weights; null if they are random
   std::unique_ptr<Tokenizer> tokenizer;
-  // As open_tokenizer() takes it; empty if it is not known which tokenizer produced the data's tokens.
+  // The argument of open_tokenizer(); empty if it is unknown which tokenizer produced the data's tokens.
   std::string tokenizer_name;
   std::unique_ptr<Samples> samples;
   std::optional<StreamRange> validation;  // taken from the first data set; empty if that is too short
   Path origin;                            // the model's source folder; empty for a preset
   std::string data_name;
-  std::vector<Phase>
-      phases;  // one phase unless a ramp is given; the begins decided at run time are in TrainingState
+  // One phase unless a ramp is given; start steps that are decided at run time are in TrainingState.
+  std::vector<Phase> phases;
   std::size_t first_phase = 0;      // the phase in which the run starts or resumes
   std::vector<Plan> phase_plans{};  // indexed by phase; filled for the phases after first_phase (phases.h)
   bool is_device_count_automatic = false;  // the number of devices was not given
   Plan plan;                               // of phase `first_phase`
   std::string plan_note;                   // why this plan, if the planner chose it
-  std::string devices_note;  // one line, why fewer devices are used than are available; mostly empty
+  // One line that says why fewer devices are used than are available; usually empty.
+  std::string devices_note;
   std::int64_t steps = 0;
   LearningRate learning_rate;
   Path run;
@@ -48,9 +49,9 @@ struct TrainSettings {
 TrainSettings resolve(TrainOptions& options, const DeviceFacts& device, OptionTable* table, EventSink& events,
                       const std::optional<Path>& checkpoint = {}, const TrainingState& state = {});
 
-// The same for a model of modules: plan, steps, learning rate and folder. The caller owns its data and its
-// modules, so options about text or tokens are rejected. The precision is resolved first, because modules are
-// measured in it.
+// resolve_custom() does the same for a model that consists of torch modules: it resolves plan, steps,
+// learning rate and folder. The caller provides data and modules, so options about text or tokens are
+// rejected. resolve_precision() must be called first, because the modules are measured in this precision.
 Precision resolve_precision(TrainOptions& options, const DeviceFacts& device, OptionTable* table);
 TrainSettings resolve_custom(TrainOptions& options, ModelSpec model, std::int64_t num_samples);
 

@@ -11,9 +11,9 @@
 namespace optimus {
 namespace {
 
-constexpr std::size_t kMinSweepRows = 4;  // minimum rows of a sweep for judging its order
-constexpr double kMinRelativeDifference =
-    0.05;  // measurements with a smaller relative difference may be in either order
+constexpr std::size_t kMinSweepRows = 4;  // minimum number of rows in a sweep whose order is judged
+// Measurements with a smaller relative difference may be in either order.
+constexpr double kMinRelativeDifference = 0.05;
 
 void add(ErrorSummary& summary, double error) {
   summary.mape += std::abs(error);
@@ -50,7 +50,7 @@ double rank_correlation(const std::vector<double>& a, const std::vector<double>&
   return xx > 0 && yy > 0 ? xy / std::sqrt(xx * yy) : 1;
 }
 
-// Compares seconds per sequence, because batches within a sweep may differ by 3 %.
+// Compares seconds per sequence, because the batch sizes within a sweep may differ by 3 %.
 void judge_sweeps(std::span<const RunOutcome> outcomes, AccuracySummary& summary) {
   std::map<std::string, std::vector<const RunOutcome*>> sweeps;
   for (const RunOutcome& outcome : outcomes)

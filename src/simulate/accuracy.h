@@ -1,4 +1,4 @@
-// Accuracy of predictions against measured runs: errors by row, source and software, and whether layouts are
+// Accuracy of predictions against measured runs: errors by row, source and software, and whether plans are
 // ranked correctly.
 #pragma once
 
@@ -13,27 +13,28 @@ namespace optimus {
 
 struct RunOutcome {
   const Run* run = nullptr;
-  // with all constants; with constants fitted without the run's source
+  // Predicted seconds per step: with all constants; with constants fitted without this source.
   double seconds = 0, seconds_left_out = 0;
   std::optional<double> bytes;
-  double error() const;  // signed error of seconds as a fraction of the measured value
+  double error() const;  // signed error of `seconds`, as a fraction of the measured seconds
   double memory_error() const;
 };
 
-// Predicts every run that can be predicted, including MoE models, which are summarised separately.
+// Predicts every run that can be simulated, including MoE models, which are summarised separately.
 std::vector<RunOutcome> predict_runs(std::span<const Run> runs, const Constants& constants);
 
 struct ErrorSummary {
-  double mape = 0, worst = 0;  // fractions
+  double mape = 0, worst = 0;  // mean and largest absolute error, as fractions
   int rows = 0;
 };
 
 struct AccuracySummary {
   ErrorSummary step_time, memory, left_out_source;
-  ErrorSummary mixture_time, mixture_memory;  // MoE models, separate from the others
-  double rank_correlation = 0;                // median over sweeps
+  ErrorSummary mixture_time, mixture_memory;  // MoE models, which the other summaries exclude
+  double rank_correlation = 0;                // Spearman's rank correlation, median over sweeps
   int sweeps = 0;
-  double pairs_ordered = 1;  // of pairs in a sweep that differ by more than 5 %
+  // fraction of pairs in a sweep that are ordered correctly, of those that differ by more than 5 %
+  double pairs_ordered = 1;
   int pairs = 0, skipped = 0, mixtures = 0;
 };
 AccuracySummary summarise(std::span<const Run> runs, std::span<const RunOutcome> outcomes);

@@ -25,7 +25,7 @@ Replay replay_one_plan(const AvailabilityTrace& trace, const ReplayOptions& opti
   std::vector<bool> is_present(static_cast<std::size_t>(trace.num_nodes)), is_used(is_present);
   int num_present = 0;
   bool is_running = false;
-  double begin_time = 0, now = 0;  // begin of the current running interval, after its restart
+  double begin_time = 0, now = 0;  // begin_time: when training began to run or will, after the restart
   const auto stop = [&](double at) {
     // Only whole steps count; the current step is lost.
     const double ran = std::max(0.0, at - begin_time), done = std::floor(ran / options.step_seconds);

@@ -1,6 +1,5 @@
-// TraceBuilder: collects the events of an availability trace from any format and refuses inconsistent events.
-// Used by the readers of the formats (availability_read.cpp, availability_json.cpp); trace_number is also
-// used by the readers of tables.
+// TraceBuilder: collects the events of an availability trace from any format and rejects inconsistent
+// events. Used by the readers of all formats (availability_read.cpp, availability_json.cpp).
 #pragma once
 
 #include <map>
@@ -11,10 +10,10 @@
 
 namespace optimus {
 
-// If only the number of nodes is known, nodes are added and removed last in, first out.
+// If only counts of nodes are known, nodes are added and removed last in, first out.
 class TraceBuilder {
  public:
-  // These throw a UserError that begins with `location`. Times must not decrease.
+  // These functions throw a UserError that begins with `location`. Times must not decrease.
   void add(double seconds, const std::string& name, const std::string& location);
   void remove(double seconds, const std::string& name, const std::string& location);
   void count(double seconds, double nodes, const std::string& location);
@@ -34,10 +33,10 @@ class TraceBuilder {
   double latest_ = 0, length_ = 0;
 };
 
-// Parses a non-negative number of at most 1e15.
+// Parses a non-negative number of at most 1e15. Also used by the readers of other tables.
 double trace_number(std::string_view cell, const std::string& location, const char* field);
 
-// The JSON formats: one document, or one list per line.
+// Read the JSON formats: one document, or one list per line.
 AvailabilityTrace parse_json_trace(std::string_view text, const std::string& source);
 AvailabilityTrace parse_json_lines_trace(std::string_view text, const std::string& source);
 

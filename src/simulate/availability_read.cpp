@@ -80,7 +80,7 @@ double clock_seconds(std::string_view date, std::string_view time, const std::st
     return trace_number(cell, location, "a part of the date");
   };
   const double month = part(day[1]), year = part(day[0]) - (month <= 2 ? 1 : 0);
-  // Days since 1 March of year 0: months from March on have 30.6 days on average.
+  // Days since 1 March of year 0; counted from March, months have 30.6 days on average.
   const double days = std::floor(365.25 * year) - std::floor(year / 100) + std::floor(year / 400) +
                       std::floor(30.6 * (month <= 2 ? month + 9 : month - 3) + 0.5) + part(day[2]);
   return days * 86400 + part(hour[0]) * 3600 + part(hour[1]) * 60 + part(hour[2]);
@@ -115,8 +115,8 @@ AvailabilityTrace read_events(const std::vector<Line>& lines, const std::string&
   return builder.take("milliseconds, add or remove, node", source);
 }
 
-// date,time,count. The clocks of several machines differ slightly: a line with a slightly earlier time is
-// treated as simultaneous.
+// date,time,count. The clocks of several machines differ slightly, so a line with an earlier time than the
+// preceding line is treated as simultaneous.
 AvailabilityTrace read_clock(const std::vector<Line>& lines, const std::string& source) {
   TraceBuilder builder;
   std::optional<double> begin_time;
@@ -135,8 +135,8 @@ struct Count {
   double time, nodes;
 };
 
-// Whether the lines draw a step function: each change has a line with the old number before the line with the
-// new number.
+// Whether the lines are the points of a step function: each change has a line with the old count before the
+// line with the new count, at the same time.
 bool is_step_function(const std::vector<Count>& counts) {
   bool has_step = false;
   for (std::size_t i = 1; i < counts.size(); ++i) {
@@ -149,8 +149,8 @@ bool is_step_function(const std::vector<Count>& counts) {
   return has_step;
 }
 
-// time,count. Times are milliseconds if each line is an event or a sample. Step functions for figures are in
-// seconds, or in hours if the times have a decimal point.
+// time,count. Times are milliseconds if each line is an event or a sample. Step functions, which were made
+// for figures, have times in seconds, or in hours if the times have a decimal point.
 AvailabilityTrace read_counts(const std::vector<Line>& lines, const std::string& source) {
   std::vector<Count> counts;
   bool has_point = false;

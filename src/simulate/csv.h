@@ -1,5 +1,5 @@
-// Comma-separated values: quoted cells, doubled quotes, line breaks inside quotes, CRLF. The first line names
-// the columns.
+// Comma-separated values, with quoted cells, doubled quotes, line breaks inside quotes, and CRLF. The first
+// line contains the names of the columns.
 #pragma once
 
 #include <string>
@@ -11,11 +11,11 @@ namespace optimus {
 struct CsvTable {
   std::vector<std::string> columns;
   std::vector<std::vector<std::string>> rows;  // each as long as columns
-  // "" if the column does not exist.
+  // The cell of a column; "" if the column does not exist.
   const std::string& cell(std::size_t row, std::string_view column) const;
 };
 
-// Throws a UserError with `source` and the line for an unclosed quote, a row of different length, or a
+// Throws a UserError with `source` and the line for an unclosed quote, a row of another length, or a
 // duplicate column.
 CsvTable parse_csv(std::string_view text, const std::string& source);
 

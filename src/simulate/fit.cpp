@@ -10,7 +10,7 @@
 namespace optimus {
 namespace {
 
-// The logarithm of a constant, clamped to its bounds.
+// A constant that is fitted. Its coordinate x is the logarithm of the constant relative to its prior.
 struct Coordinate {
   const ConstantRow* row;
   double prior;
@@ -61,7 +61,7 @@ class Fitter {
     return result;
   }
 
-  // Two threads compute one half each, because there are many similar rows.
+  // Two threads compute every second row each; the rows take about the same time.
   Vector residuals(const Vector& x) const {
     const Constants fitted_constants = constants(x);
     Vector result(problem_.measured.size());
@@ -113,7 +113,8 @@ class Fitter {
     return {hessian, gradient};
   }
 
-  // x minus the solution of the damped equations, by Gaussian elimination.
+  // Returns x_ minus the solution of the damped normal equations, by Gaussian elimination, clamped to the
+  // bounds.
   Vector moved(std::vector<Vector> a, Vector b, double damping) const {
     const std::size_t n = b.size();
     for (std::size_t j = 0; j < n; ++j) a[j][j] *= 1 + damping;

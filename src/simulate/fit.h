@@ -1,6 +1,6 @@
-// Fits constants to measured runs: minimises absolute errors of the logarithm by reweighted Gauss-Newton
-// steps, with each constant regularised towards its prior. Used by bench_fit on published runs, and on a
-// run's own steps.
+// Fits constants to measured runs: minimises the absolute errors of the logarithms by reweighted
+// Gauss-Newton steps, with each constant regularised towards its prior. Used by bench_fit on published
+// runs, and by refit() on the steps of the user's own runs.
 #pragma once
 
 #include <functional>
@@ -22,12 +22,12 @@ struct FitProblem {
 
 struct FitOptions {
   int steps = 20;
-  double spread = 0.25;  // of a constant around its prior, in logarithms
-  double noise = 0.04;   // of a measurement
+  double spread = 0.25;  // standard deviation of a constant's logarithm around its prior
+  double noise = 0.04;   // standard deviation of a measurement's logarithm
   Constants prior{};
 };
 
-// Starts at `start`. Constants that are not fitted keep their values.
+// Starts at `start`. Constants that are not in problem.fitted keep their values.
 Constants fit(const FitProblem& problem, const Constants& start, const FitOptions& options);
 
 }  // namespace optimus

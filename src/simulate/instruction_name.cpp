@@ -32,7 +32,8 @@ std::string instruction_name(const Instruction& instruction, const ModelSpec& mo
 }
 
 std::string instruction_kind(const Instruction& instruction, const ModelSpec& model) {
-  if (instruction.lane == Lane::transfer) return work_of(instruction);  // independent of the block
+  // messages have one name for all blocks
+  if (instruction.lane == Lane::transfer) return work_of(instruction);
   return work_of(instruction) +
          (instruction.block < 0 ? "" : " " + text(block_kind(model, instruction.block))) +
          part_of(instruction);

@@ -1,4 +1,4 @@
-// Names of instructions, equal for predicted and measured ones.
+// Names of instructions, which are the same for predicted and measured ones.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@ namespace optimus {
 
 // "backward_weight layer 3 mlp, micro-batch 7"
 std::string instruction_name(const Instruction& instruction, const ModelSpec& model, int microbatch);
-// Equal for instructions with the same work, regardless of layer and micro-batch: "backward_weight layer
-// mlp", "send".
+// A name that instructions with the same work share, regardless of layer and micro-batch: "backward_weight
+// layer mlp", "send".
 std::string instruction_kind(const Instruction& instruction, const ModelSpec& model);
 
 }  // namespace optimus

@@ -24,7 +24,8 @@ namespace {
 
 constexpr std::size_t kLanes = 6;
 
-// Executes instructions in order. Tracks when each lane is free and what compute has waited for.
+// Executes the instructions of a program in list order. Records when each lane becomes free and what
+// compute has waited for.
 class LaneRunner {
  public:
   LaneRunner(const PricedProgram& program, const Software& software, const Constants& constants,
@@ -43,11 +44,12 @@ class LaneRunner {
 
   void run(std::size_t i) {
     const Instruction& at = program_.instructions[i];
-    if (at.lane == Lane::transfer && at.op != Op::receive_copy) return;  // available immediately
+    // other messages are assumed to arrive immediately
+    if (at.lane == Lane::transfer && at.op != Op::receive_copy) return;
     const bool is_of_gradients = at.lane == Lane::reduce || at.op == Op::receive_copy;
     if (is_of_gradients && at.slot >= 0 && !is_overlapped_[static_cast<std::size_t>(at.lane)]) {
-      // Reductions that do not overlap with the backward come after it: the preceding stages do not wait for
-      // them.
+      // Reductions that do not overlap with the backward are executed after the last slot, because the
+      // preceding stages do not wait for them.
       deferred_instructions_.push_back(static_cast<int>(i));
       return;
     }
@@ -71,13 +73,13 @@ class LaneRunner {
     if (at.lane == Lane::tensor) tensor_end_ = std::max(tensor_end_, end_seconds_[i]);
   }
 
-  // The time since the last call until the compute and tensor lanes are idle. Concurrent communication slows
-  // compute.
+  // The time from the last call until the compute and tensor lanes are idle, with the slowdown of compute
+  // by concurrent communication.
   SlotTime take_slot() {
     const double end = std::max(free_[0], tensor_end_);
     split_.tensor += end - free_[0];
     free_[0] = end;
-    // The slowdown of compute by concurrent communication delays everything after it.
+    // The slowdown delays everything that follows.
     const double slowed = std::min(concurrent_communication_ * constants_.interference, split_.compute * 0.5);
     split_.compute += slowed;
     free_[0] += slowed;
@@ -87,7 +89,7 @@ class LaneRunner {
     return slot;
   }
 
-  // The time until all lanes are idle and all deferred instructions are complete.
+  // The time from the last call until all lanes are idle and all deferred instructions are complete.
   SlotTime take_remainder(bool counts_as_data) {
     last_end_ = std::max(last_end_, free_[0]);
     for (const int i : std::exchange(deferred_instructions_, {})) {
@@ -103,7 +105,7 @@ class LaneRunner {
     return slot;
   }
 
-  // The instructions since the last call, with times relative to the start of the slot.
+  // The instructions since the last call, with times relative to the start of their slot.
   std::vector<InstructionTime> take_instructions() { return std::exchange(taken_instructions_, {}); }
 
  private:
@@ -134,15 +136,15 @@ class LaneRunner {
   std::array<bool, kLanes> is_overlapped_{};
   std::array<double, kLanes> free_{};
   double begin_ = 0, last_end_ = 0, tensor_end_ = 0, concurrent_communication_ = 0;
-  std::vector<int> deferred_instructions_;  // without overlap: they run after the last slot
+  std::vector<int> deferred_instructions_;  // reductions without overlap, which run after the last slot
   std::vector<InstructionTime> taken_instructions_;
   TimeSplit split_;
 };
 
 void add_host(SlotTime& slot, double seconds) { slot.seconds += seconds, slot.split.host += seconds; }
 
-// The list of StageTimes to which the time of a slot belongs. The first micro-batch provides first forwards
-// and usual backwards, the last one provides usual forwards and last backwards.
+// Stores the time of a slot in the list of StageTimes to which it belongs. The first micro-batch provides
+// first_forward and backward, the last one provides forward and last_backward.
 void store_slot_time(StageTimes& times, const Slot& slot, int last_microbatch, const SlotTime& time) {
   const auto chunk = static_cast<std::size_t>(slot.chunk);
   const bool is_first = slot.microbatch == 0, is_last = slot.microbatch == last_microbatch;
@@ -203,7 +205,7 @@ LaneRun run_all(const PricedProgram& priced, const Order& order, const Software&
   while (i < num) lanes.run(i++);
   times.after_gate = lanes.take_remainder(true);
   result.trace.after_gate = lanes.take_instructions();
-  // Gathers of updated weights overlap with the first forwards of the next step.
+  // Gathers of updated weights overlap with the forwards of the next step.
   if (software.overlaps_gather) {
     double hidden = 0;
     for (const SlotTime& forward : times.forward) hidden += forward.seconds;

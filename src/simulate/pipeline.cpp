@@ -10,8 +10,8 @@ namespace {
 
 constexpr double kNotYet = -1;
 
-// Times at which the results of slots are available to other stages: [stage][chunk * microbatches +
-// microbatch].
+// Times at which results of slots are available to other stages: [stage][chunk * microbatches +
+// microbatch]; kNotYet if the slot has not run.
 struct ResultTimes {
   std::vector<std::vector<double>> forward, backward;
 };
@@ -41,7 +41,7 @@ class PipelineRunner {
     bool is_moving = true;
     while (is_moving) {
       is_moving = false;
-      // Forwards move to higher stages and backwards to lower ones, so one pass in each direction finds most
+      // Forwards go to higher stages and backwards to lower ones, so one pass in each direction finds most
       // slots that are ready.
       for (std::size_t s = 0; s < stages_.size(); ++s) is_moving |= advance(s);
       for (std::size_t s = stages_.size(); s-- > 0;) is_moving |= advance(s);
@@ -71,7 +71,7 @@ class PipelineRunner {
     return static_cast<std::size_t>(chunk) * sizes_.size() + static_cast<std::size_t>(microbatch);
   }
 
-  // The input of a slot from another stage: when it was ready there, duration of the message, and when it
+  // The input of a slot from another stage: when it is ready there, how long the message takes, and when it
   // arrives.
   struct Arrival {
     double sent = 0, seconds = 0, arrival = 0;
@@ -96,7 +96,7 @@ class PipelineRunner {
     return {};
   }
 
-  // The list of StageTimes that has the time of a slot.
+  // The list of StageTimes that contains the time of a slot.
   enum Kind { first_forward, forward, backward, last_backward, weight, last_weight, kKinds };
   Kind kind_of(const Slot& slot) const {
     const bool is_last = slot.microbatch + 1 == static_cast<int>(sizes_.size());
@@ -118,7 +118,7 @@ class PipelineRunner {
     return *lists[kind];
   }
 
-  // Adds the breakdown of a stage's time: that of each kind of slot times its count.
+  // Adds the breakdown of a stage's time: for each kind of slot, its breakdown times its count.
   void add_splits(std::size_t s) {
     for (int kind = 0; kind < kKinds; ++kind)
       for (std::size_t chunk = 0; chunk < num_chunks_; ++chunk)
@@ -135,7 +135,7 @@ class PipelineRunner {
     TimeSplit& split = result_.splits[s];
     double start = std::max(free_[s], arrival.arrival);
     if (messages_ == StageMessaging::sequential && arrival.seconds > 0) {
-      // The message starts when both sides have reached it.
+      // The message starts when both stages have reached it.
       start = std::max(free_[s], arrival.sent) + arrival.seconds;
       split.pipeline += std::min(arrival.seconds, start - free_[s]);
       split.bubble -= std::min(arrival.seconds, start - free_[s]);
@@ -165,8 +165,8 @@ class PipelineRunner {
   std::vector<std::size_t> next_slot_;
   std::vector<double> free_;
   ResultTimes result_times_;
-  std::vector<std::vector<double>>
-      counts_;  // [stage][kind * chunks + chunk], relative to the usual micro-batch
+  // [stage][kind * chunks + chunk]: number of slots, weighted by the size of the micro-batch.
+  std::vector<std::vector<double>> counts_;
   PipelineTimes result_;
 };
 

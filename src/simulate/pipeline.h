@@ -1,5 +1,5 @@
-// Simulates the slots of all stages of a pipeline: each stage processes its order and waits for messages of
-// its neighbours.
+// Simulates the slots of all stages of a pipeline: each stage processes the slots of its order and waits
+// for messages from its neighbours.
 #pragma once
 
 #include <vector>
@@ -10,7 +10,7 @@ namespace optimus {
 
 struct PipelineStage {
   const StageTimes* times = nullptr;
-  const Order* order = nullptr;  // for all micro-batches
+  const Order* order = nullptr;  // slots of all micro-batches
   double to_next = 0;            // seconds of a message to the next stage (from the last stage: to the first)
   double to_previous = 0;
 };
@@ -22,10 +22,10 @@ struct SlotSpan {
 struct PipelineTimes {
   std::vector<std::vector<SlotSpan>> slots;  // [stage][slot]
   std::vector<double> stage_ends;            // [stage]: after the last slot
-  std::vector<TimeSplit> splits;             // [stage]: of all slots, with bubbles
+  std::vector<TimeSplit> splits;             // [stage]: breakdown of its time, with bubbles
 };
 
-// sizes: of each micro-batch, relative to the usual one. stores_slots: false if only the ends are needed.
+// sizes: of each micro-batch, relative to the first. stores_slots: if false, result.slots stays empty.
 PipelineTimes run_pipeline(const std::vector<PipelineStage>& stages, const std::vector<double>& sizes,
                            StageMessaging messages, bool stores_slots = true);
 

@@ -16,7 +16,8 @@ std::vector<double> step_seconds_of(std::string_view metrics, const std::string&
   int number = 0;
   while (!metrics.empty()) {
     const std::size_t end = metrics.find('\n');
-    if (end == std::string_view::npos) break;  // an incomplete line: the writer is active or was killed
+    // an incomplete line: the writer is still active, or was killed
+    if (end == std::string_view::npos) break;
     const std::string location = fmt::format("{} line {}", source, ++number);
     const std::string_view line = metrics.substr(0, end);
     metrics.remove_prefix(end + 1);
@@ -51,7 +52,8 @@ Refit refit(std::span<const MeasuredPlan> plans, const Constants& start) {
   for (const MeasuredPlan& plan : plans)
     problem.measured.push_back(plan.seconds), problem.weights.push_back(1);
   problem.predict = [&](std::size_t i, const Constants& c) { return plans[i].simulator->seconds(c); };
-  // Medians of a run's own steps are accurate to half a percent, while a residual may well be 2.
+  // Medians of a run's own steps are accurate to half a percent, while a residual may well be a factor of
+  // 2.
   result.constants = fit(problem, start, {.steps = 60, .spread = 0.7, .noise = 0.005, .prior = start});
   for (const MeasuredPlan& plan : plans)
     result.rows.push_back({plan.name, plan.seconds, plan.simulator->seconds(start),

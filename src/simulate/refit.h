@@ -1,6 +1,6 @@
-// Residual factors of the cost model from a run's own steps: measured over predicted seconds of compute,
-// memory, host and links. Four named constants, regularised towards 1; all other constants stay as fitted to
-// published runs.
+// Fits the residual factors of the cost model to the user's own runs: the ratios of measured to predicted
+// seconds of compute, memory traffic, host and links. These four constants are regularised towards their
+// initial values; all other constants stay as fitted to published runs.
 #pragma once
 
 #include <span>
@@ -13,25 +13,25 @@
 
 namespace optimus {
 
-// Seconds of each step in a run's metrics.jsonl, from the last plan epoch only. An incomplete last line is
-// skipped. Throws a UserError that names the line.
+// The seconds of each step in a run's metrics.jsonl, from the last plan epoch only. An incomplete last line
+// is skipped. Throws a UserError that names the line.
 std::vector<double> step_seconds_of(std::string_view metrics, const std::string& source);
 
-// The typical step: the median without the first steps, which warm up caches.
+// The typical seconds per step: the median without the first steps, in which caches warm up.
 double typical_seconds(std::vector<double> steps);
 
 struct MeasuredPlan {
   std::string name;  // display name of the run
   const StepSimulator* simulator = nullptr;
-  double seconds = 0;  // of the typical step
+  double seconds = 0;  // typical seconds per step
   int num_steps = 0;
-  bool has_links = false;  // more than one device
+  bool has_links = false;  // whether the plan uses more than one device
 };
 
 struct Refit {
   struct Row {
     std::string name;
-    // seconds: measured, predicted with `start`, predicted with the refit
+    // Seconds per step: measured, predicted with `start`, predicted with the fitted constants.
     double measured = 0, predicted_before = 0, predicted_after = 0;
     int num_steps = 0;
   };

@@ -126,7 +126,7 @@ std::string draw_step(const StepPrediction& step, int columns) {
 }
 
 std::string perfetto_text(const StepPrediction& step, const std::vector<TracedInstruction>& instructions) {
-  // Stage s has track s * kTracks for slots, followed by one track per lane.
+  // The slots of stage s are on track s * kTracks; its lanes are on the tracks that follow.
   constexpr std::size_t kTracks = 10;
   TraceEvents trace;
   for (std::size_t p = 0; p < step.pipelines.size(); ++p) {

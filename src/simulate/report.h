@@ -1,4 +1,5 @@
-// Output of a predicted step: a table, JSON, a drawing of the pipeline in the terminal, a file for Perfetto.
+// Formats a predicted step as a table, as JSON, as a drawing of the pipeline in the terminal, or as a file
+// for Perfetto.
 #pragma once
 
 #include <string>
@@ -16,15 +17,17 @@ OrderedJson prediction_json(const StepPrediction& step, const Setup& setup);
 // The parts of a step's time in seconds, by their names in JSON.
 std::vector<std::pair<std::string, double>> named_parts(const TimeSplit& split);
 
-// One row per stage, time to the right, at most `columns` wide. Digits are forwards (last digit of the
-// micro-batch), letters are backwards (a for 0), dots are idle time.
+// One row per stage, time to the right, at most `columns` wide. Digits are forwards (the last digit of the
+// micro-batch), letters are backwards (a for micro-batch 0), dots are idle time.
 std::string draw_step(const StepPrediction& step, int columns);
 
 // Trace events in JSON for Perfetto (ui.perfetto.dev) and chrome://tracing: one process per pipeline, one
-// thread for each stage's slots and, if instructions are given, one thread for each lane of a stage.
+// thread for the slots of each stage and, if `instructions` is not empty, one thread for each lane of a
+// stage.
 std::string perfetto_text(const StepPrediction& step, const std::vector<TracedInstruction>& instructions);
 
-// A trace with more instructions than this contains only slots, because viewers are slow with larger files.
+// With more instructions than this, a trace contains only slots, because viewers are slow with larger
+// files.
 inline constexpr std::size_t kMaxTracedInstructions = 300'000;
 
 }  // namespace optimus

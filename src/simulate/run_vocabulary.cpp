@@ -17,7 +17,7 @@ bool contains(std::string_view text, std::string_view word) {
   return text.find(word) != std::string_view::npos;
 }
 
-// The first row whose words all occur in the GPU's lower-case name.
+// A GPU name is mapped by the first row whose words both occur in the lower-case name.
 struct GpuRow {
   std::string_view word, other;
   const char* type;
@@ -37,10 +37,10 @@ constexpr GpuRow kGpus[] = {
 struct NetworkRow {
   const char* name;
   double gbit_per_device;
-  int domain;  // number of devices connected by fast links; 0: those of the node
+  int domain;  // devices per fast domain; 0: those of the node
 };
-// Line rates, except for Omni-Path (50 Gb/s per device): its CPU-driven protocol without direct access to
-// device memory reaches about a third in collectives.
+// Line rates per device, except for Omni-Path (50 Gb/s): its protocol runs on the CPU without direct access
+// to device memory and reaches about a third of the line rate in collectives.
 constexpr NetworkRow kNetworks[] = {
   {"ib-hdr-8x200",   200,  0}, {"ib-hdr-4x200",   100,  0}, {"ib-ndr-8x400",   400,  0},
   {"ib-ndr-4x400",   400,  0}, {"roce-4x100",      50,  0}, {"roce-8x100",     100,  0},
@@ -48,8 +48,8 @@ constexpr NetworkRow kNetworks[] = {
   {"omnipath-4x100",  17,  0}, {"nvl72-ndr",      400, 72},
 };
 
-// A model whose name contains one of these words has the structure of Llama (gated, RMS norm, rotary
-// positions, untied).
+// A model whose name contains one of these words has the structure of Llama: gated MLP, RMS norm, rotary
+// positions, untied embedding.
 constexpr std::string_view kLlamaLike[] = {
   "llama", "mistral", "qwen", "intern", "baichuan", "yi-", "gemma", "aquila", "deepseek", "smollm", "olmo",
   "mixtral", "granite", "vicuna", "codellama",
@@ -123,7 +123,7 @@ ModelSpec model_without_dimensions(const std::string& name, std::int64_t ffn, st
     return spec;
   }
   ModelSpec spec = blank_spec(Family::gpt2);
-  if (is_nemotron) {  // rotary positions, squared ReLU, untied
+  if (is_nemotron) {  // rotary positions, squared ReLU, untied embedding
     spec.positions = PositionKind::rope, spec.is_tied = false;
     spec.has_qkv_bias = spec.has_out_bias = spec.has_mlp_bias = false;
   }

@@ -14,8 +14,8 @@
 namespace optimus {
 namespace {
 
-// The cells of one row, with a record of filled fields. Throws UserError, whose message becomes the reason
-// for skipping the row.
+// The cells of one row; records which fields were filled in. Throws UserError, whose message becomes the
+// reason for skipping the row.
 class RowReader {
  public:
   RowReader(const CsvTable& table, std::size_t row, MeasuredRun& measured)
@@ -60,8 +60,8 @@ class RowReader {
   MeasuredRun& measured_;
 };
 
-// A number of heads that divides the hidden size, with head width near 128: a multiple of 32 if possible,
-// otherwise of tp.
+// A number of heads that gives heads of width near 128, for models that do not specify it: a multiple of 32
+// if possible, otherwise of tp.
 std::int64_t guess_num_heads(std::int64_t hidden, std::int64_t tp) {
   std::int64_t best_num_heads = 0;
   for (const std::int64_t multiple : {std::int64_t{32}, tp})
@@ -124,7 +124,7 @@ ModelSpec model_of(RowReader& row, std::int64_t tp, const Software& software, bo
   return model;
 }
 
-// Reads the experts of a row; missing properties come from the table of known MoE models.
+// Reads the experts of a row; properties that the table omits come from moe_by_name().
 void read_experts(RowReader& row, ModelSpec& model) {
   const KnownMoe named_moe = moe_by_name(lower(row.text("model_name")));
   model.latent = named_moe.latent;
@@ -194,7 +194,8 @@ LayerStrategy read_strategy(RowReader& row, const Split& split, const Software& 
 std::int64_t microbatch_of(RowReader& row, const Split& split, std::optional<std::int64_t> batch,
                            std::int64_t sequence_length) {
   if (const auto given = row.count("micro_batch")) return *given;
-  // In a pipeline one sequence; otherwise enough for 8,192 tokens, such that they divide the batch.
+  // One sequence with pipeline parallelism; otherwise up to 8,192 tokens, such that the micro-batches
+  // divide the batch.
   std::int64_t size = split.pp > 1 ? 1 : std::max<std::int64_t>(1, 8192 / sequence_length);
   if (batch) {
     const std::int64_t own = std::max<std::int64_t>(1, *batch / split.dp);
@@ -205,7 +206,7 @@ std::int64_t microbatch_of(RowReader& row, const Split& split, std::optional<std
   return size;
 }
 
-// Distributes blocks evenly over chunks; embedding and head count as layers.
+// Distributes all blocks evenly over chunks, counting embedding and head like layers.
 void distribute_all_blocks(Plan& plan) {
   std::vector<Stage>& stages = plan.pipelines.front().stages;
   const auto chunks = static_cast<int>(stages.front().chunks.size());
@@ -234,7 +235,7 @@ Plan plan_of(RowReader& row, const ModelSpec& model, const Split& split, const S
     throw UserError("seq_len: expected at most a hundred million, got {}", sequence_length);
   const std::optional<std::int64_t> given_batch = row.count("global_batch_seqs");
   const std::int64_t microbatch = microbatch_of(row, split, given_batch, sequence_length);
-  // If only throughput is known, assumes a typical step: eight micro-batches per stage.
+  // If only the throughput is known, a typical step is assumed: eight micro-batches per stage.
   const std::int64_t batch = given_batch.value_or(split.dp * microbatch * 8 * split.pp);
   if (!given_batch) row.filled("global_batch_seqs", std::to_string(batch));
   if (microbatch * split.dp > batch)
@@ -297,7 +298,7 @@ void prepare(RowReader& row, MeasuredRun& measured, RunCase& run) {
   const NumberFormats numbers = number_formats_of(row.text("precision"), run.software);
   if (row.text("precision").empty()) row.filled("precision", optimus::text(numbers.precision));
   if (numbers.gradient_bytes > run.software.gradient_bytes) {
-    // Accumulated separately from the gradients that GEMMs write.
+    // Gradients are accumulated apart from those that GEMMs write.
     run.software.gradient_bytes = numbers.gradient_bytes;
     run.software.copied_bytes = std::max(run.software.copied_bytes, 2);
   }
@@ -334,7 +335,7 @@ Bytes RunCase::memory(MemoryKind kind, const Constants& constants) const {
   const int dp = data_parallel(pipeline.stages.front(), s);
   const int groups = (s.tp > 1) + (dp > 1) + (s.cp > 1) + (pipeline.stages.size() > 1);
   Bytes most{};
-  // The first, second or last stage is the fullest one.
+  // The fullest stage is the first, the second or the last.
   for (int stage = 0; stage < std::ssize(pipeline.stages); ++stage)
     if (stage < 2 || stage + 1 == std::ssize(pipeline.stages))
       most = std::max(most, measured_as(kind, stage_memory(setup(), 0, stage, constants), groups, constants));

@@ -1,7 +1,7 @@
-// Measured runs of other trainers from a table of comma-separated values (columns: bench/data/README.md),
-// each converted to a simulation: model, plan, cluster, software. Missing fields are filled from the tables
-// here and in cost/software.cpp, and every filled field is listed. A row that cannot be judged records the
-// reason.
+// Measured runs of other trainers, from a table of comma-separated values (columns: bench/data/README.md).
+// Each row is converted to a simulation: model, plan, cluster, software. Missing fields are filled in from
+// the tables in run_vocabulary.h and cost/software.cpp, and every filled field is listed. A row that cannot
+// be judged records the reason.
 #pragma once
 
 #include <memory>
@@ -15,19 +15,19 @@
 namespace optimus {
 
 struct MeasuredRun {
-  std::string id, source;  // source: the origin, which is the first word of the id
+  std::string id, source;  // source: the publisher, which is the first word of the id
   std::string software, sweep;
-  bool is_mixture = false;  // MoE model: predicted, but reported separately and never judged
-  std::string skipped;      // reason why the run is not judged; empty if it is
+  bool is_mixture = false;  // MoE model: predicted, but reported separately and not judged
+  std::string skipped;      // why the run is not judged; empty if it is
   std::vector<std::string> filled;
 
   double seconds = 0;           // measured seconds per step; 0 if unknown
-  std::optional<double> bytes;  // measured, on the fullest device
+  std::optional<double> bytes;  // measured on the fullest device
   MemoryKind memory_kind = MemoryKind::allocated;
 };
 
-// Everything that a simulation of one run refers to. Must stay at a fixed address, because the simulator
-// refers to the other members.
+// Everything that the simulation of one run refers to. Must not be moved, because the simulator refers to
+// the other members.
 struct RunCase {
   ModelSpec model;
   Plan plan;
@@ -38,17 +38,17 @@ struct RunCase {
   std::optional<StepSimulator> simulator;
 
   Setup setup() const { return {plan, model, *cluster, map, software, format}; }
-  // Memory of the fullest stage, as the measurement would show it.
+  // Memory of the fullest stage, as a measurement of this kind reports it.
   Bytes memory(MemoryKind kind, const Constants& constants) const;
 };
 
 struct Run {
   MeasuredRun measured;
-  std::unique_ptr<RunCase> run;  // null if the run is not predicted
+  std::unique_ptr<RunCase> run;  // null if the run cannot be simulated
   bool is_judged() const { return run != nullptr && !measured.is_mixture; }
 };
 
-// Never throws because of a row's content: an invalid row is skipped with a reason.
+// Never throws because of a row's content: an invalid row is skipped, with a reason.
 Run read_run(const CsvTable& table, std::size_t row);
 std::vector<Run> read_runs(const CsvTable& table);
 

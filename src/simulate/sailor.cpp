@@ -1,6 +1,6 @@
-// Implements sailor.h. Properties that the files omit are known from the experiments: Megatron-DeepSpeed in
-// fp32 storage in an image that allows TF32 (NVIDIA's 24.10), sequences of 2,048, no recompute, nodes of four
-// GH200 on Slingshot, other GPUs on 1 Gb/s Ethernet.
+// Implements sailor.h. Properties that the files omit are known from the experiments: Megatron-DeepSpeed
+// with fp32 storage, in a container image that allows TF32 (NVIDIA's 24.10), sequences of 2,048 tokens, no
+// recomputation, nodes of four GH200 on Slingshot, other GPUs on 1 Gb/s Ethernet.
 #include "simulate/sailor.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace {
 constexpr std::int64_t kSequenceLength = 2048;
 
 struct ShapeRow {
-  int blocks;  // layers, embedding and head
+  int blocks;  // number of blocks: layers, embedding and head
   const char* name;
   std::int64_t layers, hidden, heads, ffn, vocab;
 };
@@ -50,7 +50,7 @@ const char* type_of_gpu(const JsonView& card) {
   card.refuse("GH-96, RTX-2080, Titan-RTX or RTX-3090");
 }
 
-// Each replica of a stage is on a node of its own.
+// Reads the plan of a file and builds its cluster. Each replica of a stage is on a node of its own.
 class PlanFileReader {
  public:
   explicit PlanFileReader(RunCase& run) : run_(run) {}
@@ -113,8 +113,8 @@ class PlanFileReader {
     NodeGroup group = standard_group(type, static_cast<int>(at - profile_.types.begin()), devices);
     if (type == "gh200") {
       group.network.nics_per_node = devices;  // one per superchip
-      // Six links of 25 GB/s to each of three other devices; rings over four of them reach 250 GB/s, as the
-      // authors measured.
+      // Six links of 25 GB/s to each of the three other devices. Rings over four of these links reach 250
+      // GB/s, as the authors measured.
       group.domain_link.bytes_per_second = 262e9;
     }
     profile_.groups.push_back(group);
@@ -153,7 +153,7 @@ MeasuredPlanFile parse_measured_plan(std::string_view text, const std::string& s
   result.is_mixed = run.cluster->profile().types.size() > 1;
   run.map = DeviceMap::identity(num_devices(run.plan));
   run.software = *find_software("megatron-deepspeed-2022");
-  run.software.has_fused_softmax = false;  // supported only in 16 bits
+  run.software.has_fused_softmax = false;  // the fused softmax supports only 16 bits
   run.software.gradient_bytes = 4;
   run.format = format_of(Precision::fp32);
   if (const auto problem = find_problem(run.plan, run.model)) throw UserError("{}: {}", source, *problem);

@@ -1,6 +1,6 @@
-// Plans that others ran on mixed GPU types and measured, in the files that Sailor's authors publish: layers
-// of each stage, GPUs and tensor parts of each replica, batch, seconds per step, and memory of the fullest
-// process (in whole MiB, as nvidia-smi reports it). Not part of any fit.
+// Plans that Sailor's authors measured on mixed GPU types, in the files that they publish: layers of each
+// stage, GPUs and tensor-parallel size of each replica, batch, seconds per step, and memory of the fullest
+// process (in whole MiB, as nvidia-smi reports it). Not used for any fit.
 #pragma once
 
 #include <string>
@@ -10,11 +10,11 @@
 
 namespace optimus {
 
-// The measurement and the data to predict it. `run` has plan, model, cluster and software.
+// A measurement, and everything needed to predict it: `run` contains plan, model, cluster and software.
 struct MeasuredPlanFile {
   std::string name;
   double seconds = 0, bytes = 0;
-  bool is_mixed = false;  // several types of GPUs
+  bool is_mixed = false;  // several GPU types
   std::unique_ptr<RunCase> run;
 };
 

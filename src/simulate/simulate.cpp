@@ -10,7 +10,8 @@
 namespace optimus {
 namespace {
 
-// The slowest device of a stage determines its speed. If all devices are equal, the search is skipped.
+// The device that determines the speed of a stage, which is the slowest. If all devices are equal, the
+// search is skipped.
 Device slowest_of(const Stage& stage, const Cluster& cluster, const DeviceMap& map, NumberFormat format) {
   const auto physical = [&](int device) { return map[VirtualDevice{device}]; };
   Device slowest = physical(stage.devices.front());
@@ -29,7 +30,7 @@ Device slowest_of(const Stage& stage, const Cluster& cluster, const DeviceMap& m
   return slowest;
 }
 
-// The device types in a stage; a single one if the cluster has only one.
+// The types of the devices in a stage.
 std::set<int> types_of(const Stage& stage, const Cluster& cluster, const DeviceMap& map) {
   if (cluster.profile().types.size() == 1) return {0};
   std::set<int> types;
@@ -40,7 +41,7 @@ std::set<int> types_of(const Stage& stage, const Cluster& cluster, const DeviceM
 Stage pattern_of(const Stage& stage, bool is_custom) {
   Stage pattern;
   pattern.chunks = stage.chunks;
-  if (is_custom) return pattern;  // every block is its own pattern
+  if (is_custom) return pattern;  // in custom models no two blocks are alike
   for (Chunk& chunk : pattern.chunks) {
     const int first = chunk.first_block();
     for (BlockRun& run : chunk.runs) run.first_block -= first;
@@ -64,7 +65,7 @@ Plan shortened(Plan plan) {
   return plan;
 }
 
-// All slots of a plan are simulated; more than this would take minutes and gigabytes.
+// All slots of a plan are simulated; more than this would take minutes of time and gigabytes of memory.
 void refuse_too_many_slots(const Plan& plan) {
   constexpr double kMaxSlots = 2e7;
   double slots = 0;
@@ -84,7 +85,7 @@ double sent_bytes(const Program& program, bool is_backward) {
   int slot = -1;
   for (const Instruction& at : program.instructions) {
     if (at.op != Op::send || at.is_backward != is_backward || at.microbatch != 0) continue;
-    if (slot >= 0 && at.slot != slot) break;  // of one slot only
+    if (slot >= 0 && at.slot != slot) break;  // counts a single slot
     slot = at.slot;
     bytes += static_cast<double>(at.bytes);
   }
@@ -115,7 +116,7 @@ void StepSimulator::add_pipeline(int number) {
   const Pipeline& pipeline = setup_.plan.pipelines[static_cast<std::size_t>(number)];
   const int num_stages = static_cast<int>(pipeline.stages.size());
   SimulatedPipeline simulated_pipeline;
-  // A replica with one sequence less waits for the others.
+  // Replicas with one sequence less wait for the other replicas.
   const Stage& first_stage = pipeline.stages.front();
   const int dp = data_parallel(first_stage, first_stage.chunks.front().runs.front().strategy);
   const auto share = [&](int size) { return static_cast<double>((size + dp - 1) / dp); };
@@ -149,7 +150,7 @@ int StepSimulator::class_of(int pipeline_number, int stage_number) {
   stage_class.place_in_domain = first.value % setup_.cluster.group_of(first).devices_per_domain;
   stage_class.width = static_cast<int>(stage.devices.size());
   stage_class.types = types_of(stage, setup_.cluster, setup_.map);
-  if (stage_class.types.size() > 1) stage_class.device = first;  // each type is simulated
+  if (stage_class.types.size() > 1) stage_class.device = first;  // each type is simulated, see below
   stage_class.pipeline = pipeline_number;
   const auto is_alike = [&](const StageClass& existing) {
     const Cluster& cluster = setup_.cluster;
@@ -171,7 +172,7 @@ int StepSimulator::class_of(int pipeline_number, int stage_number) {
   stage_class.program = std::make_unique<PricedProgram>(
       setup, *model_work_, compile_without_buffers(short_plan_, setup_.model, stage.devices.front()),
       stage_class.device);
-  // With replicas on other types of nodes, the slowest one determines the speed.
+  // If a stage has replicas on several types of devices, the slowest type determines its speed.
   std::set<int> types;
   for (const int device : stage.devices) {
     if (stage_class.types.size() == 1) break;

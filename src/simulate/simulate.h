@@ -1,14 +1,14 @@
-// Simulates the step of a plan on a modelled cluster: its duration, the breakdown of time, and the memory
+// Simulates one step of a plan on a modelled cluster: its duration, the breakdown of time, and the memory
 // of each stage.
 //
 //   StepSimulator simulator(
 //       {.plan = plan, .model = model, .cluster = cluster, .map = map, .software = optimus_software()});
 //   const StepPrediction step = simulator.run(fitted_constants());
 //
-// It runs the same programs as the engine. Equal devices are simulated once: one device per stage, and one
-// stage per class of equal stages. So the running time grows with the slots of one pipeline, not with the
-// number of devices. Building a simulator compiles programs; running it again with other constants is
-// inexpensive.
+// The simulator executes the same programs as the engine. Equal devices are simulated once: one device per
+// stage, and one stage per class of equal stages. So the running time grows with the number of slots of one
+// pipeline, not with the number of devices. Constructing a simulator compiles programs; running it again
+// with other constants is inexpensive.
 #pragma once
 
 #include <memory>
@@ -30,7 +30,7 @@ struct StagePrediction {
 struct StepPrediction {
   double seconds = 0;
   double tokens_per_second = 0;
-  double mfu = 0;   // relative to the peak in the plan's precision
+  double mfu = 0;   // model FLOP/s relative to the devices' peak in the plan's precision
   TimeSplit split;  // mean over stages
   std::vector<StagePrediction> stages;
   Bytes memory;                            // of the fullest device
@@ -48,35 +48,36 @@ struct TracedInstruction {
 
 class StepSimulator {
  public:
-  // The plan must be valid for the model, and the map must contain its devices. Values that setup refers to
-  // must outlive this object. Throws UserError for a plan with too many slots.
+  // The plan must be valid for the model, and the map must contain its devices. Everything that `setup`
+  // refers to must outlive this object. Throws UserError for a plan with too many slots.
   explicit StepSimulator(const Setup& setup);
-  // stores_slots: false to omit slots and orders from the result, which may be large.
+  // stores_slots: if false, slots and orders, which may be large, are omitted from the result.
   StepPrediction run(const Constants& constants, bool stores_slots = true) const;
-  // Only the seconds of the step.
+  // Predicts only the seconds of the step, which is faster than run().
   double seconds(const Constants& constants) const;
-  // Every instruction of one device of each stage with its times. At most `max_count` instructions; whole
-  // stages beyond this limit are omitted.
+  // Every instruction of one device of each stage with its times. At most `max_count` instructions; a stage
+  // that would exceed this limit and all later stages are omitted.
   std::vector<TracedInstruction> instructions(const Constants& constants, std::size_t max_count) const;
 
  private:
   struct StageClass {
-    Stage pattern;                    // without devices, blocks numbered from the chunk's first
-    std::vector<int> block_patterns;  // for MoE models, whose layers differ
+    Stage pattern;  // without devices; blocks are numbered from the first block of their chunk
+    std::vector<int> block_patterns;  // [block]: its pattern; only for MoE models, whose layers differ
     bool has_first = false, has_last = false;
     Device device;
     int place_in_domain = 0, width = 0, pipeline = 0;
-    std::set<int> types;            // types of its devices
-    std::vector<int> first_blocks;  // [chunk], in the program
+    std::set<int> types;            // device types in the stage
+    std::vector<int> first_blocks;  // [chunk]: its first block in the program
     Order order;
     std::unique_ptr<PricedProgram> program;
-    std::vector<std::unique_ptr<PricedProgram>> other_programs;  // programs of replicas on other device types
-    double forward_bytes = 0, backward_bytes = 0;                // per micro-batch, to the neighbours
+    // the same stage on the other device types, if it has replicas on several types
+    std::vector<std::unique_ptr<PricedProgram>> other_programs;
+    double forward_bytes = 0, backward_bytes = 0;  // bytes sent to the neighbours per micro-batch
   };
   struct SimulatedPipeline {   // one pipeline
     std::vector<int> classes;  // [stage]
     std::vector<Order> orders;
-    std::vector<double> sizes;                     // [micro-batch], relative to the usual one
+    std::vector<double> sizes;                     // [micro-batch]: size relative to the first
     std::vector<Link> next_links, previous_links;  // [stage]
   };
 
@@ -88,7 +89,7 @@ class StepSimulator {
 
   Setup setup_;
   std::shared_ptr<const ModelWork> model_work_;
-  Plan short_plan_;  // at most two micro-batches in each pipeline
+  Plan short_plan_;  // the plan with at most two micro-batches in each pipeline
   std::vector<StageClass> classes_;
   std::vector<SimulatedPipeline> pipelines_;
   double num_nodes_ = 1;

@@ -1,4 +1,4 @@
-// The times of everything in a step, as StepSimulator computes them.
+// The simulated times of a step, as StepSimulator computes them.
 #pragma once
 
 #include <vector>
@@ -8,7 +8,7 @@
 namespace optimus {
 
 struct StepTimes {
-  std::vector<StageTimes> stages;  // [class]
+  std::vector<StageTimes> stages;  // [stage class]
   std::vector<PipelineTimes> pipelines;
   double gate = 0, end = 0;  // when all gradients are available; when the last update is complete
 };

@@ -1,5 +1,5 @@
-// The times of single instructions of a step: the slots of all micro-batches, each filled with the
-// instructions of the corresponding slot in the short program (simulate/lanes.h).
+// The times of single instructions in a step: each slot of every micro-batch is filled with the
+// instructions of the corresponding slot of the short program (simulate/lanes.h).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,7 +12,8 @@
 namespace optimus {
 namespace {
 
-// The slot of the short order whose time represents a slot of the whole order (simulate/lanes.cpp: keep).
+// The slot of the short order whose times represent a slot of the whole order; see store_slot_time() in
+// simulate/lanes.cpp. -1 if there is none.
 int example_of(const Slot& slot, int last_microbatch, const Order& order) {
   int last = 0;
   for (const Slot& known_slot : order) last = std::max(last, known_slot.microbatch);
@@ -37,7 +38,7 @@ void StepSimulator::trace_stage(const StepTimes& step, int p, int s, const LaneT
       classes_[static_cast<std::size_t>(simulated_pipeline.classes[static_cast<std::size_t>(s)])];
   const PipelineTimes& times = step.pipelines[static_cast<std::size_t>(p)];
   const Program& program = stage_class.program->program();
-  // Stages of one class have the same pattern but different block numbers.
+  // Stages of one class have the same pattern, but their blocks have different indices.
   const Stage& stage = setup_.plan.pipelines[static_cast<std::size_t>(p)].stages[static_cast<std::size_t>(s)];
   const auto moved = [&](Instruction at) {
     if (at.block < 0 || at.chunk < 0) return at;
@@ -45,7 +46,8 @@ void StepSimulator::trace_stage(const StepTimes& step, int p, int s, const LaneT
     at.block += stage.chunks[chunk].first_block() - stage_class.first_blocks[chunk];
     return at;
   };
-  std::array<double, 6> free{};  // [lane]: communication that exceeds its slot delays that of the next slot
+  // [lane]: when it becomes free; communication that exceeds its slot delays that of the next slot
+  std::array<double, 6> free{};
   const auto append_span = [&](const InstructionTime& time, double begin, double scale, int microbatch) {
     const Instruction at = moved(program.instructions[static_cast<std::size_t>(time.instruction)]);
     double& lane = free[static_cast<std::size_t>(at.lane)];

@@ -47,7 +47,7 @@ class EtcdStore final : public KeyStore {
     });
   }
 
-  // Uses etcd's version of a key, which counts its writes: the answer to a write contains the version before
+  // Uses etcd's version of a key, which counts its writes. The answer to a write contains the version before
   // it.
   Outcome<std::int64_t> count(const std::string& key) override {
     const auto answer = post("put", {{"key", name(key)}, {"value", ""}, {"prev_kv", true}});
@@ -70,7 +70,7 @@ class EtcdStore final : public KeyStore {
   }
 
   std::string own_address() const override { return own_address_; }
-  std::string store_address() const override { return ""; }  // the address of etcd is unrelated to the ranks
+  std::string store_address() const override { return ""; }  // the address of etcd is not that of a rank
 
   Outcome<void> connect(const Deadline& deadline) {
     Outcome<Socket> socket = Socket::connect(address_.host, address_.port, deadline);

@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t kMaxHeadBytes = 1 << 14, kMaxBodyBytes = std::size_t{96} << 20;
 constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-// Reads lines and bytes from a connection and buffers the rest.
+// Reads lines and bytes from a connection and buffers what was received beyond them.
 class HttpReader {
  public:
   HttpReader(Socket& socket, const Deadline& deadline) : socket_(socket), deadline_(deadline) {}

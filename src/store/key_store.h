@@ -32,8 +32,8 @@ class KeyStore {
   // Increments the counter under this key and returns its new value.
   virtual Outcome<std::int64_t> count(const std::string& key) = 0;
   // Registers a last will: when this process ends for any reason, the store sets the key to the value,
-  // unless the key exists. A new will replaces the previous one; an empty key removes it. Only a
-  // StoreServer supports this; etcd ignores it, because it does not notice when a process ends.
+  // unless the key exists. A new will replaces the previous one; an empty key removes it. Only a StoreServer
+  // supports this; etcd ignores it, because it does not notice when a process ends.
   virtual Outcome<void> set_last_will(const std::string& key, const std::string& value) = 0;
   // Removes all keys of the run. A StoreServer ends with the run, so only etcd needs this.
   virtual Outcome<void> clear() = 0;
@@ -47,7 +47,7 @@ struct StoreAddress {
   std::string host = "127.0.0.1";
   int port = 0;
   std::string token{};   // token of the run
-  bool is_etcd = false;  // false: a StoreServer
+  bool is_etcd = false;  // otherwise a StoreServer
 };
 // Parses "etcd://host:port". Throws UserError.
 StoreAddress parse_store(const std::string& text, const std::string& token);
@@ -56,8 +56,8 @@ StoreAddress parse_store(const std::string& text, const std::string& token);
 Outcome<std::unique_ptr<KeyStore>> open_store(const StoreAddress& address, const Deadline& deadline);
 // Connects to a StoreServer in a single attempt.
 Outcome<std::unique_ptr<KeyStore>> open_tcp_store(const StoreAddress& address, const Deadline& deadline);
-// The same with separate deadlines: connecting fails fast if the host is lost, while a busy store may
-// answer late.
+// The same with separate deadlines: connecting fails fast if the host is lost, while a busy store may answer
+// late.
 Outcome<std::unique_ptr<KeyStore>> open_tcp_store(const StoreAddress& address,
                                                   const Deadline& connect_deadline,
                                                   const Deadline& answer_deadline);

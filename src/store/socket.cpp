@@ -75,7 +75,8 @@ std::string numeric_address(const sockaddr_storage& address, socklen_t size) {
   return starts_with(host, mapped) ? std::string(host).substr(mapped.size()) : std::string(host);
 }
 
-// Returns a closed socket if the system does not support this address family or the port is not available.
+// Returns a Socket that is not open if the system does not support this address family or the port is in
+// use.
 Socket open_listener(int family, Listening interface, int port) {
   Socket socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket.is_open()) return socket;

@@ -11,7 +11,7 @@
 
 namespace optimus {
 
-// A connection; closed by the destructor. Not thread-safe.
+// A connection, which the destructor closes. Not thread-safe.
 class Socket {
  public:
   Socket() = default;

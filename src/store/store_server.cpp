@@ -24,12 +24,13 @@ using namespace store_protocol;
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kGreetingTimeout = std::chrono::seconds(2);
-constexpr std::size_t kMaxUnauthenticated = 128;     // unauthenticated connections
-constexpr std::size_t kMaxStoredBytes = 1ULL << 30;  // bytes of keys and values
-// unsent bytes of answers, above which the requests of a connection wait
+constexpr std::size_t kMaxUnauthenticated = 128;     // connections that have not sent the token
+constexpr std::size_t kMaxStoredBytes = 1ULL << 30;  // total size of all keys and values
+// If more bytes of answers are unsent, further requests of the connection wait.
 constexpr std::size_t kMaxUnsentBytes = 1ULL << 20;
 constexpr std::size_t kMaxWillBytes = 1 << 12;
-constexpr int kMaxAcceptsPerTurn = 64;  // connections accepted before the existing ones are served
+// Connections accepted per turn, before the existing ones are served again.
+constexpr int kMaxAcceptsPerTurn = 64;
 
 // Raises the limit of open files to the maximum, to allow as many connections as possible.
 void raise_file_limit() {
@@ -99,7 +100,7 @@ struct StoreServer::Impl {
   const std::string token;
   Socket listener, epoll, wake_event;
   std::map<int, Connection> connections;
-  std::multimap<Clock::time_point, int> unauthenticated;  // by the time of acceptance
+  std::multimap<Clock::time_point, int> unauthenticated;  // keyed by the time of acceptance
   std::unordered_map<std::string, std::string> values;
   std::size_t stored_bytes = 0;
   std::thread thread;
@@ -134,8 +135,8 @@ void StoreServer::Impl::accept_some() {
       continue;
     }
     if (!socket.is_open()) {
-      // The process has no free file descriptors: new connections wait in the queue, and this thread must not
-      // spin.
+      // The process has no free file descriptors. New connections wait in the queue of the socket; the pause
+      // prevents a busy loop of this thread.
       if (errno == EMFILE || errno == ENFILE) std::this_thread::sleep_for(std::chrono::milliseconds(10));
       return;
     }
@@ -174,7 +175,7 @@ bool StoreServer::Impl::read(Connection& connection) {
   return !connection.is_authenticated || (answer_all(connection) && write(connection));
 }
 
-// A client that does not know the token gets no answer, whatever it sends.
+// A client that does not know the token receives no answer, whatever it sends.
 bool StoreServer::Impl::handshake(Connection& connection) {
   const std::size_t end = connection.in.find('\n');
   const std::string_view line = std::string_view(connection.in).substr(0, end);
@@ -275,7 +276,7 @@ bool StoreServer::Impl::write(Connection& connection) {
     connection.out.clear(), connection.num_sent = 0;
     if (connection.waits_until_writable) watch(handle, EPOLLIN | EPOLLRDHUP, EPOLL_CTL_MOD);
     connection.waits_until_writable = false;
-    // Handles requests that were waiting for unsent answers.
+    // Handles requests that waited because too many bytes of answers were unsent.
     if (!answer_all(connection)) return false;
     if (connection.out.empty()) return true;
   }

@@ -16,11 +16,11 @@ namespace {
 using namespace store_protocol;
 
 constexpr Seconds kAnswerTimeout{5};
-constexpr Seconds kRetryTimeout{
-    1};  // timeout after the store did not answer before: a process that ends calls the store several times
+// Timeout after a call that the store did not answer: a process that ends makes several calls in a row.
+constexpr Seconds kRetryTimeout{1};
 
-// Two deadlines: the kernel accepts connections even if the store's process is busy, but only the process
-// answers.
+// There are two deadlines because the kernel accepts connections even while the store's process is busy, but
+// only the process answers.
 Outcome<Socket> handshake(const StoreAddress& address, const Deadline& connect_deadline,
                           const Deadline& deadline) {
   Outcome<Socket> socket = Socket::connect(address.host, address.port, connect_deadline);
@@ -38,7 +38,7 @@ Deadline attempt_deadline(const Deadline& deadline) {
                          deadline.name());
 }
 
-// The answers of one round trip: received in large blocks and consumed piece by piece.
+// The answers of one round trip, received in large blocks and consumed one by one.
 struct Incoming {
   Socket& socket;
   const Deadline& deadline;
@@ -91,7 +91,7 @@ class TcpStore final : public KeyStore {
     if (error != std::errc() || text.empty()) return failure("the store: the answer is not a number");
     return number;
   }
-  // Uses a separate connection: the main connection is closed after a timeout of the store, which must not
+  // Uses a separate connection, because the main connection is closed after a timeout, which must not
   // trigger the will.
   Outcome<void> set_last_will(const std::string& key, const std::string& value) override {
     const std::lock_guard lock(mutex_);
@@ -116,8 +116,8 @@ class TcpStore final : public KeyStore {
     std::string_view key, value;
   };
   using Answers = std::vector<std::optional<std::string>>;
-  // Maximum number of requests per round trip: the store stops reading while its answers are not read. This
-  // number of short requests fits into the network buffers.
+  // The store stops reading from a client that does not read its answers. Up to this number of short
+  // requests per round trip fit into the network buffers.
   static constexpr std::size_t kMaxRequestsPerRoundTrip = 256;
 
   Seconds timeout() const { return timed_out_before_ ? kRetryTimeout : kAnswerTimeout; }
@@ -129,7 +129,7 @@ class TcpStore final : public KeyStore {
     return std::move(answers->front());
   }
 
-  // A connection that has failed is not reused, because a late answer would be taken for the answer to
+  // A connection that has failed is not reused, because a late answer would be mistaken for the answer to
   // another request.
   Outcome<Answers> request(const std::vector<Request>& requests) {
     for (const auto& [what, key, value] : requests)

@@ -22,14 +22,15 @@ namespace optimus {
 
 namespace {
 
-constexpr Bytes kMoveHeadroom{std::int64_t{256} << 20};  // for copies of moving state
+constexpr Bytes kMoveHeadroom{std::int64_t{256} << 20};  // for staging copies of state that moves
 
 // Memory that libraries allocate on CUDA. Fused attention accumulates the gradients of queries in fp32 and,
-// if heads share keys and values, has those of every head before it sums them; through PyTorch
-// (CudnnAttention not built) it also returns all of them in separate tensors, which are then copied. GEMMs
-// have a workspace. With PyTorch's attention the sum is within 0.5 % of the allocator's peaks of six runs on
-// an H200 (5 to 42 GiB) and within 1 % of eleven others (2 to 48 GiB; docs/results/performance.md), without
-// it within 0.5 % of five (22 to 68 GiB; docs/results/performance.md).
+// if heads share keys and values, stores the gradients of keys and values of every query head before it
+// sums them; through PyTorch (CudnnAttention not built) it also returns all gradients in separate tensors,
+// which are then copied. GEMMs have a workspace. With PyTorch's attention the sum is within 0.5 % of the
+// allocator's peaks of six runs on an H200 (5 to 42 GiB) and within 1 % of eleven others (2 to 48 GiB;
+// docs/results/performance.md), without it within 0.5 % of five (22 to 68 GiB;
+// docs/results/performance.md).
 Bytes library_memory(const Plan& plan, const ModelSpec& model, at::Device device) {
   const bool is_16_bit = bytes_of(plan.precision) == 2;
   if (!device.is_cuda() || !is_16_bit || model.heads == 0) return Bytes(0);

@@ -42,7 +42,7 @@ bool have_same_layout(const Parameters& a, const Parameters& b, int block) {
   return have_same_layout(copied(a), copied(b));
 }
 
-// Bytes of a block's masters and moments, including redundant copies for others.
+// Bytes of a block's masters and moments, including redundant copies for other ranks.
 std::int64_t state_bytes(const Parameters& of, int block, Precision precision) {
   const BlockShape& shape = of.shape(block);
   if (shape.tensors.empty()) return 0;
@@ -51,12 +51,12 @@ std::int64_t state_bytes(const Parameters& of, int block, Precision precision) {
   const std::int64_t own = shape.elements(masters) + 2 * shape.elements(StateKind::optimizer);
   if (of.copies() == nullptr) return width * own;
   const BlockShape& copied = of.copies()->shape(block);
-  // otherwise masters are among the rank's own
+  // If masters are not sharded, they are part of `own` already.
   const std::int64_t fields = copied.is_sharded(masters) ? 3 : 2;
   return width * (own + fields * copied.elements(StateKind::optimizer));
 }
 
-// The resident boxes of a tensor's field: the rank's own, and its copies for others.
+// The resident boxes of a tensor's field: the rank's own box, and its copies for other ranks.
 std::vector<Box> boxes_of(const Parameters& of, const std::string& name, at::Tensor BlockState::*field) {
   std::vector<Box> result{of.box(name, field)};
   if (of.copies() != nullptr && of.copies()->view(name, field).defined())
@@ -87,11 +87,11 @@ at::Tensor flat_copy(const std::vector<at::Tensor>& values) {
 // A message in flight. Received values are copied to their place afterwards, unless they were received
 // directly there.
 struct StateMover::Message {
-  std::vector<at::Tensor> places{};  // received: where the values belong
+  std::vector<at::Tensor> places{};  // of a receive: the destinations of the values
   at::Tensor values{};               // contiguous
   bool is_copy = false;
   std::unique_ptr<Pending> pending{};
-  at::Tensor sum{};  // if checked: checksum of the values, computed by the sender
+  at::Tensor sum{};  // checksum of the values, computed by the sender; only if MoveOptions::is_checked
   std::unique_ptr<Pending> pending_sum{};
   int peer = 0;
   bool is_send = false;
@@ -114,8 +114,8 @@ StateMover::StateMover(const PlanChange& change, int rank, MoveEnds ends, Comm& 
 
 StateMover::~StateMover() = default;
 
-// Creates one turn per wave. Tensors that do not move between ranks join the turn of their block, whose
-// buffers they share; blocks that only contain such tensors come last.
+// Creates one turn per wave. Tensors that do not move between ranks belong to the turn of their block,
+// whose buffers they share; blocks that only contain such tensors come last.
 void StateMover::plan_turns() {
   std::set<int> moving;
   std::map<int, std::size_t> turn_of;  // of a block
@@ -149,7 +149,7 @@ void StateMover::plan_turns() {
     turns_[static_cast<std::size_t>(turn)].released.push_back(block);
 }
 
-// Computes which turns must have ended before another may begin, and the resulting peak.
+// Computes for each turn how many turns must have ended before it begins, and the resulting peak memory.
 void StateMover::plan_memory() {
   const Precision precision = change_.to.precision;
   const auto total = [&](const Parameters* of) {
@@ -191,7 +191,7 @@ std::size_t StateMover::num_precopy_waves(Bytes room) const {
     for (const RankShare::Operation& operation : share_.waves[wave].operations)
       streams.insert({operation.peer.value, operation.is_send});
     left -= (std::ssize(streams) - std::exchange(num_streams, std::ssize(streams))) *
-            options_.precopy_message.value;  // the copy that is sent
+            options_.precopy_message.value;  // the staging copy of a pre-copy message
     for (const int block : turns_[wave].allocated)
       left -= state_bytes(*ends_.next, block, change_.to.precision);
     if (left < 0) return wave;
@@ -251,8 +251,8 @@ void StateMover::allocate_blocks(const Turn& turn) {
     if (!precopy_blocks_.contains(block)) ends_.next->allocate_state(block);
 }
 
-// Copies each old box into each new one: the rank's own and its copies for others. Masters that are not
-// authoritative are not copied: other ranks send them, and may have done so already.
+// Copies the rank's old boxes, its own and its copies for other ranks, to the new boxes that overlap them.
+// Masters that are not authoritative are not copied: other ranks send them, and may have done so already.
 void StateMover::copy_local(const Turn& turn) {
   if (ends_.old == nullptr || ends_.next == nullptr) return;
   for (const int tensor : turn.tensors) {
@@ -278,7 +278,7 @@ void StateMover::exchange(const RankShare::Wave& wave) {
   post_combined();
 }
 
-// Except rows that were sent early.
+// Posts the operation's box, except rows that were sent early.
 void StateMover::post(const RankShare::Operation& operation) {
   const Box sent_rows = precopy_ == nullptr ? Box{} : precopy_->sent_rows(operation);
   if (sent_rows.num_dims == 0) return post_box(operation, operation.box);
@@ -290,7 +290,7 @@ void StateMover::post(const RankShare::Operation& operation) {
   }
 }
 
-// Both ends see the same boxes in the same order, so both split them identically.
+// Sender and receiver process the same boxes in the same order, so both split them identically.
 void StateMover::post_box(const RankShare::Operation& operation, const Box& box) {
   const Parameters& of = operation.is_send ? *ends_.old : *ends_.next;
   std::vector<at::Tensor> pieces = views_.values(of, operation.tensor, box);

@@ -1,17 +1,17 @@
 // Moves one rank's part of a training's state from the layout of one plan to that of another
-// (reshard/plan_change.h), block by block: a block's new buffers are allocated, filled from the rank's own
-// old ones and by other ranks, and the old ones are released, so that two copies of the whole state never
-// exist. As many blocks move concurrently as memory allows. Every rank of the run calls this, including ranks
-// that are in only one of the plans or in none.
+// (reshard/plan_change.h), block by block: a block's new buffers are allocated and filled, from the rank's
+// own old buffers and from other ranks, and its old buffers are released, so that two copies of the whole
+// state never exist. As many blocks move concurrently as memory allows. Every rank of the run calls this,
+// including ranks that are in only one of the plans or in none.
 //
 //   Parameters next(change.to, model, rank, device, StorageMode::nothing);
 //   StateMover mover(change, rank, {&old, &next}, comm, {});   // nothing is changed yet
 //   mover.run();       // between two steps; comm is connected for the new plan
 //   next.complete();
 //
-// Large boxes are sent one by one, directly from the old to the new buffer, small ones are combined. A block
-// whose layout does not change keeps its memory. A failure leaves neither layout complete, unless the old one
-// is retained meanwhile.
+// Large boxes are sent one by one, directly from the old to the new buffer, small ones are combined. A
+// block whose layout does not change keeps its memory. After a failure neither layout is complete, unless
+// the old one is retained (MoveOptions::retains_old).
 #pragma once
 
 #include <memory>
@@ -28,19 +28,20 @@ namespace optimus {
 
 struct MoveOptions {
   Seconds timeout{600};      // for any one message
-  bool is_checked = false;   // checksums of everything that arrives
+  bool is_checked = false;   // verify checksums of everything that arrives
   bool retains_old = false;  // the old layout stays complete until the caller releases it: twice the memory
-  // larger boxes are sent one by one: no copies, and their links are busy from the start
+  // Boxes larger than this are sent one by one: they need no staging copies, and sending can start at once.
   Bytes alone{1 << 17};
-  Bytes max_in_flight{1 << 26};  // maximum size of copies for messages in flight; less if memory is short
+  Bytes max_in_flight{1 << 26};  // limit of staging copies for messages in flight; less if memory is short
   PrecopyMode early = PrecopyMode::never;
   Bytes spare{};  // memory beyond what either plan needs that may be used before the pause
   Bytes precopy_message{1 << 18};
 };
 
 struct MoveReport {
-  Bytes sent, received;           // each element once, whenever it arrived
-  Bytes early, gradients_resent;  // of what was received: before the pause; gradients that this required
+  Bytes sent, received;  // each element counts once, whether it arrived before or in the pause
+  // Bytes received before the pause; bytes of gradients that were received because of that.
+  Bytes early, gradients_resent;
   std::int64_t num_messages = 0;
 };
 
@@ -52,36 +53,39 @@ class StateMover {
 
   // Peak of masters and moments, old and new, and of copies for messages.
   Bytes peak_bytes() const { return peak_bytes_; }
-  // Overrides the option; before the move begins.
+  // Overrides MoveOptions::retains_old. Must be called before the move begins.
   void set_retains_old(bool retains_old);
 
-  // How many of the change's first waves can be sent early within this memory; all of them for a rank without
-  // a part in the change. bytes_saved_by_precopy(): how many bytes fewer the rank then receives in the pause.
+  // num_precopy_waves() is the number of the change's first waves that can be sent early within `room`
+  // bytes of memory; all waves for a rank without a part in the change. bytes_saved_by_precopy() is the
+  // number of bytes that the rank then does not receive in the pause.
   std::size_t num_precopy_waves(Bytes room) const;
   Bytes bytes_saved_by_precopy(std::size_t num_waves) const {
     return saved_by_precopy(change_, share_, num_waves);
   }
-  // Before the pause. `ends` must not change until run(), except by updates, before which close_precopy()
-  // must be called.
+  // Called before the pause. The objects of `ends` must not change until run(), except by updates, before
+  // which close_precopy() must be called.
   void begin_precopy(const PrecopyTerms& terms);
   void close_precopy();
-  // Returns why it failed, in which case run() must not be called; empty: it succeeded.
+  // Returns why it failed, in which case run() must not be called; empty if it succeeded.
   std::string end_precopy();
-  // In the pause, while the old plan's gradients still exist: brings state that was sent early up to this
-  // update. Throws PeersLost.
+  // Called in the pause, while the old plan's gradients still exist: applies this update to the state that
+  // was sent early. Throws PeersLost.
   void repeat_update(const UpdateRecord& update, std::int64_t num_updates);
 
-  // Called once; separate weights and gradients of the old plan must be released before. Throws PeersLost.
+  // Moves the state; called once. Separate weights and gradients of the old plan must have been released.
+  // Throws PeersLost.
   MoveReport run();
 
  private:
   // Tensors that move at the same time, and the blocks that are allocated and released with them.
   struct Turn {
-    std::vector<int> tensors{};             // indices in the layout
-    const RankShare::Wave* wave = nullptr;  // null: none of them moves between ranks
+    std::vector<int> tensors{};             // indices of tensors in the layout
+    const RankShare::Wave* wave = nullptr;  // null if none of the tensors moves between ranks
     std::vector<int> allocated{}, reused{},
         released{};  // blocks: new ones to allocate, ones whose memory is reused, old ones to release
-    std::size_t waits_for = 0;  // this many turns must have ended before it: otherwise memory is too short
+    // Number of turns that must have ended before this one begins, so that memory suffices.
+    std::size_t waits_for = 0;
   };
   struct Message;
   void plan_turns();
@@ -105,14 +109,16 @@ class StateMover {
   Comm& comm_;
   MoveOptions options_;
   const StateViews views_;
-  const Bytes max_staged_;  // for messages in flight, in addition to one larger message
+  // Limit of staging copies for messages in flight, in addition to one larger message.
+  const Bytes max_staged_;
   std::vector<Turn> turns_;
   std::size_t num_begun_ = 0, num_ended_ = 0;  // turns
   Bytes peak_bytes_;
   std::set<int> precopy_blocks_;      // new blocks that were allocated before the pause
-  std::unique_ptr<Precopy> precopy_;  // null: nothing is sent early
+  std::unique_ptr<Precopy> precopy_;  // null if nothing is sent early
   std::vector<Message> in_flight_;
-  std::vector<std::pair<std::pair<int, bool>, std::vector<at::Tensor>>> combined_;  // by peer and direction
+  // By (peer, whether it is a send)
+  std::vector<std::pair<std::pair<int, bool>, std::vector<at::Tensor>>> combined_;
   Bytes staged_;
   MoveReport report_;
 };

@@ -3,11 +3,13 @@
 //
 //   after every step:    tree.receive();
 //   after some steps, the same on all ranks:
-//                        if (auto seen = tree.send(own)) …   // rank 0: of `depth` calls before
+//                        if (auto seen = tree.send(own)) …   // on rank 0: the result of the send() call
+//                                                            // `depth` calls ago
 //
-// A message that is sent after one step is received after the next, before the plan may change, so no message
-// is in flight across two plans. Its receive is posted when it is sent, so it has arrived by then; posting it
-// only when needed would cost a round trip each. 100,000 ranks need six levels. One thread. Throws PeersLost.
+// A message that is sent after one step is received after the next, before the plan may change, so no
+// message is in flight across two plans. Its receive is posted at the time of the send, so the message has
+// usually arrived by then; posting the receive only when it is needed would cost a round trip each time.
+// 100,000 ranks need six levels. One thread. Throws PeersLost.
 #pragma once
 
 #include <deque>
@@ -26,7 +28,8 @@ class ObservationTree {
   ~ObservationTree();
 
   void receive();
-  // `own` may be without a rank, if this one has no part in the plan.
+  // `own` contains no rank if this rank has no part in the plan. Returns the merged observation on rank 0
+  // once it is complete; nullopt otherwise.
   std::optional<Observation> send(Observation own);
 
  private:
@@ -44,8 +47,8 @@ class ObservationTree {
 
   Comm& comm_;
   const Seconds timeout_;
-  const int depth_, own_depth_;  // of the tree; of this rank (0: the root)
-  std::deque<Observation> own_;  // waiting for observations of the children
+  const int depth_, own_depth_;  // depth of the tree; depth of this rank, 0 for the root
+  std::deque<Observation> own_;  // own observations that wait for those of the children
   Observation from_children_;    // merged observations of the children
   std::int64_t num_sent_ = 0;    // calls of send(), the same on all ranks
   std::vector<PostedReceive> posted_receives_;

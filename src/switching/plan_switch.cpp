@@ -19,12 +19,12 @@ namespace {
 const Group kAll{Role::world, {}};
 constexpr std::array kUpdateInputs = {StepScalar::learning_rate, StepScalar::is_finite, StepScalar::factor,
                                       StepScalar::rate, StepScalar::inverse_root};
-constexpr std::size_t kNumCounts = 7;  // updates, the loss scale, the noise scale
+constexpr std::size_t kNumCounts = 7;  // number of counters: updates, the loss scale, the noise scale
 constexpr std::size_t kNumUpdateNumbers = 4 + kUpdateInputs.size();
 constexpr int kProbeTag = 0x7fd3;  // not used by other messages
 constexpr std::int64_t kProbeBytes = 1 << 18;
-// What the agreement and two more rounds of messages take on a slow machine; a smaller saving is not worth a
-// step's delay.
+// The duration of the agreement and two more rounds of messages on a slow machine. Sending state early
+// delays the switch by one step, which is not worth it if it saves less than this.
 constexpr Seconds kMinSaving{0.002};
 
 double seconds_since(std::chrono::steady_clock::time_point began) {
@@ -82,7 +82,8 @@ CommOutcome<void> PlanSwitch::prepare(const Deadline& deadline) {
   return measure_links(deadline);
 }
 
-// A ring exchange, done twice because the first round includes waiting for late ranks.
+// Measures link_speed_ by a ring exchange. It is done twice, because the first round includes waiting for
+// late ranks.
 CommOutcome<void> PlanSwitch::measure_links(const Deadline& deadline) {
   Comm& comm = facts_.comm;
   const bool is_wanted = facts_.move.early == PrecopyMode::automatic && comm.size() > 1 &&
@@ -158,7 +159,7 @@ void PlanSwitch::agree_on_counters(const PlanPart& part) {
   throw_if_failed(facts_.comm.all_reduce(kAll, all, ReduceOp::maximum, "the engine counters")
                       ->wait(Deadline::after(facts_.move.timeout, "a plan change")));
   const double* const found = all.const_data_ptr<double>();
-  // otherwise no rank has an engine, and the counts are part of the state
+  // If false, no rank has an engine, and the counters are read from the state.
   const bool is_known = found[0] >= 0;
   num_updates_ = is_known ? std::llround(found[0]) : -1;
   loss_scale_ = is_known ? LossScale{found[1], std::llround(found[2])} : LossScale{};
@@ -186,8 +187,8 @@ void PlanSwitch::take_update(std::span<const double> numbers) {
     update_.numbers[static_cast<std::size_t>(kUpdateInputs[i])] = numbers[4 + i];
 }
 
-// Appends the amax history: the number of steps, then the steps one after another, padded to the same length
-// on every rank; -1 where nothing is known.
+// Appends the fp8 amax history: the number of steps, then the values of each step, padded to the same
+// length on every rank; -1 where a value is unknown.
 void PlanSwitch::add_history(const PlanPart& part, std::vector<double>& numbers) const {
   if (!has_fp8(change_.to)) return;
   const auto first = std::ssize(numbers);
@@ -221,7 +222,7 @@ void PlanSwitch::make_engine(PlanPart& part) const {
   throw_if_failed(part.engine->gather_weights());
 }
 
-// A rank that completes this knows that all ranks have their complete new state.
+// Sums the report over all ranks. When this returns, all ranks have their complete new state.
 SwitchReport PlanSwitch::summarize(const MoveReport& own) const {
   const Deadline deadline = Deadline::after(facts_.move.timeout, "the end of a plan change");
   const auto number = [](Bytes bytes) { return static_cast<double>(bytes.value); };

@@ -5,7 +5,7 @@
 //   next.begin_precopy(agree_on_precopy(…), part);           // between two steps; the next step computes
 //   const SwitchReport report = next.run(part);          // between two steps, by all ranks
 //
-// A plan may not use a rank: its part is then empty, and the rank participates in switches all the same. Read
+// If a plan does not use a rank, the rank's part is empty; the rank still participates in switches. Read
 // next: switching/move.h.
 #pragma once
 
@@ -18,7 +18,7 @@
 
 namespace optimus {
 
-// Counters of an engine that are not part of the state.
+// Counters and statistics of an engine that are not part of the sharded state.
 struct EngineCounters {
   std::int64_t num_updates = 0;
   LossScale loss_scale{};
@@ -26,20 +26,20 @@ struct EngineCounters {
   Fp8History fp8{};
 };
 
-// One rank's part in a plan. The engine refers to the parameters.
+// One rank's part of a plan. The engine keeps a reference to the parameters.
 struct PlanPart {
   Plan plan;  // its devices are ranks
   std::unique_ptr<Parameters> parameters{};
   std::unique_ptr<Engine> engine{};
-  std::optional<EngineCounters> numbers{};  // while a plan change has removed the engine
+  std::optional<EngineCounters> numbers{};  // set while a plan change has removed the engine
   bool is_empty() const { return engine == nullptr; }
 };
 
 // What a plan change did, over all ranks.
 struct SwitchReport {
-  Bytes moved;       // received, each element once
-  Bytes early;       // of that, before the pause
-  Bytes precopied;   // resent because of that: gradients
+  Bytes moved;       // bytes received; each element counts once
+  Bytes early;       // the part of `moved` that was received before the pause
+  Bytes precopied;   // bytes of gradients that were sent because of that
   Bytes minimum;     // as in PlanChange
   Seconds paused;    // on this rank
   Bytes peak_bytes;  // peak of masters and moments, old and new, on any one rank
@@ -54,14 +54,14 @@ struct SwitchContext {
 
 class PlanSwitch {
  public:
-  // Computes the change and modifies nothing. Throws UserError if the switch is impossible. `part` must stay
-  // the rank's part until run(). is_placed: the devices of `to` are ranks. is_phase: another batch or
-  // sequence length.
+  // Computes the change without modifying anything. Throws UserError if the switch is impossible. `part`
+  // must stay the rank's part until run(). `is_placed`: the devices of `to` are ranks, and need not be
+  // mapped to ranks. `is_phase`: the batch or the sequence length may change.
   PlanSwitch(const SwitchContext& facts, const PlanPart& part, const Plan& to, int epoch,
              bool is_placed = false, bool is_phase = false);
-  // For a membership change: `part.plan` uses the new rank numbers, and lost ranks are numbered after them.
-  // Leaving ranks participate and are no longer in the Comm's world afterwards. facts.move.retains_old should
-  // be set.
+  // For a membership change: the devices of `part.plan` are the new ranks, and lost ranks are numbered
+  // after them. Leaving ranks participate and are no longer in the Comm's world afterwards.
+  // facts.move.retains_old should be set.
   PlanSwitch(const SwitchContext& facts, const PlanPart& part, const Plan& to,
              const AvailableRanks& present_ranks);
   ~PlanSwitch();
@@ -70,11 +70,11 @@ class PlanSwitch {
   const Plan& plan() const { return change_.to; }
   int epoch() const { return epoch_; }
   Bytes peak_bytes() const { return mover_->peak_bytes(); }
-  // Before run(): retains the old state until all ranks have the new one, as facts.move.retains_old
-  // specifies, if that needs at most this much extra memory.
+  // Called before run(). If facts.move.retains_old is set, keeps it set only if retaining the old state
+  // needs at most `spare` bytes of extra memory.
   void retain_old_within(Bytes spare);
   bool retains_old() const { return facts_.move.retains_old; }
-  // In advance, from another thread.
+  // Connects the groups of the new plan in advance. Called from another thread.
   CommOutcome<void> prepare(const Deadline& deadline);
 
   // This rank's contribution to the decision to send state early (switching/precopy.h), after prepare().
@@ -83,26 +83,30 @@ class PlanSwitch {
     std::size_t num_waves = 0;
   };
   PrecopyVote precopy_vote(const PlanPart& part) const;
-  // While the next step computes, with the agreed terms. The part's engine must exist until end_precopy().
+  // Starts to send state, with the agreed terms, while the next step computes. The part's engine must exist
+  // until end_precopy().
   void begin_precopy(const PrecopyTerms& terms, PlanPart& part);
-  // Before run(). Returns why it failed, in which case run() must not be called; empty: it succeeded.
+  // Called before run(). Returns why pre-copy failed, in which case run() must not be called; empty if it
+  // succeeded.
   std::string end_precopy(PlanPart& part);
-  // Throws PeersLost and whatever the construction of an engine throws; the part is then torn (matches
-  // neither plan). Leaves the Comm in the new epoch; groups of earlier epochs can be dropped. If the old
-  // state is retained, a failure leaves either the old part, without its engine, or the new part, with the
-  // old one in earlier(): a rank drops the old state only after all ranks have the new one.
+  // Makes the switch. Throws PeersLost and exceptions of the engine's constructor; the part is then torn
+  // (matches neither plan), unless the old state is retained: then `part` is either the old part, without
+  // its engine, or the new part, and the old one is in earlier(). A rank drops the old state only after all
+  // ranks have the new one. The Comm is in the new epoch afterwards; groups of earlier epochs can be
+  // dropped.
   SwitchReport run(PlanPart& part);
   PlanPart& earlier() { return earlier_; }
 
  private:
-  // Engine counters; ranks without an engine receive them from the others.
+  // Makes the engine counters equal on all ranks; ranks without an engine receive them from the other
+  // ranks.
   void agree_on_counters(const PlanPart& part);
   void add_history(const PlanPart& part, std::vector<double>& numbers) const;
   Fp8History history_in(std::span<const double> numbers) const;
   void make_engine(PlanPart& part) const;
   SwitchReport summarize(const MoveReport& own) const;
   CommOutcome<void> measure_links(const Deadline& deadline);
-  // The inputs of the last update, as part of the counters.
+  // Append the inputs of the last update to the counters, and read them back.
   void add_update(const PlanPart& part, std::vector<double>& numbers) const;
   void take_update(std::span<const double> numbers);
 
@@ -114,7 +118,7 @@ class PlanSwitch {
   const PlanChange change_;
   const int epoch_, rank_;
   PlanPart earlier_;
-  std::unique_ptr<Parameters> next_;  // null: the new plan does not use the rank
+  std::unique_ptr<Parameters> next_;  // null if the new plan does not use the rank
   std::unique_ptr<StateMover> mover_;
   std::vector<Group> groups_;
   std::int64_t num_updates_ = 0;
@@ -123,8 +127,8 @@ class PlanSwitch {
   Fp8History fp8_history_;
   bool has_precopy_ = false;
   UpdateRecord update_;    // inputs of the last update, if state was sent early
-  double link_speed_ = 0;  // measured, bytes per second; 0: not measured
-  Bytes needed_bytes_;     // by the new plan
+  double link_speed_ = 0;  // measured, in bytes per second; 0 if not measured
+  Bytes needed_bytes_;     // memory that the new plan needs
 };
 
 // Called by all ranks after the same step: whether state is sent early, and how much. `own` is null if the

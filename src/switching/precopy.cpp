@@ -16,7 +16,8 @@ namespace {
 
 constexpr int kPrecopyTag = 0x7fd0, kContinueTag = 0x7fd1;  // not used by other messages
 constexpr const char* kPrecopyState = "early state";
-// ATen does not use a second thread for copies of this many elements: the cores are busy with the step.
+// ATen copies up to this many elements on one thread, which is desired because the cores are busy with the
+// step.
 constexpr std::int64_t kMaxSliceElements = 32768;
 
 std::int64_t elements_of(const Box& box, std::size_t num_fields) {
@@ -25,7 +26,7 @@ std::int64_t elements_of(const Box& box, std::size_t num_fields) {
 
 }  // namespace
 
-// A stream's part in one round.
+// The messages of one stream in one round.
 struct Precopy::Turn {
   Stream* stream = nullptr;
   at::Tensor has_more{}, values{};
@@ -59,7 +60,7 @@ std::string Precopy::end() {
   return failure_;
 }
 
-// Both ends see the same boxes in the same order, so both cut them identically.
+// Sender and receiver process the same boxes in the same order, so both split them identically.
 void Precopy::plan_streams() {
   std::map<std::pair<int, bool>, Stream> streams;
   std::map<std::pair<int, bool>, std::int64_t> last;  // elements in the last message
@@ -97,8 +98,8 @@ void Precopy::run() {
 }
 
 // Each rank starts all messages of a round before it waits for any of them, so ranks in the earliest round
-// can always continue. Returns how long messages with state were in flight, excluding the wait for ranks that
-// still pause, since otherwise each pause would lengthen the next. nullopt: it was the last round.
+// can always continue. Returns how long messages with state were in flight, without the wait for ranks that
+// still pause, because otherwise each pause would lengthen the next one. nullopt after the last round.
 std::optional<Seconds> Precopy::run_round() {
   std::vector<Turn> turns;
   for (Stream& stream : streams_) {
@@ -140,7 +141,8 @@ void Precopy::wait(Pending& pending) const {
   throw_if_failed(pending.wait(Deadline::after(options_.timeout, kPrecopyState)));
 }
 
-// A copy, since the source may change before it is sent. Undefined once the update has begun.
+// A copy of the message's values, because the source may change before it is sent. An undefined tensor once
+// close() was called.
 at::Tensor Precopy::staged(const Message& message) {
   const std::lock_guard lock(mutex_);
   if (is_closed_) return {};

@@ -1,17 +1,17 @@
-// Pre-copy: part of the state that a plan change moves is sent while the last step before the change
-// computes, which shortens the pause. Masters and moments do not change until that step's update; the
-// receiver repeats the update on them from the reduced gradient, 4 bytes per element instead of 12, with the
-// same kernel on the same values, so the bits are the same.
+// Pre-copy: part of the state that a plan change moves is sent while the last step before the change is
+// computed, which shortens the pause. Masters and moments do not change until that step's update; the
+// receiver repeats the update on them from the reduced gradient, 4 bytes per element instead of 12, with
+// the same kernel on the same values, so the bits are the same.
 //
 //   step t     forward, backward ─────────────▶ gate   update      ┃ pause
 //   sender     masters, moments of t - 1 ──▶ close()               ┃ gradients of t ──▶
 //   receiver   ──▶ into the new plan's buffers                     ┃ ──▶ repeats the update on early state
 //
-// Masters that are stored apart from moments (fp32, fp64) need no gradient: they follow from the moments of t
-// if the receiver has these, and are sent early only then. A thread per rank sends and receives in rounds of
-// one message per peer; at the gate, whole messages have been sent, and both ends know how many. The old
-// plan's state is not modified, so a failure does no harm. StateMover (move.h) owns one of these and moves
-// the rest.
+// Masters that are stored apart from moments (fp32, fp64) need no gradient: the receiver computes them from
+// the moments of step t, so they are sent early only if the receiver has these moments. A thread per rank
+// sends and receives in rounds of one message per peer; at the gate, only whole messages have been sent,
+// and both ends know how many. The old plan's state is not modified, so a failure does no harm. StateMover
+// (move.h) owns a Precopy and moves the remaining state.
 #pragma once
 
 #include <condition_variable>
@@ -32,50 +32,53 @@ namespace optimus {
 
 struct PrecopyOptions {
   Seconds timeout{600};    // for any one message
-  Bytes message{1 << 18};  // approximate; the same on all ranks
-  // Maximum share of the time in which messages are in flight. The step also needs the link and the CPU:
+  Bytes message{1 << 18};  // approximate size of a message; must be the same on all ranks
+  // Maximum fraction of time in which messages are in flight. The step also needs the link and the CPU:
   // measurements showed that it loses about half of that time, and more if CPUs are busy.
   double share = 0.1;
 };
 
 // The terms that all ranks agreed on.
 struct PrecopyTerms {
-  int epoch = 0;                 // future epoch, prepared
-  std::size_t num_waves = 0;     // number of the change's first waves; 0: nothing is sent early
-  std::int64_t num_updates = 0;  // of the state that is sent
+  int epoch = 0;  // the future epoch, which the Comm has prepared
+  // Number of the change's first waves that are sent early; 0 if nothing is sent early.
+  std::size_t num_waves = 0;
+  std::int64_t num_updates = 0;  // number of optimizer updates that the sent state contains
 };
 
 struct PrecopyContext {
   const PlanChange& change;
   const RankShare& share;
   MoveEnds ends;
-  std::vector<int> blocks;  // new blocks that receive data, not yet allocated
+  std::vector<int> blocks;  // new blocks that receive data and are not allocated yet
   Comm& comm;
 };
 
 class Precopy {
  public:
-  // Starts the thread. All arguments must outlive this.
+  // Starts the thread. The objects that `facts` refers to must outlive this object.
   Precopy(const PrecopyContext& facts, const PrecopyTerms& terms, const PrecopyOptions& options);
   // Calls close() and joins the thread.
   ~Precopy();
 
   // After this call the old plan's state is not read any more. Thread-safe.
   void close();
-  // Calls close() and joins the thread. Returns why it failed; empty: it succeeded. Only then may the
-  // following functions be called.
+  // Calls close() and joins the thread. Returns why it failed; empty if it succeeded. The following
+  // functions may be called only after success.
   std::string end();
 
-  // The rows of an operation's box that were sent early; StateMover must move the others. Empty: none.
+  // The rows of an operation's box that were sent early; StateMover must move the other rows. Empty if none
+  // were sent.
   Box sent_rows(const RankShare::Operation& operation) const;
-  // In the pause, by all ranks; the gradients must be as the step left them. `num_updates` is the present
-  // count: one more than in the terms, or equal if the step had no update. Throws PeersLost.
+  // Called by all ranks in the pause, while the gradients of the step are unchanged. `num_updates` is the
+  // present count: one more than in the terms, or equal if the step had no update. Throws PeersLost.
   void repeat_update(const UpdateRecord& update, std::int64_t num_updates);
   // Called when the new plan's moments are complete.
   void repeat_masters();
 
-  Bytes received() const { return received_; }                      // early
-  Bytes gradients_received() const { return gradients_received_; }  // in the pause, because of it
+  Bytes received() const { return received_; }  // early
+  // Bytes of gradients received in the pause.
+  Bytes gradients_received() const { return gradients_received_; }
 
  private:
   struct Slice {
@@ -122,8 +125,8 @@ class Precopy {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool is_closed_ = false;
-  std::string failure_;  // of the thread
-  std::thread thread_;   // last: it uses all members above
+  std::string failure_;  // why the thread has failed; empty if it has not
+  std::thread thread_;   // declared last, because it uses all members above
 };
 
 }  // namespace optimus

@@ -16,7 +16,8 @@ std::map<int, std::vector<Box>> moments_at(const PlanChange& change, const State
   return result;
 }
 
-// Rows of `box` that are inside another one; empty if the other one cuts further dims too.
+// The rows of `box` that are inside `other`; empty if `other` covers them only partly in further
+// dimensions.
 Box common_rows(const Box& box, const Box& other) {
   const std::optional<Box> common = intersect(box, other);
   if (!common) return {};

@@ -14,7 +14,7 @@ namespace optimus {
 namespace {
 
 constexpr int kGradientTag = 0x7fd2;        // not used by other messages
-constexpr std::size_t kRoundsInFlight = 3;  // of gradients
+constexpr std::size_t kRoundsInFlight = 3;  // of gradient messages
 
 at::Tensor flat_of(const at::Tensor& view) { return view.contiguous().view({-1}); }
 
@@ -91,7 +91,7 @@ void Precopy::repeat(const Slice& slice, const at::Tensor& gradient) {
   update(views_.name_of(slice.of->tensor), {.beta1 = update_.beta1, .beta2 = update_.beta2}, gradient, state);
 }
 
-// With beta1 = beta2 = 1 the update changes only masters: moments stay as they are.
+// With beta1 = beta2 = 1 the update does not change moments, only masters.
 void Precopy::repeat_masters() {
   if (!has_update_) return;
   for (const Stream& stream : streams_)

@@ -12,7 +12,7 @@ namespace optimus {
 namespace {
 
 constexpr int kSyncTag = 0x7fb3, kMessageTag = 0x7fb4;  // not used by other messages
-// Larger messages reduce the effect of what a link carries in a short burst.
+// Larger messages reduce the effect of short bursts above a link's sustained bandwidth.
 constexpr std::int64_t kSmallest = 1 << 17, kLargest = 1 << 25, kGrowth = 4;
 constexpr double kMinMessageSeconds = 8e-3;  // seconds
 
@@ -25,11 +25,12 @@ void exchange(Comm& comm, int peer, const at::Tensor& here, const at::Tensor& th
   throw_if_failed(sent->wait(deadline));
 }
 
-// Seconds of a simultaneous exchange, the slower of both measurements: both ends return the same.
+// Seconds of a simultaneous exchange. Both ends return the same value, the slower one of their two
+// measurements.
 double message_seconds(Comm& comm, int peer, std::int64_t bytes, const Deadline& deadline) {
   at::Tensor own = at::zeros({1}, at::kDouble), others = at::zeros({1}, at::kDouble);
   const at::Tensor here = at::zeros({bytes}, at::kByte), there = at::zeros({bytes}, at::kByte);
-  exchange(comm, peer, own, others, kSyncTag, deadline);  // both are ready
+  exchange(comm, peer, own, others, kSyncTag, deadline);  // returns when both ends are ready
   const auto began = Deadline::Clock::now();
   exchange(comm, peer, here, there, kMessageTag, deadline);
   *own.data_ptr<double>() = std::chrono::duration<double>(Deadline::Clock::now() - began).count();
@@ -73,10 +74,11 @@ int num_probe_rounds(int num_nodes) {
 
 // The first rounds of a round-robin tournament (the circle method).
 std::optional<int> probe_partner(int node, int round, int num_nodes) {
-  const int others = num_nodes + num_nodes % 2 - 1;  // all but the node in the middle of the circle
+  // Number of nodes without the one in the middle of the circle.
+  const int others = num_nodes + num_nodes % 2 - 1;
   int partner = 0;
   if (node == others) {
-    // A node that would be paired with itself plays against the middle: 2 i = round, where `others` is odd.
+    // The node i that would be paired with itself, 2 i = round (mod others), is paired with the middle one.
     partner = (round % 2 == 0 ? round : round + others) / 2;
   } else {
     partner = ((round - node) % others + others) % others;
@@ -107,8 +109,8 @@ void probe_networks(Comm& comm, const std::vector<int>& nodes, int most_rounds, 
   seen.network.assign(all, all + num_nodes), seen.bytes.assign(all + num_nodes, all + 2 * num_nodes);
 }
 
-// Seconds of a GEMM that is the same on all devices; repeated until the total is long enough that a slow
-// device cannot keep up by chance.
+// Seconds of a GEMM that has the same size on all devices. It is repeated until the total time is long
+// enough for a slow device to show.
 double gemm_seconds(at::Device device) {
   constexpr double kMinGemmSeconds = 30e-3;  // seconds
   const std::int64_t size = device.is_cuda() ? 2048 : 256;
@@ -139,7 +141,8 @@ std::vector<double> probe_devices(Comm& comm, at::Device device, const Deadline&
   return {all, all + comm.size()};
 }
 
-// The time of the slowest rank, the faster of two runs: the same on all ranks.
+// Measures an all-reduce twice and records the faster time, each time that of the slowest rank. The result
+// is the same on all ranks.
 void probe_ring(Comm& comm, const Deadline& deadline, ProbeResult& seen) {
   constexpr double kMinRingSeconds = 20e-3;  // seconds
   const auto sum = [&](std::int64_t bytes) {

@@ -1,12 +1,13 @@
-// Measures which networks and devices are slow when step times cannot show it, in a short pause after a step.
-// One rank of each node exchanges messages with those of other nodes, one pair at a time; a node's network
-// speed is that of its fastest pair. Then each rank computes the same GEMM. Baselines of a healthy cluster
-// are one pair per node for messages, and an all-reduce over all ranks, like that of gradients. The time of a
-// ring does not identify single nodes, and nothing else observes devices that the plan does not use.
+// Measures which networks and devices are slow when step times cannot show it, in a short pause after a
+// step. One rank of each node exchanges messages with the corresponding rank of other nodes, one pair at a
+// time; a node's network speed is that of its fastest pair. Then each rank computes the same GEMM. For
+// baselines of a healthy cluster, a probe measures one pair per node for messages, and an all-reduce over
+// all ranks, like that of gradients. The time of a ring does not identify single nodes, and nothing else
+// observes devices that the plan does not use.
 //
-// Each node is paired with up to 2 + log2(nodes) others, so that a slow node affects its own pairs and not
-// the fastest pair of another; messages grow until one takes some milliseconds. Two nodes form one pair,
-// which does not identify the slow one.
+// Each node is paired with up to 2 + log2(nodes) other nodes, so that a slow node affects its own pairs but
+// not the fastest pair of any other node; the message size grows until a message needs some milliseconds.
+// Two nodes form only one pair, which does not show which of them is slow.
 #pragma once
 
 #include <optional>
@@ -18,16 +19,16 @@
 namespace optimus {
 
 int num_probe_rounds(int num_nodes);
-// The partner of a node in a round; nullopt if the number of nodes is odd and it has none.
+// The partner of a node in a round; nullopt if the number of nodes is odd and the node has no partner.
 std::optional<int> probe_partner(int node, int round, int num_nodes);
 
 // Set by rank 0; ignored on other ranks.
 struct ProbeSettings {
-  std::vector<int> node_of_rank{};  // 0, 1, …
+  std::vector<int> node_of_rank{};  // [rank]: node index, from 0
   ProbeRequest look{};
 };
-// Called by all ranks at the same time after a step; other traffic (small messages, state that is sent early)
-// makes links appear slower. Returns the same on all ranks. Throws PeersLost.
+// Called by all ranks at the same time after a step; other traffic (small messages, state that is sent
+// early) makes links appear slower. Returns the same result on all ranks. Throws PeersLost.
 ProbeResult probe(Comm& comm, const ProbeSettings& settings, at::Device device, Seconds timeout);
 
 }  // namespace optimus

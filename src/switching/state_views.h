@@ -10,8 +10,8 @@
 
 namespace optimus {
 
-// Either is null if the rank is not in that plan. Masters and moments are taken from `old`. `next` has no
-// buffers yet.
+// The parameters of the old and the new plan; null if the rank is not in that plan. Masters and moments are
+// moved from `old` to `next`, which has no buffers yet.
 struct MoveEnds {
   Parameters* old = nullptr;
   Parameters* next = nullptr;
@@ -30,23 +30,24 @@ class StateViews {
   }
   bool has_masters(int tensor) const { return have_shared_index_ || tensor < num_tensors_; }
   bool has_moments(int tensor) const { return have_shared_index_ || tensor >= num_tensors_; }
-  // The index under which a tensor's moments move.
+  // The tensor index under which a tensor's moments move.
   int moments_of(int tensor) const { return has_moments(tensor) ? tensor : tensor + num_tensors_; }
-  // The fields that move under this index.
+  // The fields that move under this tensor index.
   std::vector<at::Tensor BlockState::*> fields(int tensor) const;
 
-  // A box of a resident tensor, for each of its fields.
+  // Views of `box` of a tensor, one for each of its fields.
   std::vector<at::Tensor> values(const Parameters& of, int tensor, const Box& box) const;
-  // The reduced gradient after a step, which is laid out like the moments. Redundant copies have none.
+  // A view of `box` of the reduced gradient after a step, which has the layout of the moments. Redundant
+  // copies have no gradient.
   at::Tensor gradient(const Parameters& of, int tensor, const Box& box) const;
 
  private:
   const PlanChange& change_;
   const bool have_shared_index_;  // masters and moments share one index
-  const int num_tensors_;         // of the model
+  const int num_tensors_;         // number of tensors of the model
 };
 
-// The part of a view that covers `box`; the view covers `own`.
+// The part of `view`, which covers `own`, that covers `box`.
 at::Tensor sub_view(at::Tensor view, const Box& own, const Box& box);
 
 }  // namespace optimus

@@ -19,8 +19,8 @@ constexpr std::size_t kShortWord = 64;
 constexpr std::size_t kNumPairSlots = 1 << 18;
 constexpr std::uint32_t kNoNeighbour = UINT32_MAX;
 
-// The index of the smallest number, the first one if there are several. Four independent comparisons at a
-// time avoid the dependency chain of std::min_element: encoding text without spaces spends half its time
+// The index of the smallest number; of the first one if there are several. Four independent comparisons at a
+// time avoid the dependency chain of std::min_element: half of the time for text without spaces is spent
 // here.
 std::size_t index_of_smallest(const std::vector<std::uint32_t>& numbers) {
   std::array<std::uint32_t, 4> smallest;
@@ -96,7 +96,7 @@ std::size_t Bpe::pair_slot(char32_t left, char32_t right) {
   return mix_bits((static_cast<std::uint64_t>(left) << 32) | right) % kNumPairSlots;
 }
 
-// Fills mergeable_pairs_, unless words may contain symbols whose text differs from the text of the word.
+// Fills mergeable_pairs_, unless the text of a symbol may differ from the text of the word at its position.
 void Bpe::find_mergeable_pairs(const Vocabulary& vocabulary) {
   if (options_.is_byte_level || options_.ignore_merges || !options_.byte_fallback || !has_all_bytes_) return;
   std::vector<bool> is_byte(static_cast<std::size_t>(vocabulary.end())), mergeable(kNumPairSlots);
@@ -166,10 +166,11 @@ void Bpe::add_character_symbols(std::string_view word, std::vector<TokenId>& ids
   put_unknown();
 }
 
-// Merges the leftmost of the best pairs until no pair can be merged.
+// Repeatedly merges the leftmost of the pairs with the lowest rank, until no pair can be merged.
 void Bpe::merge_short(BpeScratch& scratch) const {
   std::vector<TokenId>& ids = scratch.ids;
-  std::vector<std::uint32_t>& ranks = scratch.ranks;  // of each symbol with the next one
+  // [symbol]: rank of the pair that it forms with the next symbol
+  std::vector<std::uint32_t>& ranks = scratch.ranks;
   ranks.clear();
   for (std::size_t i = 0; i + 1 < ids.size(); ++i) ranks.push_back(merges_.find(ids[i], ids[i + 1]));
   while (!ranks.empty()) {
@@ -206,7 +207,7 @@ void Bpe::merge_long(BpeScratch& scratch) const {
     const auto left = static_cast<std::uint32_t>(scratch.heap.back());
     scratch.heap.pop_back();
     const std::uint32_t right = ids[left] < 0 ? kNoNeighbour : scratch.next[left];
-    // the pair was merged in the meantime
+    // Stale entry: one of the two symbols has been merged since it was pushed.
     if (right == kNoNeighbour || merges_.find(ids[left], ids[right]) != rank) continue;
     ids[left] = merges_.merged(rank);
     ids[right] = -1;

@@ -24,8 +24,8 @@ class MergeTable {
   static constexpr std::size_t kMaxMerges = kNone;
 
   void reserve(std::size_t num_merges);
-  // The rank of the new merge is the number of merges added before. If a pair is added again, the later
-  // rank replaces the earlier one.
+  // The rank of the new merge is the number of merges added before. If a pair is added again, the later rank
+  // replaces the earlier one.
   void add(TokenId left, TokenId right, TokenId merged);
 
   // Returns the rank of the pair, or kNone.

@@ -19,8 +19,7 @@ class ByteTrie {
     std::int32_t value;
   };
 
-  // Inserts `key` with a value of at least 0. Returns false and has no effect if the key is already
-  // present.
+  // Inserts `key` with a value of at least 0. Returns false and has no effect if the key is already present.
   bool insert(std::string_view key, std::int32_t value);
   // The node that the bytes of `key` lead to, starting at `from`; kNoNode if there is none.
   Node walk(std::string_view key, Node from = kRoot) const;

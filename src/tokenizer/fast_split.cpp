@@ -51,7 +51,7 @@ class Reader {
   const CharClasses* classes_;
 };
 
-// The end of a contraction ('s 't 'm 'd 're 've 'll) at `begin`, which points to the apostrophe; null if
+// The end of a contraction ('s 't 'm 'd 're 've 'll) at `begin`, which points to the apostrophe; nullptr if
 // there is none.
 const char* contraction_end(const char* begin, const char* end, bool ignore_case) {
   const auto letter = [&](int i) -> char {

@@ -82,7 +82,7 @@ void append_run(UnicodeForm form, std::string_view text, const CharClasses& clas
   for (const CodePoint c : run) append_utf8(c, out);
 }
 
-// Whether the text already has the normal form. A fast check, because most text does.
+// Whether the text already has the normal form. The check is fast, because this is true for most texts.
 bool is_stable(UnicodeForm form, std::string_view text, const CharClasses& classes) {
   const std::uint16_t unstable = unstable_classes(form);
   for (const char *at = text.data(), *end = at + text.size(); at != end;) {
@@ -129,7 +129,8 @@ class BertPass {
       decompose_or_emit(c, kind);
     }
   }
-  // Decomposed marks are collected in run_ until it is complete, because canonical decomposition sorts them.
+  // Decomposed marks are collected in run_ until the run is complete, because canonical decomposition sorts
+  // them.
   void decompose_or_emit(CodePoint c, std::uint16_t kind) {
     if (options_.strip_accents && (kind & kNfdUnstable) != 0)
       append_decomposed(c, false, run_);
@@ -176,7 +177,8 @@ void append_normal_form(UnicodeForm form, std::string_view text, const CharClass
     const DecodedChar next = decode_char(text.data() + at);
     return classes.is(next.code_point, unstable) ? static_cast<std::size_t>(next.size) : 0;
   };
-  std::size_t copied = 0, previous = 0;  // previous: the last stable character, which marks may combine with
+  // `previous` is the last stable character, with which marks may combine
+  std::size_t copied = 0, previous = 0;
   for (std::size_t at = 0; at < text.size();) {
     if (size_if_unstable(at) == 0) {
       previous = at;

@@ -28,7 +28,7 @@ struct TokenizerParts {
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
   std::optional<std::variant<Bpe, WordPiece>> model;  // set before make_pipeline_tokenizer() is called
-  // tokens that encode_with_specials() adds before and after the text
+  // Tokens that encode_with_specials() adds before and after the text.
   std::vector<TokenId> prefix_tokens, suffix_tokens;
   TokenDecoder decoder;
 };

@@ -4,7 +4,7 @@
 namespace optimus {
 namespace {
 
-// Converts matches and the text between them into pieces according to the behavior. The parts must arrive
+// Converts matches and the text between them into pieces, according to `behavior`. The parts must arrive
 // from left to right.
 class PieceBuilder {
  public:
@@ -93,7 +93,7 @@ void split_words(std::string_view text, const CharClasses& classes, PieceSink si
   }
 }
 
-// The text with spaces replaced and, if the scheme requires it, the replacement character prepended.
+// Returns the text with spaces replaced and, if the scheme requires it, the replacement character prepended.
 std::string_view with_metaspaces(const Metaspace& step, std::string_view text, bool is_text_start,
                                  std::string& out) {
   const bool starts_with_one = text.starts_with(' ') || text.starts_with(step.replacement);

@@ -26,7 +26,7 @@ struct FastSplit {
 struct PatternSplit {
   std::variant<std::string, SplitRegex> pattern;
   SplitBehavior behavior = SplitBehavior::kIsolated;
-  // true if the pattern describes the text to keep: the text between its matches is treated as the match
+  // True if the pattern describes the text to keep: the text between its matches is treated as the match.
   bool invert = false;
 };
 // Splits at every character of one of the classes `any_of` (see CharClass); each such character is a match.

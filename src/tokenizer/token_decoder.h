@@ -1,5 +1,5 @@
-// Decoding: converts tokens back to text. A list of steps transforms the texts of the tokens, which are
-// then joined.
+// Decoding: converts tokens back to text. A list of steps transforms the texts of the tokens, which are then
+// joined.
 #pragma once
 
 #include <string>

@@ -17,12 +17,11 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // Appends the ids of `text` to `out`. The text may contain any bytes; invalid UTF-8 is replaced by
-  // U+FFFD, as users of the tokenizers library do. Added tokens in the text ("<|endoftext|>") are converted
-  // to their ids; no tokens are added before or after the text (see encode_with_specials). Throws a
-  // UserError if the text is larger than 2 GiB, or if a pattern from the file needs too many steps on the
-  // text. Recently encoded words are cached across calls, so using one tokenizer for all documents is
-  // fastest.
+  // Appends the ids of `text` to `out`. The text may contain any bytes; invalid UTF-8 is replaced by U+FFFD,
+  // as users of the tokenizers library do. Added tokens in the text ("<|endoftext|>") are converted to their
+  // ids; no tokens are added before or after the text (see encode_with_specials). Throws a UserError if the
+  // text is larger than 2 GiB, or if a pattern from the file needs too many steps on the text. Recently
+  // encoded words are cached across calls, so using one tokenizer for all documents is fastest.
   virtual void encode(std::string_view text, std::vector<TokenId>& out) const = 0;
   // Like encode, plus the tokens that the file's post-processor adds ([CLS] … [SEP]; a begin-of-text token).
   virtual void encode_with_specials(std::string_view text, std::vector<TokenId>& out) const = 0;

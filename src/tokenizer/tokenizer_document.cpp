@@ -106,8 +106,8 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
     }
     return true;
   }
-  // Adds the value to the innermost open list or object. The returned address stays valid while that one is
-  // innermost.
+  // Adds the value to the innermost open list or object. The returned address is valid as long as that list
+  // or object is the innermost one.
   Json* append_value(Json value) {
     if (open_.empty()) return &(document_.remainder = std::move(value));
     Json& inside = *open_.back();

@@ -73,7 +73,7 @@ WordPiece read_wordpiece(const JsonView& view, const Vocabulary& vocabulary, boo
                                     view.at("max_input_chars_per_word").integer(0, INT32_MAX))});
 }
 
-// Files of early versions of the library do not contain the type.
+// Files of early versions of the tokenizers library do not contain the type.
 std::string model_type(const JsonView& view, const TokenizerDocument& document) {
   if (!view.find("type") && document.has_merges) return "BPE";
   if (!view.find("type") && view.find("max_input_chars_per_word")) return "WordPiece";
@@ -110,9 +110,9 @@ AddedToken read_added_token(const JsonView& view) {
   return token;
 }
 
-// Requires the normalizer and the vocabulary. The tokenizers library assigns the ids itself and only warns if
-// the file specifies different ones. Such files are rejected, because readers would interpret them
-// differently.
+// The normalizer and the vocabulary must have been read before. The tokenizers library assigns the ids
+// itself and only warns if the file specifies different ones. Such files are rejected, because different
+// readers would interpret them differently.
 void read_added_tokens(const JsonView& root, TokenizerParts& parts) {
   const auto list = root.find("added_tokens");
   if (!list) return;
@@ -171,7 +171,7 @@ void read_template(const JsonView& view, TokenizerParts& parts) {
 
 void read_post_processor_step(const JsonView& view, TokenizerParts& parts) {
   const std::string& type = view.at("type").text();
-  if (type == "ByteLevel")  // concerns offsets into the text, which this tokenizer does not return
+  if (type == "ByteLevel")  // concerns text offsets, which this tokenizer does not return
     return allow_only(view, {"type", "add_prefix_space", "trim_offsets", "use_regex"});
   if (!parts.prefix_tokens.empty() || !parts.suffix_tokens.empty())
     throw UserError("{}: a second post-processor that adds tokens is not supported", view.location());
@@ -209,7 +209,7 @@ TokenizerParts read_tokenizer_parts(std::string_view json, const std::string& so
                     "post_processor", "decoder", "model"});
   if (const auto version = root.find("version"); version && version->text() != "1.0")
     version->refuse("\"1.0\"");
-  // truncation and padding are settings for batches of an inference server; here documents are always encoded
+  // Truncation and padding are settings for batches of an inference server; here documents are always encoded
   // completely.
   TokenizerParts parts;
   parts.source_json = json;

@@ -10,8 +10,8 @@
 namespace optimus {
 namespace {
 
-constexpr std::size_t kMaxSteps = 64;               // in one normalizer, pre-tokenizer or decoder
-constexpr std::size_t kMaxReplacementBytes = 1024;  // bytes
+constexpr std::size_t kMaxSteps = 64;  // maximum number of steps of one normalizer, pre-tokenizer or decoder
+constexpr std::size_t kMaxReplacementBytes = 1024;
 
 CodePoint one_character(const JsonView& view) {
   const std::string& text = view.text();

@@ -19,8 +19,8 @@ namespace optimus {
 void allow_only(const JsonView& view, std::initializer_list<std::string> keys);
 // Throws a UserError about the value of the view's "type" key; the message lists the known types.
 [[noreturn]] void refuse_type(const JsonView& view, std::string_view known_types);
-// Flattens a Sequence: returns the elements of its list `list_key` in order, with nested Sequences
-// expanded. Returns the view itself if it is not a Sequence.
+// Flattens a Sequence: returns the elements of its list `list_key` in order, with nested Sequences expanded.
+// Returns the view itself if it is not a Sequence.
 std::vector<JsonView> steps_of(const JsonView& view, std::string_view list_key);
 
 Normalizer read_normalizer(const JsonView& view);

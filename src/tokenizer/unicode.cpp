@@ -11,8 +11,7 @@
 namespace optimus {
 namespace {
 
-// The start of a non-empty byte string: the size of a valid character, or of an invalid sequence to be
-// replaced.
+// The sequence at the start of a non-empty byte string: a valid character, or invalid bytes to be replaced.
 struct LeadingSequence {
   std::size_t size;
   bool is_valid;
@@ -131,7 +130,7 @@ void append_lower(CodePoint code_point, std::string& out) {
     out.push_back(static_cast<char>(code_point >= 'A' && code_point <= 'Z' ? code_point + 32 : code_point));
     return;
   }
-  // the only character with two characters as its lower case: i and a combining dot above
+  // The only character with two characters as its lower case: i and a combining dot above.
   if (code_point == 0x130) {
     out += "i\xCC\x87";
     return;

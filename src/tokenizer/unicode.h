@@ -25,7 +25,7 @@ void append_utf8(CodePoint code_point, std::string& out);
 
 struct DecodedChar {
   CodePoint code_point;
-  int size;  // bytes
+  int size;  // in bytes
 };
 
 // The first character of a valid, non-empty UTF-8 string.

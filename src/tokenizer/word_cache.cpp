@@ -9,7 +9,7 @@
 namespace optimus {
 namespace {
 
-constexpr int kBucketBits = 15;            // x 2 ways x 32 bytes = 2 MiB
+constexpr int kBucketBits = 15;            // 2^15 buckets x 2 entries x 32 bytes = 2 MiB
 constexpr std::size_t kNumLong = 1 << 14;  // a power of two
 
 static_assert(std::endian::native == std::endian::little, "short_key() reads bytes as little-endian numbers");

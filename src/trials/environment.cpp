@@ -14,12 +14,12 @@
 namespace optimus {
 namespace {
 
-constexpr double kFractionWithoutCopies =
-    0.25;  // fraction of node trials that also have modes without redundant state
+// Fraction of node trials that also have modes without redundant copies of state.
+constexpr double kFractionWithoutCopies = 0.25;
 
-// Random throughput by number of nodes. The work per step grows with the number of nodes, by a factor of up
-// to two. Templates fit some numbers of nodes better than others by 0.3 to 3 %, sometimes by 20 % (observed
-// in templates of four models on 8 to 16,384 devices).
+// Random throughput by number of nodes. The node time per step (step time x nodes) grows with the number of
+// nodes, by a factor of up to two. Templates fit some numbers of nodes better than others, by 0.3 to 3 % and
+// sometimes by 20 % (observed in templates of four models on 8 to 16,384 devices).
 Throughput random_throughput(int nodes, double step, RandomStream& draw) {
   Throughput result;
   result.min_nodes = 1 + static_cast<int>(draw.uniform() * draw.uniform() * nodes / 2);
@@ -31,8 +31,8 @@ Throughput random_throughput(int nodes, double step, RandomStream& draw) {
   return result;
 }
 
-// Ranges around measured values (recovery/recovery_costs.h) and values that other systems report (tens of
-// seconds).
+// Costs in ranges around measured values (recovery/recovery_costs.h), up to the values that other systems
+// report (tens of seconds).
 RecoveryCosts random_costs(RandomStream& draw) {
   RecoveryCosts costs;
   costs.start_seconds = draw.log_uniform(1, 60), costs.detection_seconds = draw.log_uniform(0.05, 10);
@@ -40,7 +40,7 @@ RecoveryCosts random_costs(RandomStream& draw) {
   costs.switch_seconds = draw.log_uniform(0.05, kLongestSwitch);
   costs.prepare_seconds = draw.log_uniform(0.5, 60);
   costs.link_bytes_per_second = 1;
-  // in seconds: links transfer one byte per second here
+  // in seconds, because links transfer one byte per second here
   costs.join_bytes = draw.log_uniform(0.05, kLongestMove);
   costs.loss_bytes = draw.chance(0.3) ? 0 : costs.join_bytes * draw.between(0.5, 1);
   return costs;
@@ -53,18 +53,19 @@ void set_errors(TrialCase& trial_case, RandomStream& draw, const EnvironmentOpti
     trial_case.prediction_bias = std::exp(-options.mean_prediction_error);
     return;
   }
-  // Half of the trials use the simulator's errors (5 %, drawn independently), the others a random mixture.
-  // Predictions of published runs were off by 6 to 12 % (docs/results/accuracy.md).
+  // Half of the trials have the default prediction errors of TrialCase (5 %, independent for each
+  // prediction), the other trials a random mixture. Predictions of published runs were off by 6 to 12 %
+  // (docs/results/accuracy.md).
   if (draw.chance(0.5)) return;
   trial_case.prediction_error = draw.between(0, 0.1), trial_case.permanent_error = draw.between(0, 0.1);
   if (draw.chance(0.2)) trial_case.prediction_bias = draw.log_uniform(0.6, 1.5);
   if (draw.chance(0.2)) trial_case.pause_prediction_bias = draw.log_uniform(0.3, 3);
 }
 
-// Adds every plan again without redundant copies of its state: faster by the cost of the copies, but a loss
-// undoes all steps since the last checkpoint. The ranges are guesses around known values: checkpoints are
-// minutes to hours apart; copies take 1 to 3 % of a step by the cost model, and 8 % with three workers on two
-// cores (tests/cli/switch_test.py).
+// Adds each plan a second time, without redundant copies of its state: it is faster by the cost of the
+// copies, but a loss undoes all steps since the last checkpoint. The ranges are guesses around known
+// values: checkpoints are minutes to hours apart; copies take 1 to 3 % of a step according to the cost
+// model, and 8 % with three workers on two cores (tests/cli/switch_test.py).
 void add_without_copies(TrialCase& trial_case, RandomStream& draw) {
   const double price = draw.log_uniform(0.005, 0.1), undone = draw.log_uniform(3, 3000);
   const std::size_t num = trial_case.modes.size();
@@ -102,7 +103,8 @@ TrialCase random_node_trial(TrialFamily family, std::uint64_t number, RandomStre
   return trial_case;
 }
 
-// Which components become slow, and for how long; severities as in random_time_line (adapt/time_line.h).
+// Which devices, nodes or links become slow, and for how long; severities as in random_time_line()
+// (adapt/time_line.h).
 TimeLine random_conditions(double length, RandomStream& draw) {
   TimeLine line{length, {}};
   const double gap = length / draw.log_uniform(3, 24);
@@ -120,12 +122,12 @@ TimeLine random_conditions(double length, RandomStream& draw) {
   return line;
 }
 
-// The sensitivity of a plan to conditions: the parts of its step that a slow device and a slow network
+// How sensitive a plan is to conditions: the fractions of its step that a slow device and a slow network
 // lengthen.
 struct PlanTraits {
   double usual_seconds = 1, compute = 1, network = 0.1;
-  int responds_to = -1;         // the condition that the plan responds to
-  double remaining_effect = 0;  // the remaining part of that condition's effect
+  int responds_to = -1;         // index of the condition that the plan responds to; -1: none
+  double remaining_effect = 0;  // fraction of that condition's effect that remains
 };
 
 class SlowTrial {
@@ -138,9 +140,9 @@ class SlowTrial {
     devices_ = 1 << (3 + draw_.below(12));
     const PlanTraits start_plan{1, draw_.between(0.6, 1), draw_.log_uniform(0.02, 0.5)};
     add(start_plan, Response::resume, devices_, 1);
-    // The planner's choice comes first. Sometimes another plan is better, which only measurements show. Plans
-    // of other kinds are predicted less accurately: in the lab, a pipeline was predicted 52 % faster than
-    // data parallelism and was 7 % slower.
+    // The planner's choice comes first. Sometimes another plan is better, which only measurements show.
+    // Plans of another kind are predicted less accurately: in the lab, a pipeline was predicted to be 52 %
+    // faster than data parallelism and was 7 % slower.
     for (int i = 0; i < 3; ++i) {
       const double worse = std::abs(0.06 * draw_.normal()),
                    usual = 1 + (draw_.chance(0.2) ? -worse / 2 : worse);
@@ -148,7 +150,7 @@ class SlowTrial {
       if (draw_.chance(0.5)) trial_case_.modes.back().uncertainty = draw_.log_uniform(0.05, 0.5);
     }
     for (int c = 0; c < std::ssize(line_.conditions); ++c) add_responses(start_plan, c);
-    // prediction error of the responses
+    // additional prediction error of the responses
     const double doubt = draw_.chance(0.5) ? 0 : draw_.log_uniform(0.02, 0.2);
     for (TrialMode& mode : trial_case_.modes)
       if (mode.uncertainty == 0 && mode.response != Response::resume) mode.uncertainty = doubt;
@@ -164,7 +166,7 @@ class SlowTrial {
 
   void add_responses(const PlanTraits& start_plan, int condition) {
     const bool is_link = line_.conditions[static_cast<std::size_t>(condition)].condition.cause == Cause::link;
-    const int parts = std::min(devices_, 4 << draw_.below(5));  // replicas or nodes
+    const int parts = std::min(devices_, 4 << draw_.below(5));  // number of replicas or nodes
     const double without = 1.0 / parts;
     if (!is_link && draw_.chance(0.7))
       add({1 + draw_.between(0, 0.05), start_plan.compute, start_plan.network, condition,

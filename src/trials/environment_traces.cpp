@@ -1,4 +1,4 @@
-// Implements environment.h: traces in which nodes join and leave.
+// Implements environment.h: generators of traces in which nodes join and leave.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -10,17 +10,17 @@
 namespace optimus {
 namespace {
 
-// Bamboo's p3 trace, first 60 % (6.8 h of AWS spot, at most 32 nodes): 50 loss events with gaps of median 240
-// s (standard deviation of the logarithm 1.08) and 2.36 nodes each on average; 60 join events of 2.27 nodes;
-// 15 to 32 nodes present. GCP's pool of V100s (same authors; 149 changes in 24 h of a tenth of the pool each)
-// is within the range of the draws.
+// Bamboo's p3 trace, first 60 % (6.8 h of AWS spot instances, at most 32 nodes): 50 loss events, with a
+// median gap of 240 s (standard deviation of the logarithm 1.08), of 2.36 nodes on average; 60 join events
+// of 2.27 nodes; 15 to 32 nodes present. The same authors' GCP trace of V100s (149 changes in 24 h, each of
+// a tenth of the nodes) is within the range of the generator.
 constexpr double kSpotGap = 240, kSpotSpread = 1.08, kSpotBurst = 2.36 / 32, kSpotLeast = 0.45;
-// InfiniteHBD's faults, first 120 of 200 days: outages of median 33 h and mean 202 h (standard deviation of
-// the logarithm 2.6; reduced to 2 here because the tail is longer than any trial), one fault in the whole
-// fleet every 14.4 h.
+// InfiniteHBD's faults, first 120 of 200 days: outages with a median of 33 h and a mean of 202 h (standard
+// deviation of the logarithm 2.6; reduced to 2 here because the tail is longer than any trial); one fault
+// in the whole cluster every 14.4 h.
 constexpr double kRepair = 33 * 3600, kRepairSpread = 2;
-// Oobleck's synthetic traces: one of 30 nodes is lost every 5 min to 6 h. Tenplex's schedule after Philly:
-// 16, 8, 4, 8, 16 devices for 35 min each.
+// Oobleck's synthetic traces: one of 30 nodes is lost every 5 min to 6 h. Tenplex's schedule derived from
+// Philly: 16, 8, 4, 8, 16 devices for 35 min each.
 constexpr double kShrinkFast = 300, kShrinkSlow = 21'600, kResizeLength = 2100;
 
 class TraceMaker {

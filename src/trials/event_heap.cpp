@@ -1,5 +1,5 @@
-// Implements event_heap.h as a binary heap that performs exactly the exchanges of Python's heapq: an element
-// that sinks first moves down to a leaf along the smaller children, and is then raised from there.
+// Implements event_heap.h as a binary heap that performs exactly the exchanges of Python's heapq: sifting
+// down first moves an element to a leaf along the smaller children and then raises it from there.
 #include "trials/event_heap.h"
 
 #include <algorithm>

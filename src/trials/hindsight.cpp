@@ -8,15 +8,15 @@ namespace optimus {
 namespace {
 
 struct Best {
-  double steps = -1;           // -1: not reached
-  double in_last_segment = 0;  // the part of these in the last segment
+  double steps = -1;           // -1: the mode cannot be reached
+  double in_last_segment = 0;  // the part of `steps` that was done in the last segment
   int switches = 0;
 };
 
 Best better(const Best& a, const Best& b) { return b.steps > a.steps ? b : a; }
 
-// For each mode, the best of all modes with more devices, and the best of all modes with as many or fewer:
-// [mode]. `order`: modes by number of devices.
+// For each mode, the best result among all modes with more devices, and among all modes with as many
+// devices or fewer. `order`: modes sorted by number of devices.
 struct Arrivals {
   std::vector<Best> from_larger, from_others;
 };
@@ -39,11 +39,11 @@ Arrivals arrivals_of(const std::vector<Best>& best, const std::vector<TrialMode>
 }
 
 // Applies a loss to each mode. At most the steps of the preceding segment are undone. With full knowledge,
-// the run may switch in time and without a pause to a mode that loses less. `order`: modes by undone steps,
-// most first.
+// the run may have switched in time, and without a pause, to a mode that loses less. `order`: modes sorted
+// by undone steps, most first.
 void apply_loss(std::vector<Best>& best, const std::vector<TrialMode>& modes,
                 const std::vector<std::size_t>& order, const TrialSegment& before) {
-  Best most;  // of the modes that lose more
+  Best most;  // the best of the modes that lose more steps
   for (std::size_t i = 0, j = 0; i < order.size(); ++i) {
     const double undone = modes[order[i]].undone_steps;
     for (; modes[order[j]].undone_steps > undone; ++j)
@@ -56,10 +56,10 @@ void apply_loss(std::vector<Best>& best, const std::vector<TrialMode>& modes,
 
 }  // namespace
 
-// Dynamic programming over segments: the largest number of steps when the run is in a mode at the end of a
-// segment. The run stayed in the mode, or switched from the best other mode and paid the pause at the start
-// of the segment. A loss undoes the mode's undone_steps, and half a step if the run stays. Standing still is
-// an additional mode, the last.
+// Dynamic programming over segments: for each mode, the largest number of steps of a run that is in this
+// mode at the end of the segment. The run stayed in the mode, or switched to it from the best other mode
+// and paid the pause at the start of the segment. A loss undoes the mode's undone_steps, and half a step if
+// the run stays. Not training is an additional mode, the last one.
 TrialOutcome hindsight(const TrialCase& trial_case) {
   const std::size_t num = trial_case.modes.size();
   std::vector<std::size_t> order(num);
@@ -84,7 +84,7 @@ TrialOutcome hindsight(const TrialCase& trial_case) {
     std::vector<Best> next_values(num + 1);
     next_values[num] = best_values[num];
     for (std::size_t m = 0; m < num; ++m) {
-      next_values[m] = best_values[m], next_values[m].in_last_segment = 0;  // stands still
+      next_values[m] = best_values[m], next_values[m].in_last_segment = 0;  // no training in this segment
       const double seconds = segment.step_seconds[m];
       if (seconds <= 0) continue;
       const TrialMode& mode = trial_case.modes[m];

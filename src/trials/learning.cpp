@@ -13,7 +13,7 @@ namespace {
 constexpr float kLeakySlope = 0.05F;  // as in learned_policy.cpp
 // In thousandths. Limits the weight of a decision in a very short trial.
 constexpr double kMaxRegret = 20;
-constexpr int kDiscountHorizon = 24;  // horizon, in decisions, of the discounted regret
+constexpr int kDiscountHorizon = 24;  // number of decisions over which later regret is discounted
 
 double activation_slope(float x) { return x > 0 ? 1 : kLeakySlope; }
 double activation(float x) { return x > 0 ? x : kLeakySlope * x; }
@@ -119,7 +119,7 @@ std::vector<TrainingExample> collect_examples(const TrialCase& trial_case, const
     return Choice{example.features.options[example.chosen_row], 0, {}};
   };
   (void)run_trial(decider, trial_case);
-  // Adds the discounted regret of the subsequent decisions to each decision.
+  // Assigns to each decision the discounted regret of the decisions that follow.
   const double discount = 1 - 1.0 / kDiscountHorizon;
   double later_regret = 0;
   for (std::size_t i = examples.size(); i-- > 0;) {

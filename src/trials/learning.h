@@ -3,13 +3,13 @@
 //
 //   imitation       the training target of a decision is the regret of each option, computed with full
 //                   knowledge of the trial (trials/trial_values.h); the network minimises the expected
-//                   regret. The first round runs the rule policy, the others run the network.
+//                   regret. In the first round the rule policy decides, in later rounds the network.
 //   reinforcement   the network samples its choices, and choices that were followed by regret become less
-//                   likely (policy gradient; the achievable number of steps is the baseline, which removes
-//                   the randomness of the trial).
+//                   likely (policy gradient; the achievable number of steps serves as the baseline, which
+//                   removes the randomness of the trial).
 //
-// Gradients of the three small layers are written by hand. Results are bit-identical on the same machine for
-// any number of threads. Pure except for threads. Read next: learning_rounds.cpp.
+// The gradients of the three small layers are hand-written. Results are bit-identical on the same machine
+// for any number of threads. Read next: learning_rounds.cpp.
 #pragma once
 
 #include <cstdint>
@@ -22,21 +22,21 @@
 
 namespace optimus {
 
-// A decision of a trial: the observed features, and the regret of each option in thousandths of the
-// trial's achievable steps.
+// One decision of a trial: the observed features, and the regret of each option in thousandths of the steps
+// that are achievable in the trial.
 struct TrainingExample {
   FeatureTable features;
-  std::vector<double> regrets;  // [row]; 0 for the best option
+  std::vector<double> regrets;  // [row]: regret; 0 for the best option
   std::size_t chosen_row = 0;   // row of the chosen option
-  double later_regret = 0;      // discounted regret of the subsequent decisions
+  double later_regret = 0;      // discounted regret of the decisions that follow
 };
 
-// Adds the gradient of the expected regret, and `weight` times the gradient of the log-probability of the
-// chosen option. Returns the expected regret.
+// Adds to `gradient` the gradient of the expected regret, plus `weight` times the gradient of the
+// log-probability of the chosen option. Returns the expected regret.
 double add_gradient(const LearnedPolicy& network, const TrainingExample& example, double weight,
                     std::vector<double>& gradient);
 
-// The Adam optimizer with its usual constants.
+// The Adam optimizer with its usual hyperparameters.
 class AdamOptimizer {
  public:
   void step(LearnedPolicy& network, const std::vector<double>& gradient, double rate);
@@ -46,46 +46,47 @@ class AdamOptimizer {
   int steps_ = 0;
 };
 
-// The behaviour policy that makes the decisions while training examples are collected.
+// The policy that makes the decisions while training examples are collected.
 struct BehaviorPolicy {
   const LearnedPolicy* network = nullptr;  // null: the rule policy
-  bool is_stochastic =
-      false;                // samples by the network's probabilities; otherwise takes the most likely option
-  double exploration = 0;   // fraction of decisions that are uniformly random (exploration)
-  bool sees_misses = true;  // as in LearnedPolicy
+  // Samples options by the network's probabilities; if false, chooses the most likely option.
+  bool is_stochastic = false;
+  double exploration = 0;   // fraction of decisions that are uniformly random
+  bool sees_misses = true;  // as LearnedPolicy::sees_misses
 };
-// The training examples of a trial in the order of its decisions. `number`: of the trial; also seeds random
-// decisions.
+// The training examples of a trial in the order of its decisions. `number`: index of the trial, which also
+// seeds the random decisions.
 std::vector<TrainingExample> collect_examples(const TrialCase& trial_case, const BehaviorPolicy& behavior,
                                               std::uint64_t number);
 
 struct LearningOptions {
   std::uint64_t seed = 1;
-  // On two cores, as for the shipped policy; determines the number of trials, not a time limit.
+  // Duration on two cores, as for the shipped policy. It determines the number of trials and is not a time
+  // limit.
   double minutes = 10;
   int threads = 2;
-  // For ablations.
+  // For ablation studies.
   bool imitates = true, reinforces = true, sees_misses = true;
   EnvironmentOptions environment{};
   const LearnedPolicy* start = nullptr;  // initial network; null: random initialisation
-  int evaluation_trials = 60;            // per family, after each round
+  int evaluation_trials = 60;            // trials per family that evaluate the network after each round
 };
 
 // One point of the learning curve, evaluated on trials that are not used for training.
 struct LearningPoint {
   std::string part;  // "imitation", "reinforcement"
   int round = 0;
-  double regret = 0;                // expected regret of training examples, in thousandths
-  double fraction = 0;              // of the oracle's useful steps, mean over families
-  std::vector<double> by_family{};  // [index in kTrialFamilies]
+  double regret = 0;                // mean expected regret of the training examples, in thousandths
+  double fraction = 0;              // useful steps as a fraction of the oracle's, mean over families
+  std::vector<double> by_family{};  // the same for each family: [index in kTrialFamilies]
   std::vector<double> rule_by_family{};
 };
 
 // Calls `show` after each round. Returns the best network of all rounds.
 LearnedPolicy learn(const LearningOptions& options, const std::function<void(const LearningPoint&)>& show);
 
-// Useful steps as a fraction of the oracle's, mean over `count` trials of the family that start with number
-// `first`.
+// Useful steps as a fraction of the oracle's: the mean over `count` trials of the family, starting with
+// trial number `first`.
 double mean_fraction(const Policy& policy, TrialFamily family, std::uint64_t first, int count, int threads,
                      const EnvironmentOptions& environment = {});
 

@@ -11,14 +11,16 @@
 namespace optimus {
 namespace {
 
-// Defaults for ten minutes of training.
+// Values for ten minutes of training.
 constexpr int kImitationRounds = 6, kReinforcementRounds = 8;
-constexpr double kTrialsPerRound = 120;           // per family
-constexpr std::size_t kMaxExamplesPerTrial = 48;  // per trial; a random subset stands for the rest
-constexpr std::size_t kReplayRounds = 3;          // size of the replay buffer in rounds
+constexpr double kTrialsPerRound = 120;  // number of trials per family
+// a random subset stands for the other examples of the trial
+constexpr std::size_t kMaxExamplesPerTrial = 48;
+constexpr std::size_t kReplayRounds = 3;  // number of rounds in the replay buffer
 constexpr int kPasses = 3, kBatch = 32;
 constexpr double kImitationRate = 2e-3, kReinforcementRate = 1e-4;
-constexpr std::uint64_t kEvaluationNumbers = 1'000'000'000'000;  // above all training trials
+// first trial number for evaluation, above those of all training trials
+constexpr std::uint64_t kEvaluationNumbers = 1'000'000'000'000;
 
 void for_each_index(int threads, int count, const std::function<void(int)>& body) {
   std::atomic<int> next = 0;
@@ -29,7 +31,7 @@ void for_each_index(int threads, int count, const std::function<void(int)>& body
     });
 }
 
-// A random subset of a trial's examples, weighted to represent all of them.
+// A random subset of a trial's examples, weighted such that it represents all of them.
 std::vector<TrainingExample> subsample(std::vector<TrainingExample> examples, std::uint64_t number) {
   if (examples.size() <= kMaxExamplesPerTrial) return examples;
   const double weight = static_cast<double>(examples.size()) / static_cast<double>(kMaxExamplesPerTrial);
@@ -94,7 +96,8 @@ class Training {
     fill(LearnedPolicy::kLast, kSecondLayer, kSecondLayer);
   }
 
-  // Runs trials of all families in turn; the result is in the order of trials.
+  // Runs trials of all families in turn. The result contains the examples of each trial, in the order of
+  // trials.
   std::vector<std::vector<TrainingExample>> collect_round(BehaviorPolicy behavior) {
     behavior.sees_misses = options_.sees_misses;
     const int num = per_family_ * static_cast<int>(kTrialFamilies.size());
@@ -156,8 +159,8 @@ class Training {
     evaluate("reinforcement", round + 1, regret);
   }
 
-  // A pass over the examples; returns the mean regret. `weights`: a weight for the chosen option of each
-  // example; empty for imitation.
+  // One pass over the examples; returns their mean regret. `weights`: for each example, the weight of its
+  // chosen option; empty for imitation.
   double train_pass(const std::vector<const TrainingExample*>& examples, const std::vector<double>& weights,
                     double rate) {
     double sum = 0;
@@ -184,7 +187,8 @@ class Training {
     }
   }
 
-  // The score is the mean over families; deficits relative to the best rule-based policy count twice.
+  // Keeps the network with the best score. The score is the mean over families; shortfalls relative to the
+  // best rule-based policy count twice.
   void evaluate(const std::string& part, int round, double regret) {
     LearningPoint point{part, round, regret, 0, {}, rule_fractions_};
     double worth = 0;

@@ -29,8 +29,8 @@ struct CsvRow {
   }
 };
 
-// Parses "… nodes the last configuration had (30 down to 15): 71.3 67.6 …;" into seconds by number of nodes,
-// ascending.
+// Parses "… nodes the last configuration had (30 down to 15): 71.3 67.6 …;" into seconds by number of
+// nodes, ascending.
 std::vector<double> seconds_by_nodes(const CsvRow& row) {
   const std::string& notes = row.table.cell(row.number, "notes");
   const auto from = notes.find("down to"), list = notes.find("):", from);
@@ -114,7 +114,7 @@ PublishedTables PublishedTables::parse(std::string_view throughput, std::string_
 
 namespace {
 
-// Published seconds for 0.34, 2.7 and 6.7 billion parameters.
+// The numbers of parameters for which seconds are published.
 constexpr double kSizes[] = {0.34e9, 2.7e9, 6.7e9};
 
 double interpolate(const double (&seconds)[3], double parameters) {
@@ -159,7 +159,7 @@ double published_parameters(const std::string& model) {
 std::vector<std::string> PublishedTables::models() const { return models_; }
 
 const PublishedSystem& PublishedTables::of(System system, const std::string& model) const {
-  // This system trains as fast as Oobleck's templates.
+  // This system is assumed to train as fast as Oobleck's templates.
   const std::string name = text(system == System::ours ? System::oobleck : system);
   const auto found = systems_.find({name, model});
   if (found == systems_.end())

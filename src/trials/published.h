@@ -21,21 +21,21 @@ struct PublishedSystem {
   double batch = 1;
 };
 
-// Reconfiguration costs for a model with this many parameters. Interpolated between the published sizes, and
-// proportional beyond the largest.
+// Reconfiguration costs for a model with `parameters` parameters: interpolated between the published sizes,
+// and proportional to the size beyond the largest.
 ReconfigurationCosts reconfiguration_costs_of(System system, double parameters);
-// The number of parameters of a model of the published tables; 0 for other models.
+// The number of parameters of a model in the published tables; 0 for other models.
 double published_parameters(const std::string& model);
 
 class PublishedTables {
  public:
-  // Throws UserError with file and line for invalid numbers, missing numbers of nodes, and systems or models
-  // without costs.
+  // Throws UserError with file and line for invalid numbers, gaps in the numbers of nodes, and systems or
+  // models without costs.
   static PublishedTables parse(std::string_view throughput, std::string_view costs,
                                const std::string& throughput_source, const std::string& costs_source);
 
-  std::vector<std::string> models() const;  // in the order of the table
-  // Throws UserError with the available models if there is no such entry.
+  std::vector<std::string> models() const;  // in the order of the throughput table
+  // Throws a UserError that lists the available models if there is no such entry.
   const PublishedSystem& of(System system, const std::string& model) const;
 
  private:

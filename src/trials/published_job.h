@@ -1,11 +1,11 @@
-// PublishedJob: the common part of the published simulators of Oobleck, Varuna and Bamboo. Used only by
+// PublishedJob: what the published simulators of Oobleck, Varuna and Bamboo have in common. Used only by
 // replay_restarting.cpp and replay_redundant.cpp.
 //
 // Nodes join, become ready and leave. A rendezvous is a halt in which ready nodes register. If enough nodes
-// are registered when it ends, training continues on all ready nodes with steps of equal length, each of
-// which counts when it ends. With StepCounting::as_published, steps also end during a rendezvous, and
-// overlapping rendezvous each complete: the first to end clears the registered nodes, and the next finds none
-// and stops the job.
+// are registered when it ends, training continues on all ready nodes with steps of equal length; a step
+// counts when it ends. With StepCounting::as_published, steps also end during a rendezvous, and each of
+// several overlapping rendezvous completes: the first to end clears the registered nodes, and the next
+// finds none and stops the job.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,8 @@ class PublishedJob {
 
   virtual void on_node_removed(int node, bool was_ready) = 0;
   virtual void on_node_ready(int node) = 0;
-  virtual void on_started(
-      std::int64_t nodes) = 0;  // a rendezvous has ended with enough nodes; `nodes` are ready
+  // Called when a rendezvous has ended with enough registered nodes; `nodes`: number of ready nodes.
+  virtual void on_started(std::int64_t nodes) = 0;
   virtual void on_step_ended(std::int64_t begin_time) = 0;
   virtual bool counts(const ReplayEvent& rendezvous_end) const = 0;
   virtual double steps_that_count() const = 0;
@@ -43,15 +43,15 @@ class PublishedJob {
   std::vector<int> ready_nodes() const;  // in the order of joining
   void open_rendezvous(std::int64_t length, State state);
   void begin_step(std::int64_t begin, std::int64_t length);
-  void drop_step();  // the step in flight
+  void drop_step();  // discards the step in flight
 
   const ReplayCase& replay_case_;
   EventHeap heap_;
   State state_ = State::halted;
-  std::int64_t now_ = 0, trace_end_ = 0;  // last_: end of the trace; later events are ignored
+  std::int64_t now_ = 0, trace_end_ = 0;  // events at or after trace_end_ are ignored
   std::vector<int> registered_nodes_;
-  std::int64_t rendezvous_ = 0;  // number of the latest rendezvous
-  std::int64_t run_ = 0;         // number of the current run of steps
+  std::int64_t rendezvous_ = 0;  // index of the latest rendezvous
+  std::int64_t run_ = 0;         // index of the current run of steps
   std::int64_t step_end_ = 0;
   bool has_step_ = false;
   ReplayOutcome outcome_;

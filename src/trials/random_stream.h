@@ -1,4 +1,4 @@
-// Draw: a sequence of random numbers from one key, for trial generators.
+// RandomStream: a stream of random numbers from one key, for trial generators.
 #pragma once
 
 #include <cmath>

@@ -56,7 +56,7 @@ ReplayOutcome replay(System system, const ReplayCase& replay_case) {
   const double samples = static_cast<double>(outcome.steps) * replay_case.batch;
   if (replay_case.trace.length > 0) outcome.goodput = samples / replay_case.trace.length;
   const Ideal ideal = ideal_of(replay_case);
-  // Steps are truncated to whole ticks, the ideal is not.
+  // Step lengths are rounded down to whole ticks, the ideal is not.
   if (ideal.samples > 0) outcome.fraction_of_ideal = std::min(1.0, samples / ideal.samples);
   outcome.seconds_lost = std::max(0.0, ideal.seconds - outcome.useful_seconds);
   return outcome;
@@ -64,9 +64,8 @@ ReplayOutcome replay(System system, const ReplayCase& replay_case) {
 
 namespace {
 
-// The trace with every event time but the first and the last shifted by up to `max_shift` seconds, at most
-// to
-// the next event.
+// The trace with all event times except the first and the last shifted by up to `max_shift` seconds, but
+// not beyond the next event.
 AvailabilityTrace with_jitter(AvailabilityTrace trace, double max_shift, RandomKey key) {
   std::vector<NodeEvent>& events = trace.events;
   const double first = events.front().seconds, last = events.back().seconds;
@@ -169,7 +168,7 @@ AvailabilityTrace periodic_failures(int nodes, double every, double away, double
   }
   std::stable_sort(trace.events.begin(), trace.events.end(),
                    [](const NodeEvent& a, const NodeEvent& b) { return a.seconds < b.seconds; });
-  // A replay ends with the last event of the trace.
+  // A replay ends with the last event of the trace, so an event is added at its end.
   trace.events.push_back({length, !trace.events.empty() && return_times.front() > length, 0});
   return trace;
 }

@@ -1,15 +1,15 @@
-// Replays: the training progress of systems with different responses to lost and returning nodes on the same
-// node trace.
+// Replays: the training progress of systems that respond differently to lost and returning nodes, on the
+// same node trace.
 //
-//   System::oobleck   templates: a short halt at every loss; a new node waits for the next loss
+//   System::oobleck   templates: a short halt at every loss; a new node is used after the next loss
 //   System::varuna    checkpoints, a restart at every loss
-//   System::bamboo    neighbours compute each other's layers; losses slow it down, few restarts
-//   System::ours      templates, immediate loss detection, new nodes join between two steps
+//   System::bamboo    neighbours also compute each other's layers; losses slow it down, few restarts
+//   System::ours      templates, immediate detection of losses, new nodes join between two steps
 //
-// All systems get the same input: the throughput by number of nodes, and the costs of their own plan changes.
-// The first three follow their authors' published simulators; Counting selects whether the artefacts of that
-// code are reproduced (docs/understand/recovery.md lists them). Pure. Times are integer ticks internally,
-// milliseconds by default, as in those simulators.
+// All systems have the same input: the throughput by number of nodes, and the costs of their own plan
+// changes. The first three follow their authors' published simulators; StepCounting selects whether the
+// artefacts of that code are reproduced (docs/understand/recovery.md lists them). Pure. Internally, times
+// are integer ticks, by default milliseconds, as in those simulators.
 #pragma once
 
 #include <string>
@@ -28,18 +28,18 @@ System parse_system(std::string_view word, const std::string& setting_name);  //
 ReplayOutcome replay(System system, const ReplayCase& replay_case);
 
 // The mean over several replays: of the trace, and of copies whose event times are shifted by up to a step.
-// The step in flight is most of the cost of a loss, and how much of it is done at the loss is random, so a
-// single replay with a dozen losses varies strongly.
+// Most of the cost of a loss is the step in flight, and the fraction of that step that is done is random,
+// so a single replay with a dozen losses varies strongly.
 ReplayOutcome mean_replay(System system, const ReplayCase& replay_case, int repeats);
 
-// An ideal run that always trains at the best speed of the ready nodes and loses nothing.
+// An ideal run, which always trains at the highest speed of the ready nodes and loses nothing.
 struct Ideal {
-  double samples = 0, seconds = 0;  // seconds: with enough nodes
+  double samples = 0, seconds = 0;  // seconds: time with enough nodes
 };
 Ideal ideal_of(const ReplayCase& replay_case);
 
-// A trace of `nodes` nodes. Every `every` seconds the next node in turn is lost; it returns `away` seconds
-// later.
+// A trace of `nodes` nodes in which every `every` seconds one node is lost, in turn; it returns `away`
+// seconds later. `length`: seconds of the trace.
 AvailabilityTrace periodic_failures(int nodes, double every, double away, double length);
 
 }  // namespace optimus

@@ -1,7 +1,7 @@
-// Replays this system. A loss is detected at once; the survivors continue with the template for their number
-// and redo the step in flight. A joining node is prepared while training runs and enters between two steps.
-// Nodes that would not make training faster stay unused. The value of a number of nodes is its speed minus
-// the expected cost of failures at the observed rate.
+// Replays this system. A loss is detected immediately; the survivors continue with the template for their
+// number and repeat the step in flight. A joining node is prepared while training runs and is added between
+// two steps. Nodes that would not make training faster stay unused. The value of a number of nodes is its
+// speed minus the expected cost of failures at the observed rate.
 #include <algorithm>
 
 #include "recovery/repair.h"
@@ -40,7 +40,8 @@ class LiveJob {
   }
 
  private:
-  // The times at which nodes can enter and leave. A node that leaves before it can enter does neither.
+  // The times at which nodes can join and leave training. A node that leaves before it can join does
+  // neither.
   std::vector<ReplayEvent> events() const {
     std::vector<ReplayEvent> result;
     std::vector<std::size_t> entry(static_cast<std::size_t>(replay_case_.trace.num_nodes));
@@ -65,7 +66,7 @@ class LiveJob {
     return result;
   }
 
-  // Nodes of the first instant start the training; they do not join it.
+  // Nodes that are present from the start begin the training; they do not have to join it.
   double prepare_seconds(const NodeEvent& event) const {
     return event.seconds > replay_case_.trace.events.front().seconds ? replay_case_.costs.prepare_seconds : 0;
   }
@@ -76,7 +77,7 @@ class LiveJob {
 
   std::int64_t length(int nodes) const { return replay_case_.step_ticks(nodes); }
 
-  // Samples per second of this many nodes, including the expected cost of failures.
+  // Samples per second on this many nodes, reduced by the expected cost of failures.
   double effective_speed(int nodes) const {
     if (speed(nodes) <= 0) return 0;
     const double loss =
@@ -101,7 +102,7 @@ class LiveJob {
     return best;
   }
 
-  // Selects nodes: used ones first, then the others by number.
+  // Selects `number` ready nodes: those already in use first, then others in ascending order.
   void use(int number) {
     int remaining = number;
     for (const bool was_used : {true, false})
@@ -121,7 +122,7 @@ class LiveJob {
     if (first_start_ < 0) first_start_ = last_end_ = begin_;
   }
 
-  // Completes the steps that end before `end_time`; the plan may change between two of them.
+  // Completes the steps that end before `end_time`; the plan may change between two steps.
   void advance(std::int64_t end_time) {
     while (num_used_ > 0 && begin_ + length(num_used_) <= end_time) {
       outcome_.useful_seconds += static_cast<double>(length(num_used_)) / replay_case_.ticks_per_second;
@@ -131,7 +132,7 @@ class LiveJob {
     }
   }
 
-  // Evaluated once after every loss and every join: a change that did not pay off then does not pay off
+  // Evaluated once after every loss and every join: a change that does not pay off then does not pay off
   // later.
   void consider_change() {
     is_plan_evaluated_ = true;
@@ -143,7 +144,7 @@ class LiveJob {
       resume_training(begin_, pause);
   }
 
-  // A running training admits the node after its current step; a halted training may have waited for it.
+  // A running training adds the node after its current step; a halted training may have waited for it.
   void on_node_joined(int node) {
     is_ready_[static_cast<std::size_t>(node)] = true;
     ++num_ready_;
@@ -182,7 +183,7 @@ class LiveJob {
   int num_ready_ = 0, num_used_ = 0;
   std::int64_t begin_ = 0;  // start of the step in flight or of the next step
   std::int64_t first_start_ = -1, last_end_ = -1, last_time_ = 0;
-  bool has_lost_ = false;          // since training last resumed
+  bool has_lost_ = false;          // a node in use was lost since training last resumed
   bool is_plan_evaluated_ = true;  // no change since the plan was last evaluated
   FailureRate rate_;
   ReplayOutcome outcome_;

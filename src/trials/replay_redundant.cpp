@@ -1,6 +1,7 @@
 // Replays Bamboo: pipelines with a fixed number of stages. Every node also computes the layers of its
-// successor, so the preceding node takes over a lost node's stage. This slows training down until the end of
-// the next step, when stages are redistributed. Losing two neighbours is fatal: training restarts.
+// successor, so the preceding node can take over the stage of a lost node. This slows training down until
+// the end of the next step, when stages are redistributed. The loss of two neighbours is fatal: training
+// restarts.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -42,7 +43,7 @@ class RedundantJob final : public PublishedJob {
     const auto lost_slots = slots_.extract(node);
     if (state_ == State::halted) return;
     if (is_in_rendezvous()) {
-      // The node was a member: the rendezvous restarts.
+      // The node was registered, so the rendezvous starts again.
       if (std::erase(registered_nodes_, node) > 0) open(length_of_rendezvous_, state_);
       return;
     }
@@ -54,7 +55,7 @@ class RedundantJob final : public PublishedJob {
     }
   }
 
-  // Returns whether the node of the preceding stage could take over; a node with two stages cannot.
+  // Returns whether the node of the preceding stage took over; a node that already has two stages cannot.
   bool try_takeover(const std::vector<Slot>& lost) {
     if (lost.size() > 1) return false;
     const int stages = replay_case_.reconfiguration.stages;
@@ -67,7 +68,7 @@ class RedundantJob final : public PublishedJob {
     return true;
   }
 
-  // The rest of the step, and later steps, take 1.5 times as long.
+  // The rest of this step and all later steps take 1.5 times as long.
   void slow_down() {
     if (is_slow_) return;
     is_slow_ = true;
@@ -117,8 +118,8 @@ class RedundantJob final : public PublishedJob {
 
   double steps_that_count() const override { return static_cast<double>(num_steps_); }
 
-  std::map<int, std::vector<Slot>> slots_;  // stages of each node that has any
-  std::set<std::int64_t> rebalances_;       // rendezvous opened at the end of a step instead of by a loss
+  std::map<int, std::vector<Slot>> slots_;  // [node]: its stages
+  std::set<std::int64_t> rebalances_;       // rendezvous that were opened at the end of a step, not by a loss
   int num_pipelines_ = 0;
   int num_waiting_ = 0;  // not decremented when a waiting node leaves
   bool is_slow_ = false;

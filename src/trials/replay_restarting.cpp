@@ -54,7 +54,7 @@ class RestartingJob : public PublishedJob {
   std::int64_t nodes_ = 0, length_ = 0, num_steps_ = 0;
 };
 
-// Saves a checkpoint every checkpoint_every steps, and after the first step that follows a loss.
+// Saves a checkpoint every `checkpoint_every` steps, and after the first step that follows a loss.
 class CheckpointingJob final : public RestartingJob {
  public:
   using RestartingJob::RestartingJob;
@@ -110,8 +110,8 @@ class CheckpointingJob final : public RestartingJob {
       return;
     }
     const auto every = static_cast<std::size_t>(replay_case_.reconfiguration.checkpoint_every);
-    // In the published code the list grows if it has fewer steps than are revoked; its entries then refer to
-    // other steps.
+    // If the list has fewer steps than are revoked, the published code extends it, so that its entries
+    // refer to other steps from then on.
     const std::size_t back = is_published() ? every : std::min(every, is_counted_.size());
     if (is_counted_.size() < back) is_counted_.resize(back);
     for (std::size_t i = is_counted_.size() - back; i < is_counted_.size(); ++i) revoke(i);

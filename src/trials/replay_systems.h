@@ -1,4 +1,4 @@
-// The implementations of replay() (trials/replay.h), a function per system.
+// The implementations of replay() (trials/replay.h), one function per system.
 #pragma once
 
 #include "trials/replay_case.h"

@@ -55,7 +55,8 @@ double SimulatedRun::normal() {
   return radius * std::cos(2 * std::numbers::pi * uniform());
 }
 
-// Messages and collectives with the cost model's times for the actual links of each rank.
+// The times of each rank according to the cost model, with messages and collectives over the rank's actual
+// links.
 std::vector<SimulatedRun::RankTimes> SimulatedRun::rank_times(const Cluster& cluster) const {
   const StepPrediction step = predicted_step(plan_, model_, Cluster(profile_));
   const DeviceMap map = DeviceMap::of_present(cluster);

@@ -1,11 +1,11 @@
-// SimulatedRun: simulated per-rank observations of training steps, for tests of detectors and for evaluating
-// policies.
+// SimulatedRun: simulated observations of each rank in each training step, for tests of detectors and for
+// the evaluation of policies.
 //
 // Times of compute, updates and collectives come from the cost model; conditions change them accordingly.
-// Noise is added to every value of every rank. Its form and parameters were measured
-// (docs/results/adaptation.md): log-normal, correlated between steps, with rare steps that take several times
-// as long. Alternatively a recorded series is replayed, each rank from another offset. Deterministic for a
-// given seed. Pure; not thread-safe.
+// Noise is added to the times of every rank. Its form and parameters were measured
+// (docs/results/adaptation.md): log-normal, correlated between steps, with rare steps that take several
+// times as long. Alternatively, recorded ratios are replayed, for each rank from another offset.
+// Deterministic for a given seed. Pure; not thread-safe.
 #pragma once
 
 #include <array>
@@ -23,15 +23,15 @@ namespace optimus {
 
 struct Noise {
   double spread = 0.03;         // standard deviation of the logarithm of a rank's times
-  double memory = 0.65;         // correlation with the previous step
-  double rank_spread = 0.01;    // permanent differences between ranks
-  double common_spread = 0.01;  // common to all ranks in a step
+  double memory = 0.65;         // correlation with the noise of the previous step
+  double rank_spread = 0.01;    // standard deviation of permanent differences between ranks
+  double common_spread = 0.01;  // standard deviation of the noise that all ranks share in a step
   double link_spread = 0.05;
-  double spike_chance = 0.002;     // probability per step that a rank becomes much slower
-  double spike_size = 0.7;         // mean of the exponentially distributed log factor
-  double spike_steps = 1;          // mean number of additional slow steps
-  std::vector<double> recorded{};  // ratios to replay instead of the above; empty: none
-  double recorded_seconds = 0;     // step time of the recording; all times are scaled to it
+  double spike_chance = 0.002;     // probability per step that a rank becomes much slower for a while
+  double spike_size = 0.7;         // mean of the exponentially distributed logarithm of the slowdown
+  double spike_steps = 1;          // mean number of further slow steps
+  std::vector<double> recorded{};  // ratios to replay instead of random noise; empty: none
+  double recorded_seconds = 0;     // step time of the recording, to which all times are scaled; 0: no scaling
 };
 
 class SimulatedRun {
@@ -40,13 +40,15 @@ class SimulatedRun {
   SimulatedRun(const Plan& plan, const ModelSpec& model, const HardwareProfile& profile, Noise noise,
                std::uint64_t seed);
 
-  // Takes effect from the next step on.
+  // Sets the conditions from the next step on.
   void set(const std::vector<Condition>& conditions);
   Observation next();
 
   const Topology& topology() const { return topology_; }
-  double step_seconds() const { return step_seconds_; }  // simulated, without noise
-  // The current time of a rank's channel relative to its time without conditions.
+  double step_seconds() const {
+    return step_seconds_;
+  }  // seconds per step from the cost model, without noise
+  // The present time of a rank's channel, relative to its time without conditions.
   double link_slowdown(int rank, Channel channel) const;
 
  private:

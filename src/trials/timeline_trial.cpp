@@ -10,7 +10,7 @@
 namespace optimus {
 namespace {
 
-// The state between two instants: indices into TimeLine::conditions, and absent nodes.
+// What holds in one segment: indices into TimeLine::conditions, and the absent nodes.
 struct ActiveConditions {
   std::vector<std::size_t> conditions;
   std::vector<int> absent_nodes;  // ascending
@@ -40,7 +40,7 @@ std::vector<int> merged(const std::vector<int>& one, const std::vector<int>& oth
   return both;
 }
 
-// The machines without these devices and their speed factors.
+// The profile without these devices and without their speed factors.
 HardwareProfile remove_devices(HardwareProfile profile, const std::vector<int>& devices) {
   profile.missing_devices = merged(profile.missing_devices, devices);
   std::erase_if(profile.speed_factors, [&](const SpeedFactor& slow) {
@@ -49,8 +49,8 @@ HardwareProfile remove_devices(HardwareProfile profile, const std::vector<int>& 
   return profile;
 }
 
-// A plan renumbered to the devices that it uses, in their order; `unused` lists the other devices of
-// `present`.
+// A plan whose device numbers are consecutive, in the order of the devices that it used; `unused` lists the
+// other devices of `present`.
 struct RenumberedPlan {
   Plan plan;
   std::vector<int> unused;  // ascending
@@ -139,7 +139,7 @@ class TimelineTrial {
     return devices;
   }
 
-  // Conditions of absent nodes have no effect.
+  // Whether the condition has an effect; conditions of absent nodes have none.
   bool affects_present_nodes(const Condition& condition, const ActiveConditions& active) const {
     if (condition.cause == Cause::cluster) return true;
     const bool is_of_device = condition.cause == Cause::device && condition.location >= 0 &&
@@ -156,7 +156,7 @@ class TimelineTrial {
     return all;
   }
 
-  // Adds the plans for the present devices.
+  // Adds the plans that respond to these conditions on the devices that are present.
   void add_responses(const ActiveConditions& active, const Plan& plan, const ResponseLimits& limits) {
     const std::vector<int> lost_devices = devices_of(active.absent_nodes);
     if (lost_devices.size() == present_.size()) return;
@@ -176,8 +176,9 @@ class TimelineTrial {
     }
   }
 
-  // Very large clusters: the plan without the replicas of the lost devices, if some are left. Otherwise the
-  // planner's result within the time limit of a real run.
+  // The base plan after losses. On very large clusters: the plan without the replicas of the lost devices,
+  // if any replicas are left. Otherwise the planner's result within the time limit of a real run. Empty if
+  // the model does not fit.
   std::optional<RenumberedPlan> plan_for(const Demand& demand, const Plan& plan,
                                          const std::vector<int>& lost_devices,
                                          const ResponseLimits& limits) const {
@@ -231,7 +232,8 @@ class TimelineTrial {
     return seconds;
   }
 
-  // A plan uses the first devices, in order, that are not dropped.
+  // Whether the plan uses any of the lost devices. A plan uses the first devices, in order, that are not in
+  // `dropped`.
   bool uses_any(const PlannedOption& option, const std::vector<int>& lost_devices) const {
     if (lost_devices.empty()) return false;
     int remaining = num_device_numbers(option.plan);

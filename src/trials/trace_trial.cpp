@@ -22,9 +22,9 @@ TrialCase trial_of(const ReplayCase& replay_case, int devices_per_node) {
         replay_case.costs.switch_seconds + replay_case.costs.move_seconds(replay_case.costs.loss_bytes);
     result.modes.push_back(mode);
   }
-  // A node is usable when it is ready and prepared; it is lost when it leaves.
+  // A node is usable as soon as it is ready and prepared; it is lost when it leaves.
   std::map<double, std::pair<int, int>> changes;  // instant -> (joined, lost)
-  std::map<int, double> ready;                    // of present nodes
+  std::map<int, double> ready;                    // [node]: when it is usable; only present nodes
   for (const NodeEvent& event : replay_case.trace.events) {
     if (event.is_add) {
       ready[event.node] = event.seconds + replay_case.ready_seconds +
@@ -34,7 +34,7 @@ TrialCase trial_of(const ReplayCase& replay_case, int devices_per_node) {
       if (it->second <= event.seconds)
         changes[event.seconds].second += 1;
       else
-        changes[it->second].first -= 1;  // lost before it was ready
+        changes[it->second].first -= 1;  // lost before it was usable
       ready.erase(it);
     }
   }
@@ -48,7 +48,7 @@ TrialCase trial_of(const ReplayCase& replay_case, int devices_per_node) {
       segment.step_seconds.push_back(n <= nodes ? seconds_on(n) : 0);
     result.segments.push_back(std::move(segment));
   }
-  result.detection_steps = 0;  // a joining node announces itself
+  result.detection_steps = 0;  // a joining node announces itself, so nothing has to be detected
   return result;
 }
 

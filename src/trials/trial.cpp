@@ -14,16 +14,16 @@ namespace {
 
 constexpr int kNoMode = -1;
 
-// The pause of a switch to `mode` from a mode with this number of devices.
+// The pause of a switch to `mode` from a mode with `devices_before` devices.
 double pause_between(int devices_before, const TrialMode& mode) {
   return devices_before > mode.devices ? mode.shrink_seconds.value_or(mode.pause_seconds)
                                        : mode.pause_seconds;
 }
 
-// Statistics of the predictions for one mode under one set of conditions.
+// Statistics of the predictions of one mode under one set of conditions.
 struct PredictionStats {
   int times = 0;
-  double sum = 0, squares = 0;  // of logarithms
+  double sum = 0, squares = 0;  // of the logarithms of the predictions
   bool is_measured = false;
 };
 
@@ -56,7 +56,7 @@ class TrialRun {
 
   void run_segment(const TrialSegment& segment) {
     now_ = segment.begin;
-    predicted_ = 0;  // earlier predictions were made for other conditions
+    predicted_ = 0;  // earlier predictions were made under other conditions
     begin_segment(segment);
     if (is_loss_to(segment, mode_)) {
       ++outcome_.steps_lost;
@@ -67,10 +67,10 @@ class TrialRun {
     }
     const bool is_broken = seconds_in(segment, mode_) <= 0;
     if (is_loss_to(segment, mode_) && !is_broken)
-      stay_idle(segment, trial_case_.costs.recovery_seconds);  // continues with spare nodes
+      stay_idle(segment, trial_case_.costs.recovery_seconds);  // training continues with spare nodes
     if (is_broken) decide(segment);
-    // A slowdown is detected after some steps. The policy is then asked again at growing intervals while the
-    // condition lasts.
+    // A slowdown is detected after some steps. While the segment lasts, the policy is then asked again at
+    // growing intervals.
     double wait =
         is_broken ? trial_case_.decision_interval : trial_case_.detection_steps * seconds_in(segment, mode_);
     for (int asked = 0; asked < 8 && now_ < segment.end && seconds_in(segment, mode_) > 0; ++asked) {
@@ -81,14 +81,15 @@ class TrialRun {
     advance_to(segment, segment.end);
   }
 
-  // At most the steps since the last rollback: a checkpoint that was restored then is not lost again.
+  // Undoes at most the steps since the last rollback: a checkpoint that was restored then is not lost
+  // again.
   void undo(double steps) {
     if (steps <= 0) return;
     outcome_.useful_steps -= std::clamp(steps, 0.0, std::max(0.0, outcome_.useful_steps - restored_steps_));
     restored_steps_ = outcome_.useful_steps;
   }
 
-  // Updates the state that every policy observes.
+  // Updates what every policy observes of the nodes.
   void begin_segment(const TrialSegment& segment) {
     predictions_.assign(trial_case_.modes.size(), 0);
     const int present_before = present_;
@@ -116,7 +117,7 @@ class TrialRun {
     now_ = end_time;
   }
 
-  // A running mode is measured; the error of its prediction is recorded.
+  // A running mode has a measured step time; the error of its prediction is recorded.
   void record_measurement(double seconds) {
     history_[{mode_, seconds}].is_measured = true;
     if (expected_ <= 0) return;
@@ -135,7 +136,7 @@ class TrialRun {
                       trial_case_.modes[static_cast<std::size_t>(mode)].uncertainty);
   }
 
-  // The predicted step time of a mode that has not run under these conditions, with a random error.
+  // The predicted step time of a mode that has not run under these conditions, with random errors.
   double predicted_seconds(const TrialSegment& segment, int mode, PredictionStats& history) {
     double& prediction = predictions_[static_cast<std::size_t>(mode)];
     if (prediction > 0) return prediction;
@@ -244,16 +245,16 @@ class TrialRun {
   int mode_, previous_mode_ = kNoMode, present_ = 0;
   std::size_t segment_index_ = 0;
   double now_ = 0, last_switch_ = -1e9, predicted_ = 0, step_before_ = 1, explored_ = 0;
-  double restored_steps_ = 0;  // useful steps contained in the most recently restored checkpoint
+  double restored_steps_ = 0;  // useful steps at the last rollback; they are not undone again
   double expected_ = 0;        // predicted step time of the new mode, until it is measured
   PredictionStats prediction_errors_;
   bool is_gain_recorded_ = true;
   int num_recorded_gains_ = 0;
   double predicted_gain_sum_ = 0, measured_gain_sum_ = 0;
   MembershipHistory membership_{.begin_time = 0};
-  std::map<std::pair<int, double>, PredictionStats>
-      history_;                      // [mode, true seconds]: identifies equal conditions
-  std::vector<double> predictions_;  // [mode], in this segment; 0: not predicted yet
+  // [mode, true seconds]: the same pair means the same conditions.
+  std::map<std::pair<int, double>, PredictionStats> history_;
+  std::vector<double> predictions_;  // [mode]: prediction in this segment; 0: none yet
   TrialOutcome outcome_;
 };
 

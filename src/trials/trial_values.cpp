@@ -24,7 +24,8 @@ double TrialValues::pause(int from, int to) const {
   return devices > mode.devices ? mode.shrink_seconds.value_or(mode.pause_seconds) : mode.pause_seconds;
 }
 
-// At most the steps of the mode in the preceding segment; steps already undone there are not considered.
+// At most the steps of the mode in the preceding segment; steps that were already undone there are not
+// considered.
 double TrialValues::undone(std::size_t segment, int mode) const {
   const auto m = static_cast<std::size_t>(mode);
   if (segment == 0 || trial_case_.segments[segment - 1].step_seconds[m] <= 0) return 0;
@@ -33,7 +34,8 @@ double TrialValues::undone(std::size_t segment, int mode) const {
                   (previous_segment.end - previous_segment.begin) / previous_segment.step_seconds[m]);
 }
 
-// Stays in the mode, or switches to the best other mode as soon as the change is detected.
+// Stays in the mode, or switches to the best other mode as soon as the change is detected; returns the
+// larger value.
 double TrialValues::best_from(std::size_t segment, int mode) const {
   const TrialSegment& trial_segment = trial_case_.segments[segment];
   const double length = trial_segment.end - trial_segment.begin;
@@ -44,7 +46,7 @@ double TrialValues::best_from(std::size_t segment, int mode) const {
   if (has_lost && mode_seconds > 0) halt += trial_case_.costs.recovery_seconds;
   double best_value = at(segment + 1, mode) + useful_steps +
                       (mode_seconds > 0 ? std::max(0.0, length - halt) / mode_seconds : 0);
-  if (mode_seconds > 0) {  // continues until detection, if that comes before the end of the segment
+  if (mode_seconds > 0) {  // continues until the detection, if that is before the end of the segment
     const double wait = trial_case_.detection_steps * mode_seconds;
     if (halt + wait >= length) return best_value;
     halt += wait, useful_steps += wait / mode_seconds;
