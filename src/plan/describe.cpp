@@ -144,7 +144,7 @@ std::string picture(const Plan& plan) {
       for (const Chunk& chunk : stage.chunks)
         for (const BlockRun& run : chunk.runs)
           result += fmt::format("            {}: {}\n", block_text(plan, run.first_block, run.count),
-                                strategy_text(shown, run.strategy));
+                                strategy_text(stage, run.strategy));
     }
   }
   return result;
