@@ -64,7 +64,9 @@ class Compatibility(unittest.TestCase):
                 folder = self.copy(version, run)
                 expected = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
                 self.assertEqual(len(expected), 12)
+                plans = sorted(path.name for path in (folder / "plans").iterdir())
                 self.call("train", "--resume", folder, "--steps", 12, "--data", version / "files/tokens", "--switch-at", "")
+                self.assertEqual(sorted(path.name for path in (folder / "plans").iterdir()), plans, "the same plan is no new epoch")
                 found = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
                 self.assertEqual([row["step"] for row in found], list(range(1, 13)))
                 for was, now in zip(expected, found):
