@@ -228,7 +228,7 @@ Problem problem_with_schedule(const Plan& plan) {
         "schedule {} has no common step for exchanging fp8 maxima; use a precision other than fp8",
         text(plan.schedule));
   if (plan.copy_distance > 0)
-    return problem_text("schedule {} has no common step for updating shard copies; use copy_distance 0",
+    return problem_text("schedule {} has no common step for updating redundant copies; use copy_distance 0",
                         text(plan.schedule));
   if (plan.pipelines.size() > 1)
     return problem_text("schedule {}: expected one pipeline, got {}", text(plan.schedule),
@@ -299,8 +299,9 @@ Problem problem_with_run(const Plan& plan, const BlockRun& run, const ModelSpec&
         "block {}: tp {} needs sequence_parallel in {}, whose experts process each device's own positions",
         run.first_block, s.tp, model.name);
   if (plan.copy_distance > 0 && s.zero > 0)
-    return problem_text("block {}: shard copies of expert state are not supported yet; use copy_distance 0",
-                        run.first_block);
+    return problem_text(
+        "block {}: redundant copies of expert state are not supported yet; use copy_distance 0",
+        run.first_block);
   return std::nullopt;
 }
 

@@ -216,7 +216,7 @@ TEST(Checkpoint, ReportsMissingAndTruncatedFiles) {
   EXPECT_FALSE(newest_complete(run.path()));
   run.write("checkpoints/step-5/rank-00000-2.safetensors", content.substr(0, content.size() - 1));
   EXPECT_EQ(problem_with(folder),
-            fmt::format("{} is damaged: expected {} bytes (as in (the checkpoint's manifest), got {}",
+            fmt::format("{} is damaged: expected {} bytes (as in the checkpoint's manifest), got {}",
                         shard.string(), content.size(), content.size() - 1));
   run.write("checkpoints/step-5/rank-00000-2.safetensors", content);
   EXPECT_EQ(problem_with(folder), "");

@@ -106,7 +106,7 @@ TEST(Manifest, RejectsGapsAndOverlaps) {
   EXPECT_EQ(error_of("[0, 1, 0, 4, 2, 6]", "[0, 1, 0, 4, 3, 6]"),
             "m: master of tensor 'w': element [0, 2] is in no piece");
   EXPECT_EQ(error_of("[0, 1, 0, 4, 2, 6]", "[0, 1, 0, 4, 1, 6]"),
-            "m: master of tensor 'w': expected element [0, 1]: expected one piece, got 2");
+            "m: master of tensor 'w': element [0, 1]: expected one piece, got 2");
   Manifest manifest = two_halves();
   std::erase_if(manifest.pieces,
                 [](const CheckpointPiece& p) { return p.field == StateField::first && p.tensor == 1; });

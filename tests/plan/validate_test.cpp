@@ -202,7 +202,7 @@ TEST(Validate, ReportsEachRule) {
   EXPECT_EQ(says([](Plan& p) { p.pipelines[0].stages[1].devices[0] = 0; }),
             "device 0 is used twice; each device may be in one stage only");
   EXPECT_EQ(says([](Plan& p) { p.pipelines[0].stages[1].chunks[0].runs[0].first_block = 4; }),
-            "pipeline 0, stage 1: chunk 0: expected to begin at block 3, got 4");
+            "pipeline 0, stage 1, chunk 0: expected to begin at block 3, got 4");
   EXPECT_EQ(says([&](Plan& p) { strategy(p).tp = 3; }),
             "pipeline 0, stage 0, block 0: 4 devices are not divisible by tp 3 x cp 1");
   EXPECT_EQ(says([&](Plan& p) { strategy(p).zero = 4; }),
@@ -242,7 +242,7 @@ TEST(Validate, MixturesOfExperts) {
   EXPECT_EQ(find_problem(plan, model), std::nullopt);
   plan.copy_distance = 1;
   EXPECT_EQ(*find_problem(plan, model),
-            "block 0: redundant copies of expert state are not supported yet; disable them copy_distance 0)");
+            "block 0: redundant copies of expert state are not supported yet; use copy_distance 0");
 }
 
 TEST(Validate, ChecksPlanAgainstModel) {
