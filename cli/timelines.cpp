@@ -25,8 +25,8 @@ std::vector<Policy> policies_of(const FailureOptions& options) {
   for (const std::string& part : split(options.policies, ',')) {
     const std::string word(trim(part));
     if (std::find(names.begin(), names.end(), word) == names.end())
-      throw UserError("--policy: {} does not support conditions; with a timeline, use one of {}", word,
-                      join(names, ", "));
+      throw UserError("--policy: with a timeline, expected one of {}, got {}{}", join(names, ", "),
+                      in_quotes(word), did_you_mean(word, names));
     policies.push_back(parse_policy(word, "--policy"));
   }
   return policies;

@@ -77,7 +77,7 @@ bool stop_with_host() {
   return true;
 }
 
-int train_here(TrainOptions& options, OptionTable& table, Console& console) {
+int train_in_role(TrainOptions& options, OptionTable& table, Console& console) {
   if (const std::optional<WorkerSpec> place = worker_spec(process_environment()))
     return train_as_worker(*place, options, table, stop_token_of_rank(console));
   const LaunchInfo launch = detect_launcher(process_environment());
@@ -103,9 +103,9 @@ int run_joining(const Path& run, const std::string& device, int threads, Console
 
 int run_training(TrainOptions& options, OptionTable& table, Console& console) {
   std::signal(SIGPIPE, SIG_IGN);  // a closed standard error does not end a training
-  if (!stop_with_host()) return train_here(options, table, console);
+  if (!stop_with_host()) return train_in_role(options, table, console);
   try {
-    return train_here(options, table, console);
+    return train_in_role(options, table, console);
   } catch (const ReportedError& error) {
     const bool is_user_error = dynamic_cast<const UserError*>(&error) != nullptr;
     console.result({{kFailureKey, is_user_error ? kUserFailure : kRuntimeFailure}}, "");

@@ -55,8 +55,8 @@ class Calibration {
   // `profile` with measured speeds: devices are scaled by the ratio of the layers, links inside nodes by
   // the ratio of the fastest channel, and networks so that messages take their measured time.
   HardwareProfile refreshed(HardwareProfile profile) const;
-  // The ratio of measured to predicted time of collectives between nodes, predicted for refreshed()
-  // machines; 1 if unknown.
+  // The ratio of measured to predicted time of collectives between nodes, where the prediction uses the
+  // profile that refreshed() returns; 1 if unknown.
   double ring_factor(const HardwareProfile& profile) const;
   // Requests a probe of what neither a step nor a probe has measured yet.
   ProbeRequest missing() const { return {.messages = !messages(), .ring = !rings()}; }

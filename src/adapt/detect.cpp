@@ -10,7 +10,7 @@
 namespace optimus {
 namespace {
 
-constexpr std::size_t kMostTracks = 512;
+constexpr std::size_t kMaxTracks = 512;
 constexpr double kTrackedRatio = 1.04;  // ratios of at least this value are tracked
 constexpr int kForgotten = 30;          // steps without a high ratio after which a track is dropped
 
@@ -169,7 +169,7 @@ void Detector::follow(const Observation& observation, const Common& common) {
   const std::map<Key, double> ratios = ratios_of(observation, common);
   for (const auto& [key, ratio] : ratios) {
     const bool is_known = tracks_.contains(key);
-    if (!is_known && (ratio < kTrackedRatio || tracks_.size() >= kMostTracks)) continue;
+    if (!is_known && (ratio < kTrackedRatio || tracks_.size() >= kMaxTracks)) continue;
     Track& track = tracks_[key];
     if (!is_known) {  // earlier ratios were below kTrackedRatio
       track.ratios.assign(static_cast<std::size_t>(options_.long_window - 1), 1.0);

@@ -41,7 +41,7 @@ ResponseLimits limits_of(const Question& question, const AdaptationContext& cont
 }
 
 // Relative uncertainty of a step time, if conditions cause the fraction `part` of it.
-double doubt_of_conditions(const Question& question, const Plan& plan, double part, const Cluster& cluster) {
+double uncertainty_of_conditions(const Question& question, const Plan& plan, double part, const Cluster& cluster) {
   double maximum = 0;
   for (const Condition& condition : conditions_of_plan(question.conditions, plan, cluster))
     if (const auto found = question.spreads.find({condition.cause, condition.location});
@@ -67,7 +67,7 @@ void correct(PlannedOption& planned_option, const Question& question, const Pred
   planned_option.option.usual_seconds = measured_step(question, planned_option.plan, "", cluster)
                                             .value_or(planned_option.option.usual_seconds * trust.factor);
   planned_option.option.step_seconds = planned_option.option.usual_seconds + added * condition_ratio;
-  const double by_conditions = doubt_of_conditions(
+  const double by_conditions = uncertainty_of_conditions(
       question, planned_option.plan, added * condition_ratio / planned_option.option.step_seconds, cluster);
   planned_option.option.uncertainty =
       std::hypot(std::hypot(planned_option.option.uncertainty, by_conditions, question.totals.uncertainty()),
@@ -134,7 +134,7 @@ PredictionMemory learned_from(const Question& question, const PlanOption& presen
   }
   memory.record(question.plan, present_option.usual_seconds, *usual_seconds, true);
   const double factor = memory.trust_in(question.plan, question.plan).factor;
-  memory.record_added(*cause, (question.seconds - *usual_seconds) / (factor * predicted_more));
+  memory.record_slowdown_ratio(*cause, (question.seconds - *usual_seconds) / (factor * predicted_more));
   return memory;
 }
 

@@ -36,7 +36,7 @@ PredictionMemory::Kind kind_of(const Plan& plan) {
 
 // The uncertainty if a prediction for one kind is corrected by the ratio of another kind with the same
 // axes.
-double doubt_between(const PredictionMemory::Kind& remembered, const PredictionMemory::Kind& requested) {
+double uncertainty_between(const PredictionMemory::Kind& remembered, const PredictionMemory::Kind& requested) {
   return std::hypot(remembered.has_shards == requested.has_shards ? 0 : kDoubtOfShards,
                     remembered.schedule == requested.schedule ? 0 : kDoubtOfSchedule);
 }
@@ -47,9 +47,9 @@ void PredictionMemory::record(const Plan& plan, double predicted, double measure
   if (predicted > 0 && measured > 0) ratios_[kind_of(plan)] = {measured / predicted, is_quiet};
 }
 
-void PredictionMemory::record_added(Cause cause, double ratio) {
-  constexpr double kMost = 4;  // larger ratios have another reason
-  added_[cause] = std::clamp(ratio, 1 / kMost, kMost);
+void PredictionMemory::record_slowdown_ratio(Cause cause, double ratio) {
+  constexpr double kMaxValue = 4;  // larger ratios have another reason
+  added_[cause] = std::clamp(ratio, 1 / kMaxValue, kMaxValue);
 }
 
 double PredictionMemory::added(Cause cause) const {
@@ -66,9 +66,9 @@ PredictionMemory::Trust PredictionMemory::trust_in(const Plan& plan, const Plan&
   const Kind kind = kind_of(plan);
   std::optional<Trust> nearest;
   for (const auto& [known, measured] : ratios_) {
-    const double doubt = doubt_between(known, kind);
-    if (known.axes == kind.axes && (!nearest || doubt < nearest->uncertainty))
-      nearest = Trust{measured.ratio, doubt};
+    const double uncertainty = uncertainty_between(known, kind);
+    if (known.axes == kind.axes && (!nearest || uncertainty < nearest->uncertainty))
+      nearest = Trust{measured.ratio, uncertainty};
   }
   if (nearest) return *nearest;
   const auto present = ratios_.find(kind_of(present_plan));

@@ -29,7 +29,7 @@ class PredictionMemory {
   // measured. `is_quiet`: no condition affects the plan.
   void record(const Plan& plan, double predicted, double measured, bool is_quiet);
   // Records that a condition of this cause has lengthened steps by `ratio` times the predicted increase.
-  void record_added(Cause cause, double ratio);
+  void record_slowdown_ratio(Cause cause, double ratio);
   double added(Cause cause) const;
   bool knows_quiet(const Plan& plan) const;  // whether its kind has run without conditions
   struct Trust {

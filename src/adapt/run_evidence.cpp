@@ -70,7 +70,7 @@ class Collector {
     std::vector<Evidence> result;
     for (const auto& [key, logs] : logs_)
       if (std::ssize(logs) >= kLeastObservations)
-        result.push_back({key.first, key.second, std::clamp(median_value(logs), -kMost, kMost), 0,
+        result.push_back({key.first, key.second, std::clamp(median_value(logs), -kMaxValue, kMaxValue), 0,
                           static_cast<int>(logs.size())});
     return result;
   }
@@ -85,12 +85,12 @@ class Collector {
     constexpr double kStepDoubt = 0.05;
     const double remainder = std::clamp(1 - compute / step.seconds, 0.0, 1.0);
     const double log = std::log(median_value(seen_.step_seconds) / step.seconds);
-    return {{ResidualKind::layers, seen_.device, std::clamp(log, -kMost, kMost), kStepDoubt + remainder,
-             static_cast<int>(seen_.step_seconds.size())}};
+    return {{ResidualKind::layers, seen_.device, std::clamp(log, -kMaxValue, kMaxValue),
+             kStepDoubt + remainder, static_cast<int>(seen_.step_seconds.size())}};
   }
 
  private:
-  static constexpr double kMost = 5;  // ratios larger than e^5 have another cause than the cost model
+  static constexpr double kMaxValue = 5;  // ratios larger than e^5 have another cause than the cost model
 
   void add_ratio(ResidualKind kind, const std::string& device_type, double measured, double predicted) {
     if (measured > 0 && predicted > 0) logs_[{kind, device_type}].push_back(std::log(measured / predicted));
@@ -148,7 +148,7 @@ class Collector {
 
 std::vector<Evidence> evidence_of(const RunMeasurements& seen) {
   const double seconds = std::accumulate(seen.step_seconds.begin(), seen.step_seconds.end(), 0.0);
-  if (seen.model.is_custom() || std::ssize(seen.step_seconds) < kLeastSteps || seconds < kLeastRunSeconds)
+  if (seen.model.is_custom() || std::ssize(seen.step_seconds) < kMinSteps || seconds < kLeastRunSeconds)
     return {};
   const auto is_timed = [](const Observation& observation) {
     return observation.rates[static_cast<std::size_t>(BlockRole::layer)].seconds > 0;

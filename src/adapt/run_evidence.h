@@ -29,7 +29,7 @@ struct RunMeasurements {
 };
 
 // Shorter runs do not count as evidence.
-inline constexpr int kLeastSteps = 20, kLeastObservations = 4;
+inline constexpr int kMinSteps = 20, kLeastObservations = 4;
 inline constexpr double kLeastRunSeconds = 30;
 // Empty if the run does not count as evidence: it is too short, or it trains a custom model, which the cost
 // model does not know.

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kTimeLineVersion = 1;
 constexpr double kLongestLine = 1e9;
-constexpr std::size_t kMostEntries = 100'000;
+constexpr std::size_t kMaxEntries = 100'000;
 
 double number_between(const JsonView& view, double min_value, double max_value) {
   const double value = view.number();
@@ -40,8 +40,8 @@ TimedLoss parse_loss(const JsonView& view, double length) {
 
 std::vector<JsonView> entries(const JsonView& list, const std::string& source) {
   std::vector<JsonView> all = list.elements();
-  if (all.size() > kMostEntries)
-    throw UserError("{}: {} has more than {} entries", source, list.location(), kMostEntries);
+  if (all.size() > kMaxEntries)
+    throw UserError("{}: {} has more than {} entries", source, list.location(), kMaxEntries);
   return all;
 }
 

@@ -132,7 +132,7 @@ struct Run::State {
 
   void follow();
   void report(const std::vector<std::string>& lines);
-  void finish(int code);
+  void record_end(int code);
   void request_stop() {
     const std::lock_guard lock(mutex);
     is_stop_requested = true;
@@ -206,10 +206,10 @@ void Run::State::follow() {
     if (lines.empty()) break;
     report(lines);
   }
-  finish(*code);
+  record_end(*code);
 }
 
-void Run::State::finish(int code) {
+void Run::State::record_end(int code) {
   const std::lock_guard lock(mutex);
   try {
     if (code == 0 && is_reporting) {

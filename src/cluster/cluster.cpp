@@ -26,7 +26,7 @@ Cluster::Cluster(HardwareProfile profile, const std::string& source) : profile_(
 }
 
 std::size_t Cluster::group_index(Device device) const {
-  ensure(device.value >= 0 && device.value < num_devices_, "device {} is outside the {} devices",
+  ensure(device.value >= 0 && device.value < num_devices_, "device {} is out of range for {} devices",
          device.value, num_devices_);
   const auto next_group =
       std::upper_bound(starts_.begin(), starts_.end(), device.value,
@@ -35,7 +35,7 @@ std::size_t Cluster::group_index(Device device) const {
 }
 
 bool Cluster::is_present(Device device) const {
-  ensure(device.value >= 0 && device.value < num_devices_, "device {} is outside the {} devices",
+  ensure(device.value >= 0 && device.value < num_devices_, "device {} is out of range for {} devices",
          device.value, num_devices_);
   const std::vector<int>& missing = profile_.missing_devices;
   return !std::binary_search(missing.begin(), missing.end(), device.value);

@@ -273,8 +273,8 @@ Outcome<std::unique_ptr<GroupLink>> StoreClient::link(const std::string& key, in
         });
       });
   std::future<Outcome<GlooGroup>> group = connecting.get_future();
-  // Gloo waits for the peers one after the other. Its deadline is a little later than ours, because its
-  // error message names the missing peer.
+  // Gloo waits for the peers one after the other, until `deadline`. This loop waits one second longer, so
+  // that Gloo can report its own error, which names the missing peer.
   const Deadline late = Deadline::after(Seconds(deadline.remaining().value + 1), "connecting");
   std::thread(std::move(connecting)).detach();
   while (group.wait_for(kAbandonPollInterval) != std::future_status::ready) {

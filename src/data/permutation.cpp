@@ -25,7 +25,7 @@ std::uint64_t Permutation::round_function(int round, std::uint64_t half) const {
 
 std::int64_t Permutation::operator()(std::int64_t position) const {
   std::uint64_t value = static_cast<std::uint64_t>(position);
-  ensure(value < n_, "position {} is outside the {} items", position, n_);
+  ensure(value < n_, "position {} is out of range for {} items", position, n_);
   const std::uint64_t mask = (std::uint64_t{1} << half_bits_) - 1;
   do {
     std::uint64_t left = value >> half_bits_, right = value & mask;
@@ -40,7 +40,7 @@ std::int64_t Permutation::operator()(std::int64_t position) const {
 
 std::int64_t Permutation::inverse(std::int64_t item) const {
   std::uint64_t value = static_cast<std::uint64_t>(item);
-  ensure(value < n_, "item {} is outside the {} items", item, n_);
+  ensure(value < n_, "item {} is out of range for {} items", item, n_);
   const std::uint64_t mask = (std::uint64_t{1} << half_bits_) - 1;
   do {
     std::uint64_t left = value >> half_bits_, right = value & mask;

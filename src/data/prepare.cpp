@@ -58,9 +58,9 @@ PrepareSummary tokenize_documents(const PrepareOptions& options, const Tokenizer
                                   EventSink& events, const std::function<void(std::vector<TokenId>)>& take) {
   const auto begin = std::chrono::steady_clock::now();
   if (options.filters.min_tokens < 0)
-    throw UserError("--min-tokens: {} is negative", options.filters.min_tokens);
+    throw UserError("--min-tokens: expected at least 0, got {}", options.filters.min_tokens);
   if (options.filters.overlap_words < 0)
-    throw UserError("--exclude-words: {} is negative", options.filters.overlap_words);
+    throw UserError("--exclude-words: expected at least 0, got {}", options.filters.overlap_words);
   const HeldOut held_out({options.filters.exclude.begin(), options.filters.exclude.end()}, options.text_key,
                          options.filters.overlap_words, events);
   DocumentReader reader({options.inputs.begin(), options.inputs.end()}, events);

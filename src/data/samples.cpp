@@ -67,7 +67,7 @@ std::int64_t Windows::size() const {
 }
 
 Span Windows::operator[](std::int64_t window) const {
-  ensure(window >= 0 && window < size(), "window {} is outside the {} windows", window, size());
+  ensure(window >= 0 && window < size(), "window {} is out of range for {} windows", window, size());
   std::int64_t begin = range_.begin, end = range_.end;
   if (packing_ == Packing::document) {
     const auto after = std::upper_bound(window_counts_.begin(), window_counts_.end(), window);

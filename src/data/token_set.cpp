@@ -7,7 +7,7 @@
 namespace optimus {
 
 std::int64_t TokenSet::document_of(std::int64_t position) const {
-  ensure(position >= 0 && position < num_tokens(), "position {} is outside the {} tokens", position,
+  ensure(position >= 0 && position < num_tokens(), "position {} is out of range for {} tokens", position,
          num_tokens());
   // The last document that starts at or before the position. Empty documents before it have the same start.
   std::int64_t low = 0, high = num_documents();

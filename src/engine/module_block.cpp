@@ -122,8 +122,8 @@ ModuleModel copy_of(const ModuleModel& model) {
     if (part.module == nullptr) continue;
     if (part.copy == nullptr)
       throw UserError(
-          "{}: part {} has a module and no way to copy it, which several devices need; add it with "
-          "ModuleModel::add, or set copy",
+          "{}: part {} cannot be copied, but a run on several devices needs a copy for each; add it with "
+          "ModuleModel::add, or set its `copy`",
           model.name, part.name);
     try {
       part = part.copy();

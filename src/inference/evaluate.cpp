@@ -68,9 +68,9 @@ void check_option_ranges(const EvalOptions& options) {
 }  // namespace
 
 LossSum sum_losses(Engine& engine, const Plan& plan, const ModelSpec& model, const StreamRange& range,
-                   std::int64_t most_windows, EventSink& events, int rank) {
+                   std::int64_t max_windows, EventSink& events, int rank) {
   const std::int64_t length = plan.sequence_length;
-  const std::int64_t windows = std::min(most_windows, num_windows(range, length));
+  const std::int64_t windows = std::min(max_windows, num_windows(range, length));
   LossSum total;
   for (std::int64_t first = 0; first < windows; first += plan.batch) {
     events.report(Progress{"evaluating", first * length, windows * length, "tokens"});

@@ -10,10 +10,10 @@
 
 namespace optimus {
 
-// Evaluates the first windows of a range, at most `most_windows`, plan.batch at a time. Throws UserError if a
+// Evaluates the first windows of a range, at most `max_windows`, plan.batch at a time. Throws UserError if a
 // token is outside the vocabulary.
 LossSum sum_losses(Engine& engine, const Plan& plan, const ModelSpec& model, const StreamRange& range,
-                   std::int64_t most_windows, EventSink& events, int rank = 0);
+                   std::int64_t max_windows, EventSink& events, int rank = 0);
 
 struct EvalResult {
   double loss = 0, perplexity = 0;

@@ -222,7 +222,7 @@ int num_blocks(const ModelSpec& spec) {
 }
 
 BlockKind block_kind(const ModelSpec& spec, int block) {
-  ensure(block >= 0 && block < num_blocks(spec), "block {} is outside the {} blocks", block,
+  ensure(block >= 0 && block < num_blocks(spec), "block {} is out of range for {} blocks", block,
          num_blocks(spec));
   if (spec.is_custom()) return BlockKind::custom;
   if (block == 0) return BlockKind::embedding;

@@ -91,7 +91,7 @@ class Picture {
 
   std::string draw() {
     text_ = fmt::format("<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">", kWidth, kHeight,
-                        html_text(chart_.title));
+                        html_escaped(chart_.title));
     draw_bands(), draw_axes(), draw_line(), draw_names(), draw_dots(), draw_marks();
     return text_ + "</svg>\n";
   }
@@ -109,7 +109,7 @@ class Picture {
       text_ += fmt::format(
           "<g><title>{}, steps {:.0f} to {:.0f}</title>"
           "<rect class=\"band{}\" x=\"{:.1f}\" y=\"{}\" width=\"{:.1f}\" height=\"{}\"/>",
-          html_text(band.name), band.first, band.last, i % 2, from, kTop, std::max(0.5, to - from),
+          html_escaped(band.name), band.first, band.last, i % 2, from, kTop, std::max(0.5, to - from),
           kBottom - kTop);
       text_ += "</g>";
     }
@@ -122,7 +122,7 @@ class Picture {
       const double from = x(band.first - 0.5), to = x(band.last + 0.5);
       if (static_cast<double>(band.name.size()) * kCharacterWidth < to - from - 8)
         text_ += fmt::format("<text class=\"name\" x=\"{:.1f}\" y=\"{}\">{}</text>", from + 4, kBottom - 5,
-                             html_text(band.name));
+                             html_escaped(band.name));
     }
   }
 
@@ -178,10 +178,10 @@ class Picture {
       text_ += fmt::format(
           "<g class=\"mark\"><title>{}</title><path d=\"M{:.1f} {}V{}\"/><path class=\"head\" d=\"M{:.1f} "
           "{}l-4.5 -7h9z\"/>",
-          html_text(mark.tooltip), at, kTop, kBottom, at, kTop);
+          html_escaped(mark.tooltip), at, kTop, kBottom, at, kTop);
       if (at >= next_free_x)
         text_ += fmt::format("<text class=\"tick middle\" x=\"{:.1f}\" y=\"{}\">{}</text>", at, kTop - 11,
-                             html_text(mark.label));
+                             html_escaped(mark.label));
       if (at >= next_free_x) next_free_x = at + kCharacterWidth * static_cast<double>(mark.label.size()) + 6;
       text_ += "</g>";
     }

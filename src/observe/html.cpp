@@ -14,7 +14,7 @@ std::string valid_utf8(std::string_view text) {
 
 }  // namespace
 
-std::string html_text(std::string_view text) {
+std::string html_escaped(std::string_view text) {
   std::string result;
   for (const char c : valid_utf8(text)) {
     switch (c) {

@@ -8,6 +8,6 @@ namespace optimus {
 
 // For elements and for attributes in double quotes: special characters are escaped, control characters become
 // blanks, invalid UTF-8 is replaced.
-std::string html_text(std::string_view text);
+std::string html_escaped(std::string_view text);
 
 }  // namespace optimus

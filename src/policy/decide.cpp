@@ -78,7 +78,7 @@ Choice by_oracle(const Situation& situation) {
 }  // namespace
 
 Choice choose(const Policy& policy, const Situation& situation) {
-  ensure(!situation.options.empty(), "a situation without options");
+  ensure(!situation.options.empty(), "a situation needs at least one option");
   switch (policy.kind) {
     case PolicyKind::never:
       return {0, 0, "the policy never changes the plan"};

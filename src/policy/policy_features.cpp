@@ -181,7 +181,7 @@ std::array<float, kOptionFeatures> row_of(const Common& common, std::size_t i) {
   const double predicted = common.log_present_seconds - common.estimates.predicted[i],
                corrected = common.log_present_seconds - common.estimates.corrected[i],
                smooth = common.log_present_seconds - common.estimates.smooth[i];
-  const double doubt =
+  const double uncertainty =
       option.uncertainty / std::sqrt(option.prediction_spread > 1e-6 ? option.num_predictions : 1);
   const double pause = option.pause_seconds, remaining_seconds = common.remaining_seconds,
                step = std::exp(common.log_present_seconds);
@@ -194,7 +194,7 @@ std::array<float, kOptionFeatures> row_of(const Common& common, std::size_t i) {
       clamped(corrected, 2),
       clamped(smooth, 2),
       5 * clamped(common.estimates.spread[i], 0.5),
-      10 * clamped(doubt, 0.5),
+      10 * clamped(uncertainty, 0.5),
       std::log1p(option.num_predictions) / 3,
       10 * clamped(option.prediction_spread, 0.5),
       option.is_measured ? 1.0 : 0.0,
@@ -210,7 +210,7 @@ std::array<float, kOptionFeatures> row_of(const Common& common, std::size_t i) {
       option.response == Response::share || option.response == Response::recut ? 1.0 : 0.0,
       clamped(common.estimates.corrected[i] - common.best_corrected, 2),
       clamped(common.estimates.predicted[i] - common.best_predicted, 2),
-      clamped(1 - std::exp(-(corrected - doubt)) - pause / remaining_seconds, 2),
+      clamped(1 - std::exp(-(corrected - uncertainty)) - pause / remaining_seconds, 2),
       std::log1p(option.undone_steps) / 6,
       undone_part(situation, option),
   };

@@ -13,9 +13,9 @@ bool has_missed_gain(std::optional<double> predicted_gain, std::optional<double>
 }
 
 double undone_part(const Situation& situation, const PlanOption& option) {
-  constexpr double kMost = 0.9;
-  return std::min(kMost, situation.losses_per_device_second * std::max(1, option.devices) *
-                             option.undone_steps * option.step_seconds);
+  constexpr double kMaxValue = 0.9;
+  return std::min(kMaxValue, situation.losses_per_device_second * std::max(1, option.devices) *
+                                 option.undone_steps * option.step_seconds);
 }
 
 double lasting_seconds(const Situation& situation, const PlanOption& option) {

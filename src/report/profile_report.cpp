@@ -138,7 +138,7 @@ RankProfile parse_rank_profile(const Json& json, const std::string& source) {
 
 std::vector<ComparedKind> compare_kinds(const std::vector<RankProfile>& ranks, const Plan& plan,
                                         const std::optional<ExpectedStep>& expected) {
-  ensure(!ranks.empty(), "a profile without ranks of a plan of {} devices", num_devices(plan));
+  ensure(!ranks.empty(), "a profile of a plan of {} devices needs at least one rank", num_devices(plan));
   std::map<Kind, double> measured, predicted;
   const auto of_stages =
       expected ? predicted_kinds(*expected) : std::map<std::pair<int, int>, std::map<Kind, double>>{};

@@ -211,7 +211,7 @@ class Recorder {
 
 RecordedTrial recorded_trial(const std::vector<StepMetrics>& steps, const std::vector<Decision>& decisions,
                              const std::function<std::string(const std::string& hash)>& name) {
-  ensure(!steps.empty(), "a run without steps");
+  ensure(!steps.empty(), "a recorded trial needs at least one step");
   return Recorder(steps, decisions, name).run();
 }
 

@@ -105,7 +105,7 @@ std::string gain_or_dash(const std::optional<double>& gain) { return gain ? gain
 std::string facts_of(const RunReport& report, const std::vector<Epoch>& epochs) {
   std::string summary_html = "<dl class=\"facts\">";
   const auto fact = [&](const char* name, const std::string& value) {
-    summary_html += fmt::format("<div><dt>{}</dt><dd>{}</dd></div>", name, html_text(value));
+    summary_html += fmt::format("<div><dt>{}</dt><dd>{}</dd></div>", name, html_escaped(value));
   };
   if (!report.steps.empty()) {
     const StepMetrics& last = report.steps.back();
@@ -156,10 +156,10 @@ std::string decisions_of(const RunReport& report) {
         "{}</td>"
         "<td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>"
         "<td>{}</td></tr>\n",
-        i + 1, with_commas(decision.step), html_text(decision.kind), html_text(decision.evidence),
-        html_text(name_of(report.plans, decision.from)), html_text(name_of(report.plans, decision.to)),
+        i + 1, with_commas(decision.step), html_escaped(decision.kind), html_escaped(decision.evidence),
+        html_escaped(name_of(report.plans, decision.from)), html_escaped(name_of(report.plans, decision.to)),
         gain_or_dash(decision.predicted_gain), gain_or_dash(decision.measured_gain), text(decision.pause),
-        text(decision.moved), html_text(remaining_rows));
+        text(decision.moved), html_escaped(remaining_rows));
   }
   const std::size_t remaining = report.decisions.size() - std::min(kMaxRows, report.decisions.size());
   return fmt::format(
@@ -176,7 +176,7 @@ std::string epochs_table(const std::vector<Epoch>& epochs) {
   for (std::size_t i = 0; i < std::min(kMaxRows, epochs.size()); ++i)
     rows += fmt::format(
         "<tr><td class=\"n\">{}</td><td>{}</td><td class=\"n\">{} to {}</td><td class=\"n\">{}</td></tr>\n",
-        epochs[i].number, html_text(epochs[i].plan), with_commas(epochs[i].first),
+        epochs[i].number, html_escaped(epochs[i].plan), with_commas(epochs[i].first),
         with_commas(epochs[i].last), number_text(epochs[i].tokens_per_second));
   return fmt::format(
       "<section><h2>Plan epochs</h2><div class=\"wide\"><table><tr><th "
@@ -205,7 +205,7 @@ RunReport read_report(const Path& run) {
 
 std::string report_page(const RunReport& report) {
   const std::vector<Epoch> epochs = epochs_of(report);
-  const std::string name = html_text(report.name);
+  const std::string name = html_escaped(report.name);
   std::string page = fmt::format(
       "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{}</title>\n"

@@ -58,7 +58,7 @@ std::string timeline_svg(const std::vector<RankProfile>& ranks) {
           "{}</title></rect>",
           kind, x(instruction.start), is_communication ? top + 17 : top,
           std::max(0.4, x(instruction.end) - x(instruction.start)), is_communication ? 7 : 16,
-          html_text(instruction.name), text(Seconds(instruction.end - instruction.start)));
+          html_escaped(instruction.name), text(Seconds(instruction.end - instruction.start)));
     }
   }
   return svg + fmt::format(

@@ -36,7 +36,9 @@ std::variant<EmergencyCheckpointOrder, MembershipChange> wait_for_order(const Su
       return parse_emergency_checkpoint_order(*reply);
     if (!left && self.is_excluded_from_run()) left = Deadline::after(kOrderGracePeriod, "an order");
     if (left && left->has_passed()) throw ExcludedFromRun{};
-    if (deadline.has_passed()) throw RuntimeFailure("no order arrived within {}", text(self.timeout));
+    if (deadline.has_passed())
+      throw RuntimeFailure("the host of the run sent no recovery order within {}",
+                           text(has_exported ? kExportTimeout : self.timeout));
     std::this_thread::sleep_for(kOrderPollInterval);
   }
 }

@@ -154,8 +154,9 @@ void StepCompiler::update_blocks(const Dependencies& gate, int microbatch) {
         .op = Op::optimizer, .lane = s.offload ? Lane::host : Lane::compute, .microbatch = microbatch};
     update.chunk = chunk_of(block), update.block = block;
     const int updated = builder_.add(update, waits);
-    if (const auto told = copy_buffers_.find(block); told != copy_buffers_.end() && has_buffers_) {
-      builder_.use(told->second, false);
+    if (const auto copy_buffer = copy_buffers_.find(block);
+        copy_buffer != copy_buffers_.end() && has_buffers_) {
+      builder_.use(copy_buffer->second, false);
       // The weights that the repeated update produces are not used. With ZeRO 1 and 2 they are written to
       // where the gather then writes the same values; with ZeRO 3 they need a buffer.
       if (s.zero == 3 && bytes_of(plan_.precision) < 4)

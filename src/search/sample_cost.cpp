@@ -192,7 +192,7 @@ std::unique_ptr<SampleCost> SampleCosts::make(int kind, const Candidate& c) cons
   const Order order = order_of(plan.schedule, {0, 1, 1, static_cast<int>(chunks.size())});
   Constants alone = demand_.constants;
   alone.interference = 0;  // only the last micro-batch has interference of gradient reductions
-  const StageTimes times = run_lanes(priced, order, demand_.software, alone);
+  const StageTimes times = simulate_lanes(priced, order, demand_.software, alone);
 
   auto sample_cost = std::make_unique<SampleCost>();
   const std::vector<double> seconds = priced.price(demand_.constants);

@@ -218,8 +218,8 @@ LaneRun run_all(const PricedProgram& priced, const Order& order, const Software&
 
 }  // namespace
 
-StageTimes run_lanes(const PricedProgram& priced, const Order& order, const Software& software,
-                     const Constants& constants) {
+StageTimes simulate_lanes(const PricedProgram& priced, const Order& order, const Software& software,
+                          const Constants& constants) {
   return run_all(priced, order, software, constants, false).times;
 }
 

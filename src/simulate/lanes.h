@@ -36,9 +36,10 @@ struct StageTimes {
   SlotTime after_gate;         // updates, and gathers of updated weights that the next step does not hide
 };
 
-// `order`: the order of the slots of the program (schedule/order.h).
-StageTimes run_lanes(const PricedProgram& program, const Order& order, const Software& software,
-                     const Constants& constants);
+// Simulates the lanes of one stage and returns the times of its slots. `order` is the order of the program's
+// slots (schedule/order.h).
+StageTimes simulate_lanes(const PricedProgram& program, const Order& order, const Software& software,
+                          const Constants& constants);
 
 // Every instruction of the same simulation, in seconds from the start of its slot or of the phase before
 // the first slot, before the gate, or after the gate.

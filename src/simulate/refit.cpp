@@ -34,7 +34,7 @@ std::vector<double> step_seconds_of(std::string_view metrics, const std::string&
 }
 
 double typical_seconds(std::vector<double> steps) {
-  ensure(!steps.empty(), "no steps");
+  ensure(!steps.empty(), "refitting needs at least one step");
   constexpr std::size_t kWarmUp = 3;
   if (steps.size() > 2 * kWarmUp) steps.erase(steps.begin(), steps.begin() + kWarmUp);
   const auto middle = steps.begin() + static_cast<std::ptrdiff_t>(steps.size() / 2);

@@ -192,9 +192,9 @@ int StepSimulator::class_of(int pipeline_number, int stage_number) {
 StepTimes StepSimulator::time(const Constants& constants, bool stores_slots) const {
   StepTimes step;
   for (const StageClass& stage_class : classes_) {
-    StageTimes times = run_lanes(*stage_class.program, stage_class.order, setup_.software, constants);
+    StageTimes times = simulate_lanes(*stage_class.program, stage_class.order, setup_.software, constants);
     for (const auto& other : stage_class.other_programs)
-      if (StageTimes its = run_lanes(*other, stage_class.order, setup_.software, constants);
+      if (StageTimes its = simulate_lanes(*other, stage_class.order, setup_.software, constants);
           work_in(its) > work_in(times))
         times = std::move(its);
     step.stages.push_back(std::move(times));

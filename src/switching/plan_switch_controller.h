@@ -61,37 +61,38 @@ class PlanSwitchController {
   // Rank 0: the sources of requests.
   struct RequestSources {
     ControlFolder& requests;
-    // The best plan for the same batch and sequence length; on a thread of its own; throws UserError.
+    // Returns the best plan for the same batch and sequence length. Called on a separate thread. Throws
+    // UserError.
     std::function<Plan(const Plan& now)> choose;
-    bool can_drain = false;               // ranks may leave
-    ProposalSource* proposals = nullptr;  // null: the run does not adapt
+    bool can_drain = false;               // whether ranks may leave the run
+    ProposalSource* proposals = nullptr;  // null if the run does not adapt
   };
-  // check: throws UserError if this rank cannot make the switch; on a thread of its own.
-  // facts.move.retains_old: retain the old state if facts.move.spare suffices. All arguments must outlive
-  // this.
+  // `check` is called on a separate thread and throws UserError if this rank cannot make the switch. With
+  // `facts.move.retains_old`, the old state is retained if it fits into `facts.move.spare`. Everything that
+  // the arguments refer to must outlive this object.
   PlanSwitchController(SwitchContext facts, PlanPart& part, std::vector<ScriptedSwitch> script,
                        std::optional<RequestSources> sources, std::function<void(const PlanSwitch&)> check,
                        SwitchListener& listener);
   ~PlanSwitchController();
 
-  // This rank's vote after a step.
+  // Returns this rank's vote after a step.
   StepVote vote();
-  // After a step, by all ranks with the result of the agreement. Throws PeersLost.
+  // Called by all ranks after the same step, with the result of their agreement. Throws PeersLost.
   void step_ended(std::int64_t step, const StepVote& agreed);
-  // By all ranks after the same step: the next phase without a step begins after this one. May be called
-  // repeatedly.
+  // Called by all ranks after the same step: the next phase whose first step was undecided begins after step
+  // `begin`. May be called repeatedly.
   void set_phase_begin(std::int64_t begin);
-  // Rank 0: the requested departure of a rank. The caller answers it when it is done.
+  // On rank 0: a user's request to drain a rank. The caller answers it when the rank has left.
   const std::optional<DrainRequest>& drain_request() const { return drain_; }
-  // Whether masters and moments are moving: a failure then leaves no usable state, unless the old one was
-  // retained.
+  // Whether master weights and moments are being moved. A failure during the move leaves no usable state,
+  // unless the old state was retained.
   bool is_moving() const { return is_moving_; }
-  // After ranks were lost in a move that left usable state: whether the part matches the new plan; otherwise
-  // take_previous_part() returns the old part.
+  // If ranks were lost during a move that left usable state: whether the part already matches the new plan.
+  // If not, take_previous_part() returns the old part.
   bool has_moved() const { return has_moved_; }
   PlanPart take_previous_part() { return std::move(earlier_); }
-  // When the training has failed: closes all connections of the rank, so that ranks which wait for it fail
-  // too.
+  // Called when the training has failed: closes all connections of this rank, so that ranks which wait for
+  // it fail too.
   void release();
 
  private:

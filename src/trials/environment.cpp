@@ -151,9 +151,9 @@ class SlowTrial {
     }
     for (int c = 0; c < std::ssize(line_.conditions); ++c) add_responses(start_plan, c);
     // additional prediction error of the responses
-    const double doubt = draw_.chance(0.5) ? 0 : draw_.log_uniform(0.02, 0.2);
+    const double uncertainty = draw_.chance(0.5) ? 0 : draw_.log_uniform(0.02, 0.2);
     for (TrialMode& mode : trial_case_.modes)
-      if (mode.uncertainty == 0 && mode.response != Response::resume) mode.uncertainty = doubt;
+      if (mode.uncertainty == 0 && mode.response != Response::resume) mode.uncertainty = uncertainty;
     end_segment();
   }
 

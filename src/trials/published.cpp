@@ -73,9 +73,9 @@ void fill_throughput(Throughput& throughput, const std::map<int, double>& speeds
 }
 
 int nodes_in(const CsvRow& row) {
-  constexpr double kMostNodes = 1e5;
+  constexpr double kMaxNodes = 1e5;
   const double nodes = row.value("nodes");
-  if (!(nodes >= 1 && nodes <= kMostNodes))
+  if (!(nodes >= 1 && nodes <= kMaxNodes))
     throw UserError("{}: {} is not a valid number of nodes", row.location(), nodes);
   return static_cast<int>(nodes);
 }

@@ -21,10 +21,10 @@ std::size_t count_of(const std::string& text, const std::string& part) {
 }
 
 TEST(Html, EscapesAllMarkup) {
-  EXPECT_EQ(html_text("<b onclick=\"x('&')\">\n\x1b\xff"),
+  EXPECT_EQ(html_escaped("<b onclick=\"x('&')\">\n\x1b\xff"),
             "&lt;b onclick=&quot;x(&#39;&amp;&#39;)&quot;&gt;  \xef\xbf\xbd");
   rc::check([](const std::string& any) {
-    const std::string safe = html_text(any);
+    const std::string safe = html_escaped(any);
     RC_ASSERT(safe.find_first_of("<>\"'\n\r\t") == std::string::npos);
     for (const char c : safe) RC_ASSERT(static_cast<unsigned char>(c) >= 0x20);
     RC_ASSERT(count_of(safe, "&") == count_of(safe, "&amp;") + count_of(safe, "&lt;") +
