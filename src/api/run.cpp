@@ -1,5 +1,4 @@
-// Implements include/optimus/run.h and train.h: a thread of the library follows the engine process and the
-// run folder.
+// Implements include/optimus/run.h and train.h: a thread follows the engine process and the run folder.
 #include "optimus/run.h"
 
 #include <condition_variable>
@@ -148,9 +147,9 @@ struct Run::State {
   const RunOptions callbacks;
   const std::string folder;
   const bool is_reporting;
-  RunFollower follower;    // of the thread
-  EngineProcess engine;    // of the thread
-  std::string last_error;  // of the thread
+  RunFollower follower;    // used only by the thread
+  EngineProcess engine;    // used only by the thread
+  std::string last_error;  // used only by the thread
 
   mutable std::mutex mutex;
   std::condition_variable changed;
@@ -160,7 +159,7 @@ struct Run::State {
   TrainResult result;
   std::optional<Error> failure;
 
-  std::thread thread;  // last: it uses all of the above
+  std::thread thread;  // declared last, because it uses all members above
 };
 
 void Run::State::report(const std::vector<std::string>& lines) {
@@ -185,7 +184,7 @@ void Run::State::report(const std::vector<std::string>& lines) {
 void Run::State::follow() {
   std::optional<int> code;
   while (!code) {
-    code = engine.code();  // before the last look at what it has written
+    code = engine.code();  // read before the last check of its output
     const std::vector<std::string> lines = engine.read_messages(code ? 0 : kPollMilliseconds);
     try {
       report(lines);
@@ -201,7 +200,7 @@ void Run::State::follow() {
     }
     if (stops) engine.request_stop();
   }
-  while (true) {  // what is left in the pipes
+  while (true) {  // reads the rest of the pipes' content
     const std::vector<std::string> lines = engine.read_messages(0);
     if (lines.empty()) break;
     report(lines);
@@ -251,7 +250,7 @@ std::optional<StepEvent> Run::State::next_step() {
   return first;
 }
 
-// Requests are answered once the training is under way.
+// Waits until the first step has ended, because requests are answered only from then on.
 void Run::State::wait_for_steps() {
   std::unique_lock lock(mutex);
   changed.wait(lock, [&] { return last_step.has_value() || has_ended; });

@@ -11,9 +11,11 @@
 namespace optimus {
 namespace {
 
-// Typical time until the planner's plan is available; a slower plan loses time for this long.
+// Typical number of seconds until the planner's plan is available; until then the run uses the interim
+// plan.
 constexpr double kPlannerSeconds = 5;
-constexpr double kMaxStepTimeRatio = 0.98;  // ratio of step times
+// Least improvement that is worth a switch: new step time / present step time.
+constexpr double kMaxStepTimeRatio = 0.98;
 
 bool is_ready(const auto& future) {
   return future.valid() && future.wait_for(std::chrono::seconds(0)) == std::future_status::ready;

@@ -49,8 +49,8 @@ std::vector<std::string> environment_with(const std::string& worker_spec) {
   return result;
 }
 
-// The worker's report goes to descriptor 3, text for the user to 4; both stay open in it, all other
-// descriptors of ours are closed.
+// The worker's report goes to descriptor 3, text for the user to 4; these stay open in the worker, and all
+// other descriptors of this process are closed there.
 constexpr int kReportFile = 3, kTerminalFile = 4;
 
 pid_t spawn(const WorkersOptions& options, int rank, int report, const std::string& log) {
@@ -61,7 +61,7 @@ pid_t spawn(const WorkersOptions& options, int rank, int report, const std::stri
   spec.device = options.devices[static_cast<std::size_t>(rank)], spec.threads = options.threads;
   spec.parent = ::getpid(), spec.report = kReportFile, spec.terminal = kTerminalFile;
   SpawnSettings settings;
-  // dup2 to fixed numbers, whatever the present numbers are.
+  // dup2 to the fixed descriptor numbers above.
   ::posix_spawn_file_actions_adddup2(&settings.actions, report, kReportFile);
   ::posix_spawn_file_actions_adddup2(&settings.actions, STDERR_FILENO, kTerminalFile);
   ::posix_spawn_file_actions_addopen(&settings.actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
@@ -81,7 +81,7 @@ pid_t spawn(const WorkersOptions& options, int rank, int report, const std::stri
 
 // Whether a process that was not started here still runs.
 bool is_running(const WorkerEntry& entry) {
-  if (entry.host != host_name()) return true;  // only its own host can check
+  if (entry.host != host_name()) return true;  // only the process's own host can check
   std::ifstream file(fmt::format("/proc/{}/stat", entry.pid));
   std::string stat;
   if (!std::getline(file, stat)) return false;
@@ -146,7 +146,7 @@ void Workers::write_list() const {
   (void)write_atomically(files, options_.run / "workers.json", workers_json(live));
 }
 
-// Joined workers may be the only ones left.
+// Workers that joined, and that were not started here, may be the only ones left.
 bool Workers::has_ended() const {
   const bool have_all_ended = std::all_of(workers_.begin(), workers_.end(), [](const Worker& worker) {
     return worker.status.has_value() || worker.is_excluded;
@@ -168,7 +168,7 @@ void Workers::read_report(Worker& worker) {
   if (worker.report || !ends_with(worker.line, "\n")) return;
   try {
     worker.report = parse_worker_report(worker.line);
-  } catch (const UserError&) {  // not a report: the exit status must do
+  } catch (const UserError&) {  // the line is not a report; only the exit status is used then
   }
 }
 
@@ -184,14 +184,16 @@ void Workers::reap(Worker& worker) {
   write_list();
 }
 
-// In the order of detection; workers that only lost others rank after those that failed themselves (why()).
+// Assigns Worker::order in the order of detection. why() prefers workers that failed themselves to those
+// that only lost others.
 void Workers::note_failures() {
   for (Worker& worker : workers_) {
     if (worker.order >= 0 || worker.is_ended_by_us || worker.is_excluded) continue;
     const bool has_reported = worker.report && (worker.report->end == WorkerReport::End::failed ||
                                                 worker.report->end == WorkerReport::End::lost);
     const bool has_died = worker.status && !worker.report;
-    // During start-up the others wait long for it; in a step they have reported it before.
+    // During startup the other workers wait long for a stopped worker; in a step they would already have
+    // reported it.
     const bool is_silent = worker.stopped && worker.stopped->has_passed();
     if (has_reported || has_died || is_silent) worker.order = num_failed_++;
   }
@@ -202,7 +204,7 @@ void Workers::poll(int milliseconds) {
   for (const Worker& worker : workers_)
     if (worker.pipe >= 0) files.push_back({worker.pipe, POLLIN, 0});
   ::poll(files.data(), files.size(), milliseconds);
-  // Reap processes first: the whole report of an ended process can then be read.
+  // Reap processes first, so that the complete report of an ended process can be read.
   for (Worker& worker : workers_) reap(worker);
   for (Worker& worker : workers_) read_report(worker);
   note_failures();
@@ -264,8 +266,8 @@ void Workers::track_members() {
     is_worker_lost |= child != nullptr ? child->stopped || (child->status && !child->report)
                                        : !coordinator_->report_of(worker_id).has_value();
   }
-  // Wake the others for a worker whose connections stay open although it hangs, or that had none yet: they
-  // would not notice its loss.
+  // Wake the other workers, because they may not notice the loss themselves: the connections of a worker
+  // that hangs stay open, and a worker that has just started may have none.
   if (is_worker_lost) coordinator_->request_survivor_states();
 }
 
@@ -310,7 +312,7 @@ TrainResult Workers::wait(const StopToken& stop, EmergencyCheckpointHost* emerge
   return result_of_rank_0();
 }
 
-// Of the worker that was rank 0 at the end, which need not have been started here.
+// The result of the worker that was rank 0 at the end; it may not have been started here.
 TrainResult Workers::result_of_rank_0() const {
   const int worker_id = coordinator_ == nullptr ? 0 : coordinator_->membership().worker_ids.front();
   if (worker_id < static_cast<int>(workers_.size())) {
@@ -326,8 +328,8 @@ TrainResult Workers::result_of_rank_0() const {
   return parse_train_result(report->result);
 }
 
-// After the first failure. Workers that can continue without it report themselves when they cannot; they may
-// share the failure's cause.
+// Whether the time to report after the first failure has passed. If workers may continue without the failed
+// one, they have more time, because they report themselves if they cannot continue.
 bool Workers::has_grace_expired() {
   const bool has_reported_end = std::any_of(workers_.begin(), workers_.end(), [](const Worker& worker) {
     return worker.order >= 0 && worker.report.has_value();
@@ -375,7 +377,7 @@ std::optional<int> Workers::first_failed() const {
   return first;
 }
 
-// Names the rank that failed, was ended, or does not respond, and what the others observed.
+// Names the rank that failed, was ended, or does not respond, and what the other ranks observed.
 std::string Workers::why() const {
   const auto log = [&](int rank) { return (options_.run / log_path(rank)).string(); };
   std::map<int, int> missed_counts;

@@ -1,5 +1,5 @@
-// The worker processes of a run on this machine: started, watched, and ended together. Not what they do
-// (worker.h), nor how they connect to each other (comm/c10d_comm.h).
+// Starts, watches and ends the worker processes of a run on this machine. What workers do is in worker.h,
+// how they connect to each other in comm/c10d_comm.h.
 //
 // Each worker is a process with standard output and error in its log, in a process group of its own, so
 // that Ctrl-C reaches only this process, and it ends when this process ends. When one fails, the others get
@@ -23,26 +23,27 @@ namespace optimus {
 
 struct WorkersOptions {
   Path program;                        // "/proc/self/exe"
-  std::vector<std::string> arguments;  // its arguments, the program's name first
-  Path run;                            // logs go to its folder logs/, the list to its workers.json
-  std::vector<std::string> devices;    // of each worker
-  int threads = 1;                     // of each worker
-  std::string host = "127.0.0.1";      // of the store
+  std::vector<std::string> arguments;  // argv, starting with the program's name
+  Path run;  // run folder; logs are written to RUN/logs, the list of workers to RUN/workers.json
+  std::vector<std::string> devices;  // [worker id]
+  int threads = 1;                   // of each worker
+  std::string host = "127.0.0.1";    // of the store
   int port = 0;
   bool is_etcd = false;
   std::string token{};
-  Seconds grace{10};  // for the others, after the first has failed
-  // if the others may continue without it: they report it themselves when they cannot
+  Seconds grace{10};  // time that the other workers have after the first has failed
+  // The same if the other workers may continue without the failed one; they report themselves if they
+  // cannot.
   Seconds long_grace{10};
   Seconds timeout{
-      600};  // for a stopped worker, before it counts as failed, or as lost if the others continue
+      600};  // time after which a stopped worker counts as failed, or as lost if the other workers continue
 };
 
 class Workers {
  public:
   // Starts all workers. Throws RuntimeFailure if that fails; none is left running then.
   explicit Workers(WorkersOptions options);
-  // Ends those that still run.
+  // Ends all workers that still run.
   ~Workers();
   Workers(const Workers&) = delete;
 
@@ -59,14 +60,14 @@ class Workers {
  private:
   struct Worker {
     pid_t pid = 0;
-    int pipe = -1;  // its report is read from here
+    int pipe = -1;  // the end from which its report is read
     std::string line;
     std::optional<WorkerReport> report;
-    std::optional<int> status;  // as returned by waitpid
-    int order = -1;             // order of failing: 0 was first
+    std::optional<int> status;  // exit status from waitpid
+    int order = -1;  // order of failure: 0 for the worker that failed first; -1 if it has not failed
     bool is_ended_by_us = false;
-    std::optional<Deadline> stopped{};  // stopped by a signal (SIGSTOP): deadline for it to continue
-    bool is_excluded = false;           // the others continue without it
+    std::optional<Deadline> stopped{};  // if it is stopped by a signal (SIGSTOP): deadline for it to continue
+    bool is_excluded = false;           // the other workers continue without it
   };
   void start(int rank);
   void poll(int milliseconds);
@@ -82,7 +83,8 @@ class Workers {
   std::string describe_end(int rank) const;
   TrainResult result_of_rank_0() const;
   bool has_ended() const;
-  // Whether all that still run were reported missing by the others: there is nothing to wait for.
+  // Whether all workers that still run were reported missing by other workers, so that no further reports
+  // can be expected.
   bool do_only_missing_run() const;
   bool has_grace_expired();
   std::vector<bool> find_lost_workers() const;

@@ -51,7 +51,7 @@ class EndWatch {
 // Publishes how a rank has ended; the first failure ends the other ranks. Returns false if the store cannot
 // be reached.
 bool publish_end(const RendezvousResult& run, int rank, const WorkerReport& report);
-// The report of a rank. Returns nothing if there is none or if it is malformed.
+// The report of a rank. nullopt if there is none or if it is malformed.
 std::optional<WorkerReport> published_end(const RendezvousResult& run, int rank);
 
 }  // namespace optimus

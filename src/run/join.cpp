@@ -45,7 +45,7 @@ std::vector<WorkerEntry> workers_by_id(const Path& run, const Membership& member
 namespace {
 
 constexpr Seconds kStoreTimeout{30}, kConnectTimeout{1};
-constexpr Seconds kNextHostTimeout{20};  // for another process to host the run after its host was killed
+constexpr Seconds kNextHostTimeout{20};  // for another process to take over the run after its host was killed
 
 struct JoinReply {
   int worker_id = 0;
@@ -62,7 +62,8 @@ JoinReply parse_join_reply(const std::string& text) {
   return join_reply;
 }
 
-// The store was lost before the run accepted this process. Another process hosts the run now, or soon will.
+// Thrown if the store was lost before the run accepted this process. Another process hosts the run now, or
+// soon will.
 struct StoreLost {};
 
 // Throws StoreLost.
@@ -87,8 +88,8 @@ struct OpenStore {
   std::shared_ptr<KeyStore> store;
 };
 
-// Finds the store of the run from its folder; the host may have changed by the time it is reached. Returns
-// nothing if the run has ended.
+// Finds the store of the run from its folder; the host may have changed by the time it is reached. nullopt
+// if the run has ended.
 std::optional<OpenStore> find_run(const JoinOptions& join, const StopToken& stop) {
   if (!join.was_member) (void)read_store_file(join.run);  // fails at once for a run that cannot be joined
   // Several hosts may be lost one after the other; a host that is only stopped is given up after about 16
@@ -156,7 +157,8 @@ int train_until_end(const JoinOptions& join, TrainOptions& options, OptionTable&
   const Path path = run_settings_path(join.run);
   const Json document = read_json(path);
   const std::string device = join.device.empty() ? choose_device("").str() : join.device;
-  // Slow preparations come first, because the run does not wait for a worker that is not ready.
+  // Slow preparations come before the join request, because the run does not wait for a worker that is not
+  // ready.
   const RunSpec spec = read_run_settings(join.run, JsonView(document, path.string()),
                                          parse_device(device).is_cuda(), options, table);
   const StopToken with_notice = with_preemption_notice(stop, options.notice, process_environment());

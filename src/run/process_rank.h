@@ -12,7 +12,7 @@ namespace optimus {
 Json run_settings(const RunSpec& spec, const OptionTable& table);
 RunSpec read_run_settings(const Path& folder, const JsonView& settings, bool is_gpu, TrainOptions& options,
                           OptionTable& table);
-// The file of these settings, for worker processes and for workers that join.
+// The file with these settings, which worker processes and joining workers read.
 Path run_settings_path(const Path& run);
 
 }  // namespace optimus

@@ -1,5 +1,5 @@
-// Membership changes of a rank: when others are lost, join or leave, it meets the remaining ranks, receives
-// the order and moves its state. See rank_run.h.
+// Membership changes of a rank: when other ranks are lost, join or leave, it publishes its survivor state,
+// receives the order and moves its state. See rank_run.h.
 #include <algorithm>
 
 #include "base/error.h"
@@ -15,14 +15,14 @@
 namespace optimus {
 namespace {
 
-constexpr Seconds kReconnectTimeout{20};  // for the others to reconnect
+constexpr Seconds kReconnectTimeout{20};  // for other ranks to reconnect
 
 }  // namespace
 
 std::optional<MembershipChange> RankRun::join_membership_change(Training& training,
                                                                 const SurvivorReport& report,
                                                                 const std::function<void()>& release) {
-  // hosts that may be lost one after the other, each while the ranks turn to the next
+  // Number of hosts that may be lost one after the other, while the ranks look for the next one.
   constexpr int kMaxHosts = 8;
   failure_time_ = std::chrono::steady_clock::now();
   for (int i = 0; i < kMaxHosts; ++i) {
@@ -85,8 +85,8 @@ std::optional<MembershipChange> RankRun::carry_out(const MembershipChange& order
   }
 }
 
-// The state that this rank owns has the layout of `order.from` and is moved to that of `order.to`. The old
-// state is kept until all ranks have received theirs.
+// Moves this rank's state from the layout of `order.from` to that of `order.to`. The old state is kept
+// until all ranks have their new state.
 SwitchReport RankRun::move_state(const MembershipChange& order, Training& training) {
   if (training.epoch() != order.epoch && earlier_.parameters != nullptr) part_ = std::move(earlier_);
   earlier_ = {};
@@ -110,7 +110,7 @@ SwitchReport RankRun::move_state(const MembershipChange& order, Training& traini
   }
 }
 
-// A rank that leaves on request does not count as a loss.
+// Records the change in the membership history. A rank that leaves on request does not count as lost.
 void RankRun::note_membership_change(const MembershipChange& order) {
   const double now = seconds_now();
   membership_.add_time(now, rank_.comm.size());
@@ -124,7 +124,8 @@ void RankRun::apply_order(const MembershipChange& order, Training& training) {
   if (is_one_step_behind) training.finish_step(order.gate);
   training.drop_part_services();
   const Plan before = part_.plan;
-  num_steps_lost_ += order.num_steps_lost;  // also by earlier orders that further losses interrupted
+  // Includes earlier orders that were interrupted because more ranks were lost.
+  num_steps_lost_ += order.num_steps_lost;
   note_membership_change(order);
   rank_.elastic->membership_changed(order);
   is_request_owner_lost_ |= rank_of(order.membership, worker_id_of(0)) < 0;
@@ -158,7 +159,7 @@ void RankRun::apply_order(const MembershipChange& order, Training& training) {
   if (records_) optimus::report(decision, *records_, rank_.line, rank_.events);
 }
 
-// A request is answered by the rank that took it, even if that rank is the one that leaves.
+// A request is answered by the rank that accepted it, even if that rank is the one that leaves.
 void RankRun::answer_drains(const MembershipChange& order, const std::string& line) {
   constexpr const char* kRenumberedMessage =
       "the ranks were renumbered after the request; see optimus status for the new numbers";
@@ -172,10 +173,10 @@ void RankRun::answer_drains(const MembershipChange& order, const std::string& li
   is_request_owner_lost_ = false;
 }
 
-// The new rank 0 keeps the records. The previous rank 0 may have been lost between a step and its metrics
-// line. It may also have been only stopped, and must not replace the new records with old ones when it
-// resumes: before it completes its files, it checks for the claim of the next generation. That generation's
-// rank 0, which starts after the claim, removes temporary files that were not yet renamed.
+// The new rank 0 writes the records. The previous rank 0 may have been lost between a step and its metrics
+// line. Or it may only have been stopped, and must not replace the new records with old ones when it
+// continues: before it completes its files, it checks for the claim of the next generation. That
+// generation's rank 0, which starts after the claim, removes temporary files that were not yet renamed.
 void RankRun::open_records_after(const MembershipChange& order, const Training& training) {
   records_.reset();
   if (number() != 0) return;

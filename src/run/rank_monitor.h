@@ -36,15 +36,15 @@ class RankMonitor {
   // Called before and after each step of a rank with a part.
   void begin_step(Engine& engine);
   void end_step(Engine& engine, const MeasuredStep& step);
-  // After every step, before the plan may change; called by all ranks.
+  // Called by all ranks after every step, before the plan may change.
   void receive() { tree_.receive(); }
-  // After some steps, whether or not the plan has changed; called by all ranks.
+  // Called by all ranks after the steps on which they agree, whether or not the plan has changed.
   void collect(std::int64_t step);
   // Whether this rank wants to collect after the next step.
   bool wants_to_collect();
-  // Whether all ranks are to probe which machines are slow; true once per request.
+  // Whether all ranks should run a probe to find slow machines; true once per request.
   bool wants_to_probe() { return facts_.controller != nullptr && facts_.controller->take_probe_request(); }
-  // After the same step, by all ranks.
+  // Runs the probe. Called by all ranks after the same step.
   void probe();
   // Called when an attempt to switch the plan has ended; `part` is this rank's part of the plan in use.
   void switch_ended(const SwitchOutcome& outcome, const PlanPart& part, std::int64_t step);
@@ -56,10 +56,11 @@ class RankMonitor {
 
   const Facts facts_;
   ObservationTree tree_;
-  std::optional<StepMeter> meter_;              // empty: no part
-  std::optional<InstructionLog> log_;           // empty: no part, or steps may be recorded
-  bool is_due_ = true;                          // on CUDA: no step was timed since the last collection
-  const std::unique_ptr<DeviceSensor> sensor_;  // null: the device reports nothing
+  std::optional<StepMeter> meter_;  // empty if the rank has no part
+  // Empty if the rank has no part, or if steps may be recorded as CUDA graphs.
+  std::optional<InstructionLog> log_;
+  bool is_due_ = true;                          // on CUDA: no step has been timed since the last collection
+  const std::unique_ptr<DeviceSensor> sensor_;  // null if the device has no sensor
   std::chrono::steady_clock::time_point collected_;
 };
 

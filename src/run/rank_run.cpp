@@ -1,4 +1,4 @@
-// Implements rank_run.h: the parts and steps of a rank.
+// Implements rank_run.h: a rank's plan parts and training loop.
 #include "run/rank_run.h"
 
 #include <algorithm>
@@ -74,7 +74,8 @@ void RankRun::build_part(const Plan& plan, const std::optional<Path>& checkpoint
   const bool is_alone = num_devices(plan) == 1;
   if (!is_alone) options.comm = &rank_.comm;
   part_.engine = std::make_unique<Engine>(plan, settings_.model, *part_.parameters, options);
-  training.resume_from(state, epoch);  // if other ranks are lost while it connects, this is the state it has
+  // Set before connecting: if other ranks are lost meanwhile, this rank reports this state.
+  training.resume_from(state, epoch);
   if (!is_alone)
     throw_if_failed(
         rank_.comm.connect(0, part_.engine->groups(), Deadline::after(options_.timeout, "connecting")));
@@ -119,7 +120,7 @@ void RankRun::add_to_history() const {
                    rank_.events);
 }
 
-// Each rank has only a part of the weights; the checkpoint has all.
+// If each rank has only a part of the weights, they are read from the checkpoint.
 void RankRun::show_result(TrainResult& result) {
   if (!part_.is_empty() && num_devices(part_.plan) == 1)
     return export_and_sample(spec_, *part_.parameters, rank_, result);

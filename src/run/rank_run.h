@@ -54,35 +54,36 @@ class RankRun {
   PartServices make_services(const PlanPart& part);
   Agreement ranks_of(const PlanPart& part) const;
   TrainingHooks hooks();
-  Plan best_plan(const Plan& now) const;  // for all present ranks, with the batch of `now`
+  Plan best_plan(const Plan& now) const;  // the best plan for all present ranks, with the batch of `now`
   std::vector<std::string> hosts_of_ranks() const;
-  DeviceFacts device_facts() const;  // as seen by a future plan
+  DeviceFacts device_facts() const;  // with the memory that a future plan could use
   Bytes memory_of_plan() const;
-  // Step times say little about devices that share a core.
+  // Whether devices share CPU cores; their step times then say little about the devices.
   bool shares_cores(const std::vector<std::string>& hosts) const;
-  void add_to_history() const;  // in the history of runs, if there is one
+  void add_to_history() const;  // adds this run to the history of runs, if there is one
   Policy chosen_policy(const std::vector<std::string>& hosts) const;
   // Returns the adaptation controller on rank 0 of a run that adapts automatically; null otherwise.
   std::unique_ptr<AdaptationController> make_controller();
-  // Mean seconds between two losses of a device, from the expected rate and the losses observed so far.
+  // Mean time between failures of a device, in seconds, from the expected rate and the failures observed so
+  // far.
   double observed_device_mtbf(int num_devices) const;
   bool is_watched() const { return !options_.is_static && rank_.comm.size() > 1; }
 
-  // Starts the first part. Returns an order if other ranks were lost meanwhile.
+  // Builds and connects the first plan part. Returns an order if other ranks were lost meanwhile.
   std::optional<MembershipChange> begin(Training& training);
   End train_until_membership_change(Training& training);
   std::optional<PlanSwitchController::RequestSources> request_sources(ProposalSource* proposals);
   MoveOptions move_options() const;
   // Saves in progress end before a membership change. Ranks may be lost meanwhile, which `report` then says.
   void finish_saves(Training& training, SurvivorReport& report);
-  // Meets the other ranks after ranks were lost, joined or left. Returns the order that specifies how to
-  // continue; nothing if the run ends.
+  // Publishes this rank's survivor state after ranks were lost, joined or left, and waits for the order
+  // that says how to continue. nullopt if the run ends.
   std::optional<MembershipChange> join_membership_change(Training& training, const SurvivorReport& report,
                                                          const std::function<void()>& release);
   SurvivorOutcome join_membership_change_at(Board& board, Training& training, SurvivorReport report,
                                             const std::function<void()>& release);
   void write_plan_if_missing(std::int64_t epoch);
-  // Carries out an order. Returns another order if ranks are lost meanwhile.
+  // Applies an order. Returns another order if more ranks are lost meanwhile.
   std::optional<MembershipChange> carry_out(const MembershipChange& order, Training& training);
   void apply_order(const MembershipChange& order, Training& training);
   void note_membership_change(const MembershipChange& order);
@@ -107,20 +108,22 @@ class RankRun {
   const RankContext& rank_;
   StepAgreement& agreement_;
   RealFileSystem files_;
-  std::vector<SmallFile> small_files_;  // copies: some are read from a checkpoint that will be removed
+  // Kept in memory, because some are read from a checkpoint that will be removed.
+  std::vector<SmallFile> small_files_;
   PlanPart part_;
   PlanPart earlier_;  // the part before a move that some ranks may not have completed
   ControlFolder requests_;
   Calibration calibration_;           // on rank 0
-  MembershipHistory membership_;      // as far as this rank has observed it
+  MembershipHistory membership_;      // the changes that this rank has observed
   std::optional<RunFolder> records_;  // on rank 0
-  // On rank 0: the worker that leaves with the next order because a user requested it.
+  // On rank 0: a worker that leaves with the next order because a user requested it.
   struct PendingDrain {
     std::string request;
     int worker_id = 0;
   };
   std::optional<PendingDrain> pending_drain_;
-  bool is_request_owner_lost_ = false;  // an earlier rank 0, which may have taken a request, is lost
+  // An earlier rank 0, which may have accepted a user's request, is lost.
+  bool is_request_owner_lost_ = false;
   int generation_ = 0;
   std::int64_t num_steps_lost_ = 0;  // not reported yet
   std::vector<int> worker_ids_;      // worker ids by rank; empty: as at the start of the run

@@ -1,5 +1,5 @@
-// The part of a training that every rank runs, in whatever process it is: its parameters, its engine, its
-// steps. Decisions for all ranks are made before, in prepare_run.
+// The part of a training that every rank runs, whether it is a thread or a process: its parameters, its
+// engine, its steps. Decisions for all ranks are made before that, in prepare_run().
 #pragma once
 
 #include <vector>
@@ -14,29 +14,29 @@
 namespace optimus {
 
 DeviceFacts facts_of(at::Device device);
-// The same, with the number of devices that a run on this machine uses by default.
+// As facts_of(), with the number of devices that a run on this machine uses by default.
 DeviceFacts all_device_facts(at::Device device, const TrainOptions& options);
-// The same for the device that the options name. Must be called before this run allocates on it, because free
-// memory counts.
+// As all_device_facts(), for the device that the options name. Must be called before this run allocates
+// memory on it, because the result includes the free memory.
 DeviceFacts named_device_facts(const TrainOptions& options);
 
-// Resumes or starts a run: fills in the options that were left open and rejects invalid ones. Writes nothing
-// except the folder itself. If no number of devices is given, it is the number of available devices with
+// Resumes or starts a run: fills in the options that were left open and rejects invalid ones. Writes
+// nothing except the folder itself. If no number of devices is given, all available devices are used if
 // `has_workers`, else one.
 RunSpec prepare_run(TrainOptions& options, OptionTable* table, FileSystem& files, EventSink& events,
                     bool has_workers);
 
-// The description of the model for a Hugging Face folder.
+// The description of the model that is written to a Hugging Face folder.
 HfDescription description_of(const TrainSettings& settings, ElementType type);
-// What a checkpoint contains besides tensors and state.json: the model, its tokenizer, and the run's
-// settings.
+// The files that a checkpoint contains in addition to tensors and state.json: the model, its tokenizer, the
+// plan, and the run's settings.
 inline constexpr const char* kPlanFile = "plan.json";
 std::vector<SmallFile> small_files(const TrainSettings& settings);
 // The number of ranks that the run needs: for its devices, its plan, and the plans that it will switch to.
 int num_ranks(const RunSpec& spec);
 
-// The run's folder must contain its settings and plan. Rank 0 keeps the records, and its result is the result
-// of the run. Throws ExcludedFromRun.
+// The run's folder must contain its settings and plan. Rank 0 writes the records, and its result is the
+// result of the run. Throws ExcludedFromRun.
 TrainResult train_rank(const RunSpec& spec, const RankContext& rank);
 
 }  // namespace optimus

@@ -20,7 +20,7 @@ struct FileCloser {
 struct RankEnd {
   TrainResult result;
   std::exception_ptr failure;
-  bool is_lost = false;  // only because other ranks were lost
+  bool is_lost = false;  // the rank failed only because other ranks were lost
 };
 
 void run_rank(RankEnd& end, const RankContext& rank, const RankBody& body) {
@@ -35,8 +35,8 @@ void run_rank(RankEnd& end, const RankContext& rank, const RankBody& body) {
   }
 }
 
-// The result of rank 0. If ranks have failed, one that failed on its own takes precedence over those that
-// only lost it.
+// The result of rank 0. If ranks have failed, throws the failure of a rank that failed on its own rather
+// than that of a rank that only lost contact to it.
 TrainResult first_result(std::vector<RankEnd>& ends, const ListedRanks& listed) {
   std::exception_ptr why;
   for (const bool is_lost : {false, true})

@@ -254,8 +254,8 @@ StepMetrics Training::train_step_of_part() {
     });
   if (services_.profiler != nullptr) services_.profiler->before(step_);
   if (companions_.monitor != nullptr) companions_.monitor->begin_step(*part_.engine);
-  // The step sizes of stages with delays grow to the given one within five warm-ups; each micro-batch is an
-  // update.
+  // With an asynchronous schedule, the learning rate of stages with delays grows to the given value within
+  // five times the warm-up; each micro-batch is an update.
   const std::int64_t num_warmup_updates =
       5 * spec_.settings.learning_rate.warmup * std::ssize(part_.plan.pipelines[0].microbatches);
   const StepReport report = value_or_throw(
@@ -301,14 +301,15 @@ void Training::end_writing() {
   if (services_.memory != nullptr) services_.memory->end_writing();
 }
 
-// For the current phase.
+// Depends on the sequence length of the current phase.
 double Training::flops_per_token() const {
   return model_flops_per_token(spec_.settings.model, part_.plan.sequence_length);
 }
 
 bool Training::is_rank_0_without_part() const { return !has_device(part_.plan, 0); }
 
-// A step of a rank without a part in the plan: it only counts, and on rank 0 receives the metrics.
+// A step of a rank without a part in the plan: only updates the counters and, on rank 0, receives the
+// metrics.
 StepMetrics Training::step_without_part() {
   ++step_, next_sample_ += part_.plan.batch;
   completed_.step = step_, completed_.num_samples = next_sample_;

@@ -28,9 +28,9 @@ class RankMonitor;
 
 // The objects that belong to one rank's part of a plan; created again for every plan.
 struct PartServices {
-  std::unique_ptr<Saver> saver{};            // null: the rank has no part
-  std::unique_ptr<Saver> memory{};           // null: no in-memory checkpoints (memory_level.h)
-  std::unique_ptr<Profiler> profiler{};      // null: no steps are profiled
+  std::unique_ptr<Saver> saver{};            // null if the rank has no part
+  std::unique_ptr<Saver> memory{};           // null if there are no in-memory checkpoints (memory_level.h)
+  std::unique_ptr<Profiler> profiler{};      // null if no steps are profiled
   std::unique_ptr<ModuleBinding> modules{};  // for a model of modules
 };
 
@@ -84,7 +84,7 @@ class Training final : public SwitchListener {
   void finish_step(const std::vector<double>& gate);
   // Called before the part changes: ends its saves in progress, together with the other ranks.
   void finish_saves();
-  // The same without the other ranks, if they are lost; afterwards nothing refers to the part.
+  // The same if other ranks are lost, without their cooperation; afterwards nothing refers to the part.
   void drop_part_services();
   // Called when the part belongs to another plan: continues from `state` in plan epoch `epoch`.
   void resume_from(const TrainingState& state, std::int64_t epoch);
@@ -123,8 +123,8 @@ class Training final : public SwitchListener {
   Path save_last();
   TrainingState state() const;
   AdaptationController* controller() const;
-  // Whether a rank of the plan sends rank 0, which keeps the records, the metrics of each step, because rank
-  // 0 has no part.
+  // Whether rank 0, which writes the records, has no part in the plan. A rank of the plan then sends it the
+  // metrics of each step.
   bool is_rank_0_without_part() const;
   int reporting_rank() const { return part_.plan.pipelines[0].stages[0].devices[0]; }
 
@@ -140,7 +140,7 @@ class Training final : public SwitchListener {
   PartServices services_;
   std::int64_t step_, next_sample_;         // the current step; the first sample that was not read yet
   std::int64_t epoch_;                      // plan epoch
-  std::vector<std::int64_t> phase_begins_;  // as in TrainingState
+  std::vector<std::int64_t> phase_begins_;  // first step of each phase, as in TrainingState
   TrainingState completed_;
   std::optional<StepMetrics> last_;  // the metrics of completed_
   std::chrono::steady_clock::time_point step_began_;

@@ -32,7 +32,8 @@ std::optional<double> peak_flops(at::Device device, Precision precision) {
 
 }  // namespace
 
-// A save in progress belongs to the old plan, and a prefetched batch is in its order.
+// Finishes a save in progress, which belongs to the old plan, and drops the prefetched batch, which is in
+// the old plan's order.
 void Training::before_switch() {
   switch_began_ = std::chrono::steady_clock::now();
   finish_saves();
@@ -66,7 +67,8 @@ void Training::adopt_state(const TrainingState& state) {
   engine.loss_scale = {state.loss_scale.value, state.loss_scale.num_good_steps};
   engine.set_fp8_history(state.fp8);
   engine.noise = state.noise;
-  // Moments of a run that did not measure noise get the weight that they would have without clipping.
+  // If the run did not measure noise so far, its first moments have the weight 1 - beta1^n after n updates,
+  // which is exact without clipping.
   if (state.noise.moment == 0)
     engine.noise.moment = 1 - std::pow(spec_.options.beta1, static_cast<double>(state.num_updates));
 }
@@ -127,7 +129,7 @@ Decision Training::decision_of(const SwitchOutcome& outcome) const {
   return decision;
 }
 
-// A new phase changes what is learned, so the value that decided about it is added to the evidence.
+// A new phase changes the training result, so the noise scale that led to it is added to the evidence.
 std::string Training::evidence_text(const SwitchOutcome& outcome) const {
   if (!outcome.is_phase || !is_noise_ramp(spec_.options.batch_ramp) || part_.is_empty()) return outcome.why;
   const std::optional<double> noise = part_.engine->noise.samples();
@@ -164,9 +166,9 @@ void Training::finish_step(const std::vector<double>& gate) {
   completed_ = state();
 }
 
-// Called after every step. The decision depends only on values that all ranks of the plan share, so that what
-// is learned next does not depend on the deciding rank. Ranks without a part learn of it through the step
-// agreement.
+// Called after every step. The decision depends only on values that all ranks of the plan share, so that
+// the training result does not depend on which rank decides. Ranks without a part learn of it through the
+// step agreement.
 void Training::decide_phase() {
   if (!is_noise_ramp(spec_.options.batch_ramp)) return;
   if (const auto begin =

@@ -15,18 +15,18 @@ namespace optimus {
 Bytes predicted_memory(const Plan& plan, const ModelSpec& model, int rank, at::Device device);
 // Free memory of the device; nullopt if it is unknown.
 std::optional<Bytes> free_memory(at::Device device);
-// On CPUs the resident memory of this process, on GPUs all memory in use on the device; and the most that
-// this could become at present.
+// `held` is the memory in use: on CPUs the resident memory of this process, on GPUs all memory in use on
+// the device. `most` is the value to which it could grow at present.
 struct ResidentMemory {
   Bytes held{}, most{};
 };
 std::optional<ResidentMemory> resident_memory(at::Device device);
-// The whole memory of the device.
+// The total memory of the device.
 Bytes total_memory(at::Device device);
 // PCI address of a GPU: "0000:3b:00.0".
 std::optional<std::string> bus_id(at::Device device);
-// Memory that each of `num_ranks` ranks may use temporarily: half of its share, so that other processes keep
-// some.
+// Memory that each of `num_ranks` ranks may use temporarily: half of its share of the free memory, so that
+// some is left for other processes.
 Bytes spare_memory(at::Device device, int num_ranks);
 // The reason why the plan does not fit into the free memory and the `held` bytes that it replaces: both
 // figures and a suggestion. nullopt if it fits, or if the free memory is unknown.

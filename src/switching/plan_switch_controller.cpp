@@ -16,11 +16,13 @@
 namespace optimus {
 namespace {
 
-constexpr std::int64_t kStepsAhead = 3;  // how long before its step a scripted plan is prepared
-constexpr Seconds kPrepareTimeout{60};   // of preparing, for other ranks that do not connect
+// Number of steps before its switch at which a scripted plan is prepared.
+constexpr std::int64_t kStepsAhead = 3;
+constexpr Seconds kPrepareTimeout{60};  // after which preparation fails if other ranks do not connect
 const Group kWorld{Role::world, {}};
 
-// The training task changes with a phase, which decisions record.
+// The reason that decisions record for a switch to another phase, which changes the batch or the sequence
+// length.
 std::string phase_text(const Plan& from, const Plan& to) {
   return "phase: " + text(Phase{0, from.batch, from.sequence_length}, Phase{0, to.batch, to.sequence_length});
 }
@@ -47,7 +49,8 @@ PlanSwitchController::~PlanSwitchController() {
 }
 
 void PlanSwitchController::release() {
-  if (attempt_) facts_.comm.abandon("the training has failed");  // its thread may wait for other ranks
+  // The thread that prepares may wait for other ranks.
+  if (attempt_) facts_.comm.abandon("the training has failed");
   end_precopy();
   for (int number = num_dropped_; number <= num_attempts_; ++number) facts_.comm.drop(number);
 }
@@ -86,7 +89,7 @@ bool PlanSwitchController::is_awaiting_confirmation() {
   return now == ProvisionalStatus::open && !sources_->requests.has_waiting_requests();
 }
 
-// A proposal whose finding is still provisional at the end is not carried out.
+// If the finding of a proposal is still provisional when the attempt ends, the plan is refused.
 PlanSwitchController::Prepared PlanSwitchController::take_prepared() {
   Prepared prepared = attempt_->prepared.get();
   if (!attempt_->is_scripted && proposal_ && proposal_->is_provisional)
@@ -102,7 +105,7 @@ bool PlanSwitchController::take_proposal() {
   return true;
 }
 
-// Takes the next request if it concerns a plan.
+// Fetches the next request. Returns whether it is a request for a plan.
 bool PlanSwitchController::take_next_request() {
   if (drain_) return false;
   std::optional<ControlRequest> next = sources_->requests.next();
@@ -126,7 +129,7 @@ bool PlanSwitchController::take_next_request() {
   return false;
 }
 
-// One request at a time. The planner runs while steps continue.
+// Processes one request at a time. The planner runs while steps continue.
 void PlanSwitchController::take_request() {
   if (!request_ && !take_next_request() && (drain_ || !take_proposal())) return;
   if (!request_->plan && !planned_choice_.valid())
@@ -160,7 +163,7 @@ void PlanSwitchController::step_ended(std::int64_t step, const StepVote& agreed)
   if (is_due) end();
 }
 
-// Phases whose step is not yet decided are the last entries of a script.
+// Phases whose first step is not decided yet are the last entries of a script.
 void PlanSwitchController::set_phase_begin(std::int64_t begin) {
   for (ScriptedSwitch& one : script_) {
     if (one.is_phase && one.step == begin) return;
@@ -227,7 +230,7 @@ bool PlanSwitchController::begin_precopy() {
   return terms.num_waves > 0;
 }
 
-// A failure of pre-copy is a reason to refuse.
+// If pre-copy has failed on this rank, the rank refuses the plan.
 void PlanSwitchController::end_precopy() {
   if (!attempt_ || !attempt_->ready || attempt_->ready->change == nullptr) return;
   Prepared& own = *attempt_->ready;
@@ -282,14 +285,14 @@ void PlanSwitchController::drop_earlier(int number) {
   num_dropped_ = number;
 }
 
-// All ranks have finished preparing, and no operation uses its groups.
+// Drops the groups of a refused plan. All ranks have finished preparing, so no operation uses these groups.
 void PlanSwitchController::drop_refused(int number) {
   if (dropping_.valid()) dropping_.wait();
   dropping_ = std::async(std::launch::async, [this, number] { facts_.comm.drop(number); });
 }
 
-// If a rank is lost meanwhile, no state is lost, provided that the others have retained the old state or
-// already have all of the new one.
+// If a rank is lost during the move, no state is lost, provided that the remaining ranks have retained the
+// old state or already have the complete new state.
 SwitchReport PlanSwitchController::move(PlanSwitch& change) {
   is_moving_ = true;
   try {

@@ -1,15 +1,16 @@
 // The plan changes of one run: scripted ones (--switch-at) and those that are requested while it runs
-// (control.h). Every rank has one of these, and all pass through the same states after the same steps:
+// (control.h). Every rank has one PlanSwitchController, and all of them pass through the same states after
+// the same steps:
 //
 //   requested at rank 0 ──▶ all ranks receive the plan ──▶ each prepares on a thread, steps continue
 //                                                            ├──▶ all are prepared: the switch
 //                                                            └──▶ one has refused: no change
 //
-// A proposal based on a provisional finding is prepared in the same way; rank 0 reports that it is prepared
-// once the finding is confirmed, and refuses if it is cancelled. If it shortens the pause, all prepared ranks
-// send state early during one more step (switching/precopy.h). Rank 0 decides: it takes requests, one at a
-// time, and answers them. Besides the agreement after each step, a plan needs one broadcast. A scripted
-// switch happens exactly after its step. Read next: switching/plan_switch.h.
+// A proposal based on a provisional finding is prepared in the same way; rank 0 reports itself as prepared
+// only when the finding is confirmed, and refuses the plan if the proposal is cancelled. If it shortens the
+// pause, all prepared ranks send state early during one more step (switching/precopy.h). Rank 0 decides: it
+// accepts requests, one at a time, and answers them. Besides the agreement after each step, a plan needs
+// one broadcast. A scripted switch happens exactly after its step. Read next: switching/plan_switch.h.
 #pragma once
 
 #include <functional>
@@ -58,7 +59,7 @@ class SwitchListener {
 
 class PlanSwitchController {
  public:
-  // Rank 0: the sources of requests.
+  // The sources of requests; only on rank 0.
   struct RequestSources {
     ControlFolder& requests;
     // Returns the best plan for the same batch and sequence length. Called on a separate thread. Throws
@@ -99,7 +100,7 @@ class PlanSwitchController {
   struct Prepared {
     std::unique_ptr<PlanSwitch> change{};
     std::string why_not{};
-    bool is_lost = false;  // only because other ranks did not connect
+    bool is_lost = false;  // it failed only because other ranks did not connect
     Seconds seconds;
   };
   struct Attempt {
@@ -107,12 +108,12 @@ class PlanSwitchController {
     bool is_scripted = false;
     Plan plan;
     std::future<Prepared> prepared;
-    std::optional<Prepared> ready{};  // the result, if it was fetched before the end
+    std::optional<Prepared> ready{};  // the result of `prepared`, if it was needed before the attempt ended
   };
   void begin(const Plan& plan, bool is_scripted, bool is_placed = false, bool is_phase = false);
   void begin_scripted(const ScriptedSwitch& next);
   Prepared prepare(const Plan& plan, int number, bool is_placed, bool is_phase) const;
-  // A phase begins whatever happens to its plan: after a refusal with the present devices and layers.
+  // A phase begins even if its plan is refused: it then uses the devices and layers of the present plan.
   void begin_phase_with_present_plan();
   void take_request();
   bool take_next_request();
@@ -121,7 +122,7 @@ class PlanSwitchController {
   Prepared take_prepared();
   void refuse_untried(const std::string& why);
   void begin_requested();
-  // All are prepared, and one step remains: decides whether state is sent early during it.
+  // Called when all ranks are prepared: decides whether state is sent early during one more step.
   bool begin_precopy();
   void end_precopy();
   void end();
@@ -129,8 +130,8 @@ class PlanSwitchController {
   SwitchReport move(PlanSwitch& change);
   void drop_earlier(int number);
   void drop_refused(int number);
-  // The lowest rank that refused and its reason; empty: none has refused. Ranks that only missed others count
-  // after those that refused themselves.
+  // The lowest rank that refused and its reason; empty if none has refused. A rank that refused only
+  // because other ranks were missing is named only if no rank refused for a reason of its own.
   std::string first_refusal(const Prepared& own) const;
   std::string broadcast_text(int rank, const std::string& text) const;
 
@@ -146,12 +147,12 @@ class PlanSwitchController {
   std::optional<PlanProposal> proposal_;  // the proposal behind it
   std::future<Plan> planned_choice_;      // its plan, if the request does not specify one
   std::optional<DrainRequest> drain_;
-  std::int64_t num_requested_ = 0;  // rank 0: requests accepted
-  std::int64_t num_begun_ = 0;      // of those, attempts begun
+  std::int64_t num_requested_ = 0;  // on rank 0: number of requests accepted
+  std::int64_t num_begun_ = 0;      // attempts begun for them
   int num_attempts_ = 0;
   Plan requested_plan_;       // the run's plan, as it was requested
   Plan scripted_plan_;        // the plan that the run began with, or its last scripted one
-  bool has_retried_ = false;  // the phase that is due
+  bool has_retried_ = false;  // the phase that is due has been retried with the present plan
   std::optional<Attempt> attempt_;
   bool is_moving_ = false, has_moved_ = false;
   PlanPart earlier_;
