@@ -41,7 +41,8 @@ ResponseLimits limits_of(const Question& question, const AdaptationContext& cont
 }
 
 // Relative uncertainty of a step time, if conditions cause the fraction `part` of it.
-double uncertainty_of_conditions(const Question& question, const Plan& plan, double part, const Cluster& cluster) {
+double uncertainty_of_conditions(const Question& question, const Plan& plan, double part,
+                                 const Cluster& cluster) {
   double maximum = 0;
   for (const Condition& condition : conditions_of_plan(question.conditions, plan, cluster))
     if (const auto found = question.spreads.find({condition.cause, condition.location});

@@ -36,7 +36,8 @@ PredictionMemory::Kind kind_of(const Plan& plan) {
 
 // The uncertainty if a prediction for one kind is corrected by the ratio of another kind with the same
 // axes.
-double uncertainty_between(const PredictionMemory::Kind& remembered, const PredictionMemory::Kind& requested) {
+double uncertainty_between(const PredictionMemory::Kind& remembered,
+                           const PredictionMemory::Kind& requested) {
   return std::hypot(remembered.has_shards == requested.has_shards ? 0 : kDoubtOfShards,
                     remembered.schedule == requested.schedule ? 0 : kDoubtOfSchedule);
 }
