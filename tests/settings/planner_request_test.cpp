@@ -49,11 +49,11 @@ TEST(PlannerRequest, IsAdaptedAsACopy) {
   const PlannerRequest request = planner_request(options_of_request(), model, {});
   EXPECT_EQ(request.for_devices(3).num_devices, 3);
   EXPECT_EQ(request.with_mtbf(kShortMtbf).failures.mtbf.value, kShortMtbf.value);
-  const PlannerRequest small = request.for_phase({.after = 0, .batch = 4, .sequence_length = 32});
+  const PlannerRequest small = request.for_phase({.begin_step = 0, .batch = 4, .sequence_length = 32});
   EXPECT_EQ(small.batch, 4);
   EXPECT_EQ(small.sequence_length, 32);
   EXPECT_EQ(small.microbatch, 4) << "not more than the batch";
-  EXPECT_EQ(request.for_phase({.after = 0, .batch = 32, .sequence_length = 64}).microbatch, 8);
+  EXPECT_EQ(request.for_phase({.begin_step = 0, .batch = 32, .sequence_length = 64}).microbatch, 8);
   const Plan plan =
       uniform_plan(model, {.dp = 2, .batch = 6, .sequence_length = 128, .precision = Precision::fp64});
   const PlannerRequest running = request.with_shape_of(plan);
