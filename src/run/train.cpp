@@ -212,15 +212,22 @@ TrainResult train(TrainOptions& options, OptionTable* table, EventSink& events, 
   if (!spec.settings.plan_note.empty()) line.print(spec.settings.plan_note);
   for (const std::string& note : worker_notes(spec, is_count_requested, size)) line.print(note);
   if (options.memory_every > 0) begin_memory_level(spec, files, line);
-  TrainResult result =
-      size > 1 && workers != nullptr
-          ? train_with_workers(spec, *table, size, *workers)
-          : train_with_threads(spec.settings.run, spec.options, size, events, line,
-                               [&](const RankContext& rank) { return train_rank(spec, rank); });
-  // The run has a checkpoint of its last step on disk.
-  if (const Outcome<void> done = remove_memory_level(files, spec.settings.run); !done)
-    line.print("warning: " + done.error().why);
-  return result;
+  const auto end_memory_level = [&] {
+    if (const Outcome<void> done = remove_memory_level(files, spec.settings.run); !done)
+      line.print("warning: " + done.error().why);
+  };
+  try {
+    TrainResult result =
+        size > 1 && workers != nullptr
+            ? train_with_workers(spec, *table, size, *workers)
+            : train_with_threads(spec.settings.run, spec.options, size, events, line,
+                                 [&](const RankContext& rank) { return train_rank(spec, rank); });
+    end_memory_level();  // the run has a checkpoint of its last step on disk
+    return result;
+  } catch (const Interrupted&) {  // before the first step
+    end_memory_level();
+    throw;
+  }
 }
 
 TrainResult train(const std::string& model, const std::string& data, TrainOptions options) {
