@@ -118,7 +118,7 @@ TEST(TrainThreads, RejectsUnsupportedModuleLayouts) {
   options.recompute = "none";
   refuses(model, options, "--recompute full");
   model.parts[0].copy = nullptr;
-  refuses(model, options_of(folder.path() / "run", 2, 0), "part first has a module and cannot be copied");
+  refuses(model, options_of(folder.path() / "run", 2, 0), "part first cannot be copied");
 }
 
 TEST(TrainThreads, TextOnSeveralRanksEqualsOneRank) {
