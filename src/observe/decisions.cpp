@@ -90,9 +90,10 @@ std::string printable(std::string text) {
   return text;
 }
 
-// Rounds up: part of a step is "1 step".
+// Rounds up: part of a step is "1 step". A file may contain any number.
 std::string steps_text(double steps) {
-  const auto number = std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(steps)));
+  const double limited = std::isnan(steps) ? 1 : std::clamp(steps, 1.0, static_cast<double>(kMaxSteps));
+  const auto number = static_cast<std::int64_t>(std::ceil(limited));
   return fmt::format("{} step{}", number, number == 1 ? "" : "s");
 }
 

@@ -92,8 +92,7 @@ struct OpenStore {
 // if the run has ended.
 std::optional<OpenStore> find_run(const JoinOptions& join, const StopToken& stop) {
   if (!join.was_member) (void)read_store_file(join.run);  // fails at once for a run that cannot be joined
-  // Several hosts may be lost one after the other; a host that is only stopped is given up after about 16
-  // s.
+  // Several hosts may be lost one after the other. A host that is only stopped is given up after about 16 s.
   constexpr Seconds kHostTimeout{90};
   const Seconds timeout = join.was_member ? join.timeout : kHostTimeout;
   const Deadline deadline = Deadline::after(timeout, "the run's store");

@@ -106,6 +106,9 @@ TEST(Decisions, FormatsAsOneLine) {
   Decision phase = scripted;
   phase.evidence = "phase: batch 4 → 8", phase.from_name = phase.to_name = "dp4";
   EXPECT_TRUE(text(phase).starts_with("step 10: phase: batch 4 → 8; keeping layout dp4; plan 624e → 37d7, "));
+  Decision huge = chosen();
+  huge.payback_steps = 1e300;
+  EXPECT_NE(text(huge).find("break-even after 9007199254740992 steps"), std::string::npos) << text(huge);
   EXPECT_EQ(text(MeasuredGain{430, 2, 0.351, 0.38}),
             "step 430: measured gain of plan epoch 2: +35 % (expected +38 %)");
 }
