@@ -107,8 +107,8 @@ Throughput speeds_of(const Size& size, double& parameters) {
   Demand demand{model, cluster, optimus_software(), fitted_constants()};
   demand.batch = size.batch, demand.sequence_length = 2048;
   const int nodes = size.devices / size.per_node;
-  const PipelineTemplates templates = PipelineTemplates::build(
-      demand, {.devices_per_node = size.per_node, .max_nodes = nodes, .failures = 1});
+  const PipelineTemplates templates = value_or_throw(PipelineTemplates::build(
+      demand, {.devices_per_node = size.per_node, .max_nodes = nodes, .failures = 1}));
   Throughput result{.min_nodes = templates.smallest(), .samples_per_second = {}};
   for (int n = templates.smallest(); n <= nodes; ++n)
     result.samples_per_second.push_back(static_cast<double>(size.batch) / templates.seconds(n));

@@ -23,7 +23,7 @@ double seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 void show(const char* name, const Demand& demand, const Plan& plan, const std::vector<Condition>& conditions,
           const ResponseLimits& limits) {
   const double begin = seconds();
-  const std::vector<PlannedOption> options = responses(demand, plan, conditions, {}, limits);
+  const std::vector<PlannedOption> options = value_or_throw(responses(demand, plan, conditions, {}, limits));
   fmt::print("{}: {:.2f} s\n", name, seconds() - begin);
   for (const PlannedOption& one : options)
     fmt::print("  {:<20} {:>9.4f} s now, {:>9.4f} s usually, {} devices, pause {:.2f} s: {}\n",

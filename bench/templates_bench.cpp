@@ -26,8 +26,8 @@ void show_templates(const TemplateCase& one) {
   Demand demand{model, cluster, optimus_software(), fitted_constants()};
   demand.batch = one.batch, demand.sequence_length = one.sequence_length;
   const auto begin = std::chrono::steady_clock::now();
-  const PipelineTemplates templates = PipelineTemplates::build(
-      demand, {.devices_per_node = one.devices_per_node, .max_nodes = one.nodes, .failures = 1});
+  const PipelineTemplates templates = value_or_throw(PipelineTemplates::build(
+      demand, {.devices_per_node = one.devices_per_node, .max_nodes = one.nodes, .failures = 1}));
   const double made = seconds_since(begin);
   constexpr int kRounds = 200;
   int plans = 0;

@@ -87,9 +87,9 @@ ReplaySpeeds speeds_from_templates(const FailureOptions& options, ModelOptions n
   if (nodes < 1)
     throw UsageError("--devices-per-node: {} is more devices than {} has", options.devices_per_node,
                      cluster.name());
-  const PipelineTemplates templates = PipelineTemplates::build(
+  const PipelineTemplates templates = value_or_throw(PipelineTemplates::build(
       demand,
-      {.devices_per_node = options.devices_per_node, .max_nodes = nodes, .failures = options.failures});
+      {.devices_per_node = options.devices_per_node, .max_nodes = nodes, .failures = options.failures}));
   ReplaySpeeds speeds;
   speeds.throughput.min_nodes = speeds.min_nodes = templates.smallest();
   speeds.batch = static_cast<double>(demand.batch);

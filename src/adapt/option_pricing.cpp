@@ -91,15 +91,18 @@ void use_measured_step(PlannedOption& planned_option, const Question& question, 
 
 }  // namespace
 
-std::vector<PlannedOption> planned_options(const Question& question, const AdaptationContext& context,
-                                           const Cluster& cluster) {
+Feasible<std::vector<PlannedOption>> planned_options(const Question& question,
+                                                     const AdaptationContext& context,
+                                                     const Cluster& cluster) {
   const Cluster calibrated(question.machines);
   const Demand usual_seconds = context.demand(calibrated, question.plan);
   Constants constants = with_rates(usual_seconds.constants, question.rates);
   constants.ring_residual *= question.ring_factor;
-  std::vector<PlannedOption> options =
+  Feasible<std::vector<PlannedOption>> found =
       responses(demand_on(usual_seconds, calibrated, constants), question.plan, question.conditions,
                 context.costs, limits_of(question, context, cluster));
+  if (!found) return found;
+  std::vector<PlannedOption>& options = *found;
   for (PlannedOption& planned_option : options) {
     planned_option.plan = with_ranks(std::move(planned_option.plan), planned_option.dropped);
     planned_option.plan.fp8 = question.plan.fp8;  // another precision would change the training result
@@ -109,7 +112,7 @@ std::vector<PlannedOption> planned_options(const Question& question, const Adapt
            (planned_option.plan == question.plan || find_problem(planned_option.plan) ||
             !context.can_run(planned_option.plan));
   });
-  return options;
+  return found;
 }
 
 // The predicted usual step time and the predicted effect of conditions have different errors, so each is

@@ -10,9 +10,10 @@
 namespace optimus {
 
 // Returns the present plan first, then the planner's plans that the run can use, with predicted step times.
-// Throws UserError if no plan fits.
-std::vector<PlannedOption> planned_options(const Question& question, const AdaptationContext& context,
-                                           const Cluster& cluster);
+// Infeasible if no plan fits.
+Feasible<std::vector<PlannedOption>> planned_options(const Question& question,
+                                                     const AdaptationContext& context,
+                                                     const Cluster& cluster);
 
 // Returns the question's prediction memory with the present plan's measured step time added.
 // `present_option` is the present plan with its predicted step time.

@@ -31,7 +31,7 @@ class Responder {
         view_(cluster_),
         usual_view_(usual_demand.cluster) {}
 
-  std::vector<PlannedOption> run(const Plan& plan) {
+  Feasible<std::vector<PlannedOption>> run(const Plan& plan) {
     add(Response::stay, plan, 0.01, false);
     std::vector<double> speeds;
     for (const Device device : view_.map().devices()) speeds.push_back(cluster_.speed_of(device));
@@ -51,7 +51,7 @@ class Responder {
     for (const Plan& known_plan : limits_.known_plans)
       add(Response::replan, known_plan, kDoubtOfPrediction, true);
     if (view_.num_devices() > limits_.searched_devices) return std::move(options_);
-    add_planned();
+    if (const Feasible<void> planned = add_planned(); !planned) return tl::unexpected(planned.error());
     add_without_slow();
     return std::move(options_);
   }
@@ -96,14 +96,16 @@ class Responder {
     return speeds;
   }
 
-  void add_planned() {
-    const SearchResult found =
-        search(present_demand_, view_, search_limits(limits_, view_.num_devices(), limits_.alternatives));
-    add(Response::replan, found.plan, kDoubtOfPrediction, true);
-    for (const Alternative& other : found.alternatives)
+  Feasible<void> add_planned() {
+    const Feasible<SearchResult> found =
+        find_plan(present_demand_, view_, search_limits(limits_, view_.num_devices(), limits_.alternatives));
+    if (!found) return tl::unexpected(found.error());
+    add(Response::replan, found->plan, kDoubtOfPrediction, true);
+    for (const Alternative& other : found->alternatives)
       // The search also reports better plans that violate constraints; they are skipped.
-      if (other.peak_memory.fits() && other.objective >= found.objective * (1 - 1e-9))
+      if (other.peak_memory.fits() && other.objective >= found->objective * (1 - 1e-9))
         add(Response::replan, other.plan, kDoubtOfPrediction, true);
+    return {};
   }
 
   // The planner's best plan without slow devices and without nodes that have a slow network.
@@ -162,9 +164,9 @@ double pause_of(const RecoveryCosts& costs, const ModelSpec& model, const Plan& 
   return costs.switch_seconds + costs.move_seconds(bytes);
 }
 
-std::vector<PlannedOption> responses(const Demand& usual_demand, const Plan& plan,
-                                     const std::vector<Condition>& conditions, const RecoveryCosts& costs,
-                                     const ResponseLimits& limits) {
+Feasible<std::vector<PlannedOption>> responses(const Demand& usual_demand, const Plan& plan,
+                                               const std::vector<Condition>& conditions,
+                                               const RecoveryCosts& costs, const ResponseLimits& limits) {
   return Responder(usual_demand, conditions, costs, limits).run(plan);
 }
 

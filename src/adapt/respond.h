@@ -36,10 +36,11 @@ double pause_of(const RecoveryCosts& costs, const ModelSpec& model, const Plan& 
 
 // Returns the present plan first, then other plans. `usual_demand` describes the cluster without
 // conditions; `conditions` are in force now. Every other plan is valid and fits in memory; equal plans are
-// listed once. If no plan can answer the conditions, the present plan is the only option.
-std::vector<PlannedOption> responses(const Demand& usual_demand, const Plan& plan,
-                                     const std::vector<Condition>& conditions, const RecoveryCosts& costs,
-                                     const ResponseLimits& limits = {});
+// listed once. If no plan can answer the conditions, the present plan is the only option. Infeasible if no
+// plan fits on the devices under these conditions, not even the present one.
+Feasible<std::vector<PlannedOption>> responses(const Demand& usual_demand, const Plan& plan,
+                                               const std::vector<Condition>& conditions,
+                                               const RecoveryCosts& costs, const ResponseLimits& limits = {});
 
 // Makes replicas of different speed separate pipelines, each with a number of sequences in proportion to
 // its speed. Empty if the plan is not a grid of equal stages, or if all replicas are equally fast. `speeds`

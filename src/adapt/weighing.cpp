@@ -81,15 +81,14 @@ PlanProposal proposal_of(const Question& question, const std::vector<PlannedOpti
 
 Answer weigh(const Question& question, const AdaptationContext& context, const Cluster& cluster) {
   Answer answer{.conditions = question.conditions, .memory = question.memory};
-  std::vector<PlannedOption> options;
-  try {
-    options = planned_options(question, context, cluster);
-  } catch (const UserError&) {
+  Feasible<std::vector<PlannedOption>> planned = planned_options(question, context, cluster);
+  if (!planned) {
     answer.stay_decision = StayDecision{question.evidence, "no other plan fits", cause_of(question)};
     return answer;
   }
-  if (question.is_settled) answer.memory = learned_from(question, options.front().option, cluster);
-  options = priced(std::move(options), question, answer.memory, context, cluster);
+  if (question.is_settled) answer.memory = learned_from(question, planned->front().option, cluster);
+  const std::vector<PlannedOption> options =
+      priced(*std::move(planned), question, answer.memory, context, cluster);
   const Situation situation = situation_of(question, options, context);
   const Choice choice = choose(context.policy, situation);
   if (choice.option > 0) {

@@ -57,11 +57,9 @@ InterimPlanner::InterimPlanner(Inputs inputs) : inputs_(std::move(inputs)) {
   if (!inputs_.make_templates) return;
   templates_ =
       std::async(std::launch::async, [make = inputs_.make_templates] {
-        try {
-          return std::make_shared<const PipelineTemplates>(make());
-        } catch (const ReportedError&) {  // no number of these devices can hold the model as a pipeline
-          return std::shared_ptr<const PipelineTemplates>();
-        }
+        Feasible<PipelineTemplates> templates = make();
+        // Null if no number of these devices can hold the model as a pipeline.
+        return templates ? std::make_shared<const PipelineTemplates>(*std::move(templates)) : nullptr;
       }).share();
 }
 
@@ -83,11 +81,9 @@ std::optional<InterimPlan> InterimPlanner::substitute_plan(int num_devices,
   std::vector<std::pair<double, InterimPlan>> found;
   const auto consider = [&](Plan plan, InterimPlan::Kind kind) {
     if (state) plan.fp8 = state->plan.fp8;
-    try {
-      const double move = state ? inputs_.move_seconds(*state, plan) : 0;
-      found.emplace_back(move + kPlannerSeconds * inputs_.step_seconds(plan), InterimPlan{plan, kind});
-    } catch (const ReportedError&) {  // this plan is not possible
-    }
+    const Feasible<double> move = state ? inputs_.move_seconds(*state, plan) : 0;
+    const Feasible<double> step = move ? inputs_.step_seconds(plan) : move;
+    if (move && step) found.emplace_back(*move + kPlannerSeconds * *step, InterimPlan{plan, kind});
   };
   if (is_ready(templates_) && templates_.get() != nullptr && num_devices >= templates_.get()->smallest())
     consider(templates_.get()->plan_for(num_devices), InterimPlan::Kind::from_templates);
@@ -99,10 +95,12 @@ std::optional<InterimPlan> InterimPlanner::substitute_plan(int num_devices,
       ->second;
 }
 
-InterimPlan InterimPlanner::plan_for(int num_devices, const std::optional<StateLocation>& state) {
+Feasible<InterimPlan> InterimPlanner::plan_for(int num_devices, const std::optional<StateLocation>& state) {
   if (!is_planned(num_devices))
     if (std::optional<InterimPlan> interim = substitute_plan(num_devices, state)) return *interim;
-  InterimPlan planned{planned_.at(num_devices).get()};
+  const Feasible<Plan>& plan = planned_.at(num_devices).get();
+  if (!plan) return tl::unexpected(plan.error());
+  InterimPlan planned{*plan};
   if (state) planned.plan.fp8 = state->plan.fp8;  // keep the learned scales
   return planned;
 }
@@ -111,14 +109,12 @@ bool InterimPlanner::is_settled(int num_devices) { return is_planned(num_devices
 
 std::optional<Plan> InterimPlanner::improvement(const InterimPlan& interim_plan, int num_devices) {
   if (interim_plan.kind == InterimPlan::Kind::planned || !is_planned(num_devices)) return std::nullopt;
-  try {
-    Plan better = planned_.at(num_devices).get();
-    better.fp8 = interim_plan.plan.fp8;
-    if (inputs_.step_seconds(better) < kMaxStepTimeRatio * inputs_.step_seconds(interim_plan.plan))
-      return better;
-  } catch (const ReportedError&) {  // no plan is available
-  }
-  return std::nullopt;
+  const Feasible<Plan>& planned = planned_.at(num_devices).get();
+  if (!planned) return std::nullopt;
+  Plan better = *planned;
+  better.fp8 = interim_plan.plan.fp8;
+  const Feasible<double> next = inputs_.step_seconds(better), now = inputs_.step_seconds(interim_plan.plan);
+  return next && now && *next < kMaxStepTimeRatio * *now ? std::optional(better) : std::nullopt;
 }
 
 }  // namespace optimus

@@ -14,6 +14,7 @@
 #include <optional>
 #include <string>
 
+#include "base/error.h"
 #include "recovery/templates.h"
 #include "reshard/plan_change.h"
 
@@ -41,19 +42,20 @@ std::optional<Plan> takeover_plan(const StateLocation& state);
 class InterimPlanner {
  public:
   struct Inputs {
-    std::function<Plan(int num_devices)> choose;  // the planner; any thread; throws UserError
-    // Any thread; throws UserError. Empty if there are no templates.
-    std::function<PipelineTemplates()> make_templates{};
-    std::function<double(const Plan& plan)> step_seconds{};  // predicted
-    // Predicted seconds to move the state to plan `to`. Throws UserError if that is impossible.
-    std::function<double(const StateLocation& from, const Plan& to)> move_seconds{};
+    // All may be called on any thread.
+    std::function<Feasible<Plan>(int num_devices)> choose;  // the planner
+    // Empty if there are no templates.
+    std::function<Feasible<PipelineTemplates>()> make_templates{};
+    std::function<Feasible<double>(const Plan& plan)> step_seconds{};  // predicted
+    // Predicted seconds to move the state to plan `to`.
+    std::function<Feasible<double>(const StateLocation& from, const Plan& to)> move_seconds{};
   };
   explicit InterimPlanner(Inputs inputs);
 
   // Called periodically with the present number of devices.
   void plan_ahead(int num_devices);
-  // `state` is nullopt if all state is read from files. Throws UserError if there is no plan.
-  InterimPlan plan_for(int num_devices, const std::optional<StateLocation>& state);
+  // `state` is nullopt if all state is read from files. Infeasible if there is no plan.
+  Feasible<InterimPlan> plan_for(int num_devices, const std::optional<StateLocation>& state);
   // The planner's plan for this number of devices, once it is available, if switching to it from
   // `interim_plan` is worthwhile. Poll until it returns a plan or is_settled().
   std::optional<Plan> improvement(const InterimPlan& interim_plan, int num_devices);
@@ -65,7 +67,7 @@ class InterimPlanner {
   std::optional<InterimPlan> substitute_plan(int num_devices, const std::optional<StateLocation>& state);
 
   const Inputs inputs_;
-  std::map<int, std::shared_future<Plan>> planned_;  // [number of devices]
+  std::map<int, std::shared_future<Feasible<Plan>>> planned_;  // [number of devices]
   std::shared_future<std::shared_ptr<const PipelineTemplates>> templates_;
 };
 

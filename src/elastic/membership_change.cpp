@@ -181,7 +181,9 @@ tl::expected<MembershipChange, std::string> plan_membership_change(
   try {
     const std::optional<FoundState> found = find_state(inputs, survivor_states);
     if (!found) {
-      order.to = inputs.choose(order.num_staying, std::nullopt);
+      Feasible<Plan> chosen = inputs.choose(order.num_staying, std::nullopt);
+      if (!chosen) return tl::unexpected(chosen.error().why);
+      order.to = *std::move(chosen);
       use_checkpoint(inputs, survivor_states, order);
       order.from = {};
       order.from = order.to = with_phase_of_state(inputs, order.to, order);
@@ -191,8 +193,10 @@ tl::expected<MembershipChange, std::string> plan_membership_change(
     order.from = renumbered(inputs, *found, order);
     const StateLocation state{order.from, static_cast<int>(order.membership.worker_ids.size()),
                               order.num_staying};
-    const Plan chosen = with_phase_of_state(inputs, inputs.choose(order.num_staying, state), order);
-    const auto change = find_plan_change(order.from, chosen, inputs.model, present_ranks(state));
+    const Feasible<Plan> chosen = inputs.choose(order.num_staying, state);
+    if (!chosen) return tl::unexpected(chosen.error().why);
+    const auto change = find_plan_change(order.from, with_phase_of_state(inputs, *chosen, order),
+                                         inputs.model, present_ranks(state));
     if (!change) return tl::unexpected(change.error().why);
     order.to = change->to;
     return order;

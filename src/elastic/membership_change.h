@@ -65,8 +65,8 @@ struct MembershipChangeInputs {
   std::vector<Phase> phases{};       // phases of the training; empty if it has only one
   // The newest complete checkpoint, if there is one.
   std::function<std::optional<std::pair<Path, TrainingState>>()> find_checkpoint;
-  // Chooses the new plan. `state` is nullopt if all state is read from files. Throws UserError.
-  std::function<Plan(int num_devices, const std::optional<StateLocation>& state)> choose;
+  // Chooses the new plan. `state` is nullopt if all state is read from files.
+  std::function<Feasible<Plan>(int num_devices, const std::optional<StateLocation>& state)> choose;
 };
 
 // Returns the decision, or why the ranks cannot continue. `survivor_states` are the reports of ranks of the

@@ -284,6 +284,12 @@ std::optional<WorkerReport> MembershipCoordinator::wait_for_report(int worker_id
   return std::nullopt;
 }
 
+Feasible<Plan> MembershipCoordinator::choose_plan(int size, const std::optional<StateLocation>& state) {
+  Feasible<InterimPlan> chosen = interim_planner_.plan_for(size, state);
+  if (!chosen) return tl::unexpected(chosen.error());
+  return interim_plan_.emplace(*std::move(chosen)).plan;
+}
+
 void MembershipCoordinator::propose_improvement() {
   if (!interim_planner_.is_settled(num_staying_)) return;
   std::optional<Plan> better = interim_planner_.improvement(*interim_plan_, num_staying_);
@@ -406,23 +412,21 @@ tl::expected<MembershipChange, std::string> MembershipCoordinator::change_member
   }
   join_requests_.clear();
   try {
-    MembershipChangeInputs inputs{.model = inputs_.model,
-                                  .membership = membership_,
-                                  .num_staying = num_staying_,
-                                  .plans = plans_of(survivor_states),
-                                  .joining_workers = joining_workers,
-                                  .lost = lost_,
-                                  .phases = inputs_.phases,
-                                  .find_checkpoint =
-                                      [&] {
-                                        collect_memory(survivor_states);
-                                        return newest_checkpoint(inputs_.run, inputs_.memory);
-                                      },
-                                  .choose =
-                                      [&](int size, const std::optional<StateLocation>& state) {
-                                        interim_plan_ = interim_planner_.plan_for(size, state);
-                                        return interim_plan_->plan;
-                                      }};
+    MembershipChangeInputs inputs{
+        .model = inputs_.model,
+        .membership = membership_,
+        .num_staying = num_staying_,
+        .plans = plans_of(survivor_states),
+        .joining_workers = joining_workers,
+        .lost = lost_,
+        .phases = inputs_.phases,
+        .find_checkpoint =
+            [&] {
+              collect_memory(survivor_states);
+              return newest_checkpoint(inputs_.run, inputs_.memory);
+            },
+        .choose = [&](int size,
+                      const std::optional<StateLocation>& state) { return choose_plan(size, state); }};
     tl::expected<MembershipChange, std::string> order = plan_membership_change(inputs, survivor_states);
     if (!order) return order;
     order->num_worker_ids = static_cast<int>(workers_.size());

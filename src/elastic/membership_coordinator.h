@@ -109,6 +109,7 @@ class MembershipCoordinator {
   void add_joining_workers_to_memory(const std::vector<int>& joining_workers) const;
   std::vector<int> hosts_of(const std::vector<int>& worker_ids) const;
   std::map<std::int64_t, Plan> plans_of(const std::vector<SurvivorState>& survivor_states) const;
+  Feasible<Plan> choose_plan(int size, const std::optional<StateLocation>& state);
   void propose_improvement();
   void record_outages(int num_lost, int num_joined);
   Outcome<void> claim_generation(const MembershipChange& order) const;

@@ -22,15 +22,16 @@ int largest_template(const TemplateOptions& options, int smallest, std::int64_t 
 
 }  // namespace
 
-PipelineTemplates PipelineTemplates::build(const Demand& demand, const TemplateOptions& options) {
+Feasible<PipelineTemplates> PipelineTemplates::build(const Demand& demand, const TemplateOptions& options) {
   ensure(options.max_nodes >= 1 && options.devices_per_node >= 1 && options.failures >= 0,
          "invalid template options: {} nodes of {} devices, {} failures", options.max_nodes,
          options.devices_per_node, options.failures);
   if (demand.model.is_custom())
-    throw UserError("{} is a custom model; pipeline templates support only transformers", demand.model.name);
+    return infeasible("{} is a custom model; pipeline templates support only transformers",
+                      demand.model.name);
   if (demand.sequence_length > demand.model.max_positions)
-    throw UserError("--seq {} is longer than the {} positions of {}; use at most that many",
-                    demand.sequence_length, demand.model.max_positions, demand.model.name);
+    return infeasible("--seq {} is longer than the {} positions of {}; use at most that many",
+                      demand.sequence_length, demand.model.max_positions, demand.model.name);
   PipelineTemplates templates;
   templates.devices_per_node_ = options.devices_per_node;
   Plan& base_plan = templates.base_plan_;
@@ -38,13 +39,16 @@ PipelineTemplates PipelineTemplates::build(const Demand& demand, const TemplateO
   base_plan.batch = demand.batch, base_plan.sequence_length = demand.sequence_length;
   base_plan.precision = demand.precision;
   base_plan.accumulators = demand.precision == Precision::fp64 ? Precision::fp64 : Precision::fp32;
-  templates.make_templates(demand, options);
+  if (!templates.make_templates(demand, options))
+    return infeasible(
+        "{} does not fit on {} nodes of {} devices; use more nodes, or devices with more memory",
+        demand.model.name, options.max_nodes, options.devices_per_node);
   templates.choices_.resize(static_cast<std::size_t>(options.max_nodes) + 1);
   for (int nodes = 1; nodes <= options.max_nodes; ++nodes) templates.choose_for(nodes, demand, options);
   return templates;
 }
 
-void PipelineTemplates::make_templates(const Demand& demand, const TemplateOptions& options) {
+bool PipelineTemplates::make_templates(const Demand& demand, const TemplateOptions& options) {
   for (const int microbatch : microbatch_choices(demand, 1)) {
     std::map<int, PipelineTemplate> templates;
     for (int nodes = 1; nodes <= options.max_nodes; ++nodes) {
@@ -59,9 +63,7 @@ void PipelineTemplates::make_templates(const Demand& demand, const TemplateOptio
     smallest_ = smallest_ == 0 ? fewest : std::min(smallest_, fewest);
     templates_by_size_.emplace(microbatch, std::move(templates));
   }
-  if (smallest_ == 0)
-    throw UserError("{} does not fit on {} nodes of {} devices; use more nodes, or devices with more memory",
-                    demand.model.name, options.max_nodes, options.devices_per_node);
+  return smallest_ > 0;
 }
 
 const PipelineTemplate* PipelineTemplates::find(int microbatch, int nodes) const {

@@ -2,8 +2,8 @@
 // of that size, computed before anything fails. A plan for any number of survivors is then assembled in
 // microseconds and leaves no node idle.
 //
-//   const PipelineTemplates templates =
-//       PipelineTemplates::build(demand, {.devices_per_node = 1, .max_nodes = 8, .failures = 1});
+//   const PipelineTemplates templates = value_or_throw(
+//       PipelineTemplates::build(demand, {.devices_per_node = 1, .max_nodes = 8, .failures = 1}));
 //   const Plan plan = templates.plan_for(7);
 //
 // Every pipeline has the whole model, so a plan with p pipelines survives any p - 1 node failures. N nodes
@@ -16,6 +16,7 @@
 #include <map>
 #include <vector>
 
+#include "base/error.h"
 #include "recovery/template_cut.h"
 #include "search/candidate.h"
 
@@ -31,10 +32,10 @@ struct TemplateOptions {
 class PipelineTemplates {
  public:
   // Computes all templates. The cluster of `demand` describes the nodes; its size is irrelevant. Of the
-  // constraints, those on memory, micro-batches, recomputation and tensor parallelism apply. Throws
-  // UserError if the model does not fit on any number of nodes up to max_nodes, and for custom models,
-  // which have no cost model.
-  static PipelineTemplates build(const Demand& demand, const TemplateOptions& options);
+  // constraints, those on memory, micro-batches, recomputation and tensor parallelism apply. Infeasible if
+  // the model does not fit on any number of nodes up to max_nodes, and for custom models, which have no
+  // cost model.
+  static Feasible<PipelineTemplates> build(const Demand& demand, const TemplateOptions& options);
 
   int smallest() const { return smallest_; }  // smallest number of nodes on which the model fits
   int max_nodes() const { return static_cast<int>(choices_.size()) - 1; }
@@ -59,7 +60,8 @@ class PipelineTemplates {
     int replicas = 0;
     std::int64_t sequences = 0;
   };
-  void make_templates(const Demand& demand, const TemplateOptions& options);
+  // Returns false if the model fits on no number of nodes.
+  bool make_templates(const Demand& demand, const TemplateOptions& options);
   void choose_for(int nodes, const Demand& demand, const TemplateOptions& options);
   std::vector<Choice> feasible_choices(int nodes, int min_pipelines) const;
   const PipelineTemplate* find(int microbatch, int nodes) const;

@@ -36,9 +36,11 @@ ExpectedLifetime expected_life(const TrainOptions& options) {
 
 }  // namespace
 
-Plan RankRun::best_plan(const Plan& now) const {
+Feasible<Plan> RankRun::best_plan(const Plan& now) const {
   const PlannerRequest request = planner_request(options_, settings_.model, device_facts());
-  Plan plan = choose_plan(request.with_shape_of(now).for_devices(rank_.comm.size())).plan;
+  Feasible<ChosenPlan> chosen = choose_plan(request.with_shape_of(now).for_devices(rank_.comm.size()));
+  if (!chosen) return tl::unexpected(chosen.error());
+  Plan plan = std::move(chosen->plan);
   plan.fp8 = now.fp8;  // keeps the numerics unchanged
   if (plan.copy_distance > 0)
     plan = with_copies_in_other_domains(std::move(plan), numbered(hosts_of_ranks()));

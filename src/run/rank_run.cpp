@@ -169,7 +169,8 @@ RankRun::End RankRun::train_until_membership_change(Training& training) {
       {settings_.model, rank_.comm, engine_options(), move_options()}, part_,
       with_decided_starts(spec_.script, settings_, training.completed_state().phase_begins),
       request_sources(controller.get()),
-      [&](const PlanSwitch& next) { check_fits(next, settings_.model, number(), rank_.device); }, training);
+      [&](const PlanSwitch& next) { return memory_shortage(next, settings_.model, number(), rank_.device); },
+      training);
   SurvivorReport report;
   std::exception_ptr failure;
   try {

@@ -54,7 +54,8 @@ class RankRun {
   PartServices make_services(const PlanPart& part);
   Agreement ranks_of(const PlanPart& part) const;
   TrainingHooks hooks();
-  Plan best_plan(const Plan& now) const;  // the best plan for all present ranks, with the batch of `now`
+  Feasible<Plan> best_plan(
+      const Plan& now) const;  // the best plan for all present ranks, with the batch of `now`
   std::vector<std::string> hosts_of_ranks() const;
   DeviceFacts device_facts() const;  // with the memory that a future plan could use
   Bytes memory_of_plan() const;

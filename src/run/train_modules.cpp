@@ -123,7 +123,8 @@ TrainResult ModuleRankRun::train() {
        engine_options(),
        {.timeout = options_.timeout, .early = PrecopyMode::never}},
       part_, run_.spec.script, sources,
-      [&](const PlanSwitch& next) { check_fits(next, settings_.model, number(), rank_.device); }, training);
+      [&](const PlanSwitch& next) { return memory_shortage(next, settings_.model, number(), rank_.device); },
+      training);
   try {
     StepsEnd end = training.run({.records = records ? &*records : nullptr, .switches = &switches});
     agreement.take();  // takes what the others have already sent

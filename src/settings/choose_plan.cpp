@@ -132,45 +132,46 @@ AssumedMachines assumed_machines(const PlannerRequest& request) {
 // The planner's best plan. It may leave devices unused, because a small model can be faster on fewer devices.
 // If all devices have to be used, `may_copy` is set and the constraints allow it, the result is a replica of
 // the model on every device.
-ChosenPlan fastest_plan(const PlannerRequest& request, bool may_copy) {
+Feasible<ChosenPlan> fastest_plan(const PlannerRequest& request, bool may_copy) {
   const int size = request.num_devices;
   const AssumedMachines known = assumed_machines(request);
   const Constraints constraints = runnable(request);
   Demand demand = demand_of(request, known.cluster, constraints, known.constants());
   // Asynchronous schedules have no redundant copy of the state.
   if (asynchronous_schedule(request.layout)) demand.failures.mtbf = Seconds(0);
-  SearchResult found = search(demand, ClusterView(known.cluster), {.refines = false, .is_uniform = true});
+  Feasible<SearchResult> found =
+      find_plan(demand, ClusterView(known.cluster), {.refines = false, .is_uniform = true});
+  if (!found) return tl::unexpected(found.error());
   if (const auto schedule = asynchronous_schedule(request.layout)) {
-    found.plan.schedule = *schedule;
-    validate(found.plan, request.model, "--schedule " + request.layout.schedule);
+    found->plan.schedule = *schedule;
+    if (const auto problem = find_problem(found->plan, request.model))
+      return infeasible("--schedule {}: {}", request.layout.schedule, *problem);
   }
   const bool is_free = !constraints.tp && !constraints.pp && !constraints.cp && !constraints.chunks &&
                        constraints.schedule.empty() && (!constraints.dp || constraints.dp->contains(size));
-  if (num_devices(found.plan) == size || !is_free || !may_copy)
-    return {found.plan, note_of(found) + known.note};
-  return {replicas(request, constraints),
-          fmt::format(
-              "replicas of the model on all {} devices; fewer are predicted to be faster: try --devices {}",
-              size, num_devices(found.plan))};
+  if (num_devices(found->plan) == size || !is_free || !may_copy)
+    return ChosenPlan{found->plan, note_of(*found) + known.note};
+  return ChosenPlan{
+      replicas(request, constraints),
+      fmt::format(
+          "replicas of the model on all {} devices; fewer are predicted to be faster: try --devices {}", size,
+          num_devices(found->plan))};
 }
 
 // The best plan. For a run that can continue after the loss of a worker, the best plan with redundant
 // copies of the state, if there is one.
-ChosenPlan survivable_plan(const PlannerRequest& request, bool may_copy) {
-  const ChosenPlan best = fastest_plan(request, may_copy);
-  if (!request.prefers_copies || num_devices(best.plan) == 1 || num_tolerated_losses(best.plan) > 0 ||
-      is_asynchronous(best.plan.schedule))
+Feasible<ChosenPlan> survivable_plan(const PlannerRequest& request, bool may_copy) {
+  Feasible<ChosenPlan> best = fastest_plan(request, may_copy);
+  if (!best || !request.prefers_copies || num_devices(best->plan) == 1 ||
+      num_tolerated_losses(best->plan) > 0 || is_asynchronous(best->plan.schedule))
     return best;
-  try {
-    ChosenPlan chosen = fastest_plan(request.with_mtbf(kShortMtbf), may_copy);
-    if (num_tolerated_losses(chosen.plan) == 0 || num_devices(chosen.plan) < num_devices(best.plan))
-      return best;
-    chosen.note +=
-        fmt::format("; {} has no redundant copy: losing a device would lose steps", short_text(best.plan));
-    return chosen;
-  } catch (const UserError&) {
+  Feasible<ChosenPlan> copied = fastest_plan(request.with_mtbf(kShortMtbf), may_copy);
+  if (!copied || num_tolerated_losses(copied->plan) == 0 ||
+      num_devices(copied->plan) < num_devices(best->plan))
     return best;
-  }
+  copied->note +=
+      fmt::format("; {} has no redundant copy: losing a device would lose steps", short_text(best->plan));
+  return copied;
 }
 
 }  // namespace
@@ -188,11 +189,11 @@ DeviceFacts with_memory_of_plan(DeviceFacts device, Bytes held, int workers_per_
   return device;
 }
 
-ChosenPlan choose_plan(const PlannerRequest& request) {
-  ChosenPlan chosen = survivable_plan(request, /*may_copy=*/true);
-  if (num_devices(chosen.plan) < request.num_devices)
-    throw UserError("no plan for {} devices meets the constraints; at most {} of them can be used",
-                    request.num_devices, num_devices(chosen.plan));
+Feasible<ChosenPlan> choose_plan(const PlannerRequest& request) {
+  Feasible<ChosenPlan> chosen = survivable_plan(request, /*may_copy=*/true);
+  if (chosen && num_devices(chosen->plan) < request.num_devices)
+    return infeasible("no plan for {} devices meets the constraints; at most {} of them can be used",
+                      request.num_devices, num_devices(chosen->plan));
   return chosen;
 }
 
@@ -214,32 +215,32 @@ PlannerRequest with_mandatory_constraints(PlannerRequest request) {
 
 }  // namespace
 
-Plan plan_for_size(const PlannerRequest& request, int size) {
-  std::optional<UserError> last;
+Feasible<Plan> plan_for_size(const PlannerRequest& request, int size) {
+  Infeasible last{fmt::format("no plan found for {} devices", size)};
   for (int used = size; used > 0; --used)
     for (const PlannerRequest& proposal : {request, with_mandatory_constraints(request)}) {
-      try {
-        const Plan plan = survivable_plan(proposal.for_devices(used), /*may_copy=*/true).plan;
-        if (num_devices(plan) == used || used == 1) return plan;
-      } catch (const UserError& error) {
-        last = error;
-      }
+      const Feasible<ChosenPlan> chosen = survivable_plan(proposal.for_devices(used), /*may_copy=*/true);
+      if (!chosen)
+        last = chosen.error();
+      else if (num_devices(chosen->plan) == used || used == 1)
+        return chosen->plan;
     }
-  throw last.value_or(UserError("no plan found for {} devices", size));
+  return tl::unexpected(last);
 }
 
-std::optional<ChosenPlan> choose_plan_for_all(const PlannerRequest& request) {
-  std::optional<UserError> first;
+Feasible<std::optional<ChosenPlan>> choose_plan_for_all(const PlannerRequest& request) {
+  std::optional<Infeasible> first;
   for (int size = request.device.count; size > 1; size /= 2) {
-    try {
-      ChosenPlan chosen = survivable_plan(request.for_devices(size), /*may_copy=*/request.batch >= size);
-      if (num_devices(chosen.plan) > 1) return chosen;
-    } catch (const UserError& error) {
-      if (!first) first = error;
+    Feasible<ChosenPlan> chosen =
+        survivable_plan(request.for_devices(size), /*may_copy=*/request.batch >= size);
+    if (!chosen) {
+      if (!first) first = chosen.error();
+    } else if (num_devices(chosen->plan) > 1) {
+      return *std::move(chosen);
     }
   }
-  if (first && has_layout(request.layout)) throw *first;
-  return std::nullopt;
+  if (first && has_layout(request.layout)) return tl::unexpected(*first);
+  return std::optional<ChosenPlan>();
 }
 
 Demand demand_of(const PlannerRequest& request, const Cluster& cluster) {
@@ -248,8 +249,8 @@ Demand demand_of(const PlannerRequest& request, const Cluster& cluster) {
 
 namespace {
 
-double seconds_of_step(const Plan& plan, const ModelSpec& model, const DeviceFacts& device) {
-  validate(plan, model, "the next plan");
+Feasible<double> seconds_of_step(const Plan& plan, const ModelSpec& model, const DeviceFacts& device) {
+  if (const auto problem = find_problem(plan, model)) return infeasible("the next plan: {}", *problem);
   const int size = num_device_numbers(plan);
   const Cluster cluster(default_machines(device, size));
   const DeviceMap map = DeviceMap::identity(size);
@@ -269,11 +270,12 @@ InterimPlanner::Inputs first_answers(const PlannerRequest& request, int most_dev
           },
       .step_seconds =
           [request](const Plan& plan) { return seconds_of_step(plan, request.model, request.device); },
-      .move_seconds =
-          [&model = request.model](const StateLocation& from, const Plan& to) {
-            const PlanChange change = change_plan(from.plan, to, model, present_ranks(from));
-            return RecoveryCosts{}.move_seconds(static_cast<double>(change.moved.value));
-          },
+      .move_seconds = [&model = request.model](const StateLocation& from,
+                                               const Plan& to) -> Feasible<double> {
+        const auto change = find_plan_change(from.plan, to, model, present_ranks(from));
+        if (!change) return tl::unexpected(change.error());
+        return RecoveryCosts{}.move_seconds(static_cast<double>(change->moved.value));
+      },
   };
 }
 

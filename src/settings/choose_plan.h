@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "base/error.h"
 #include "cluster/hardware.h"
 #include "elastic/interim_plan.h"
 #include "plan/plan.h"
@@ -19,18 +20,18 @@ struct ChosenPlan {
   std::string note;  // one line: the number of candidates, and why the next best was not chosen
 };
 
-// Uses all requested devices. Throws UserError if nothing fits.
-ChosenPlan choose_plan(const PlannerRequest& request);
+// Uses all requested devices. Infeasible if no plan fits.
+Feasible<ChosenPlan> choose_plan(const PlannerRequest& request);
 
 // For runs without --devices: a plan for all available devices, or for as many as the model and the batch
-// can use; the requested number is ignored. Returns nothing if that is a single device. Throws UserError if
-// the constraints cannot be met.
-std::optional<ChosenPlan> choose_plan_for_all(const PlannerRequest& request);
+// can use; the requested number is ignored. Empty if that is a single device. Infeasible if the constraints
+// of the layout cannot be met.
+Feasible<std::optional<ChosenPlan>> choose_plan_for_all(const PlannerRequest& request);
 
 // A plan for `size` devices after their number has changed: one that meets the user's constraints if
 // possible, else the best plan; some devices stay idle if not all can be used. Prefers plans with redundant
-// copies of the state. Throws UserError if nothing fits.
-Plan plan_for_size(const PlannerRequest& request, int size);
+// copies of the state. Infeasible if no plan fits.
+Feasible<Plan> plan_for_size(const PlannerRequest& request, int size);
 
 // `size` devices with the usual properties of their type. Workers on a processor share its memory.
 HardwareProfile default_machines(const DeviceFacts& device, int size);

@@ -42,12 +42,11 @@ Plan planned(const Phase& phase, const TrainOptions& options, const TrainSetting
              const DeviceFacts& device) {
   const PlannerRequest request = planner_request(options, settings.model, device).for_phase(phase);
   const bool is_alone = request.num_devices == 1 && !settings.is_device_count_automatic;
-  try {
-    if (settings.is_device_count_automatic)
-      if (const auto chosen = choose_plan_for_all(request)) return chosen->plan;
-    if (!is_alone) return choose_plan(request).plan;
-  } catch (const UserError&) {  // no plan meets the constraints
-  }
+  if (settings.is_device_count_automatic)
+    if (const auto chosen = choose_plan_for_all(request); chosen && *chosen) return (*chosen)->plan;
+  if (!is_alone)
+    if (const Feasible<ChosenPlan> chosen = choose_plan(request)) return chosen->plan;
+  // No plan meets the constraints for this phase: the present layout with the batch of the phase.
   return plan_for_phase(settings.plan, phase, settings.model);
 }
 

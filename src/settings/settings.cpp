@@ -189,12 +189,12 @@ ChosenPlan resolve_plan(TrainOptions& options, const PlannerRequest& request, Op
   const std::int64_t length = request.sequence_length, batch = request.batch;
   if (!model.is_custom()) {
     if (!options.devices)
-      if (std::optional<ChosenPlan> chosen = choose_plan_for_all(request)) {
+      if (std::optional<ChosenPlan> chosen = value_or_throw(choose_plan_for_all(request))) {
         choose(table, "devices", options.devices, std::int64_t{num_devices(chosen->plan)});
         return *std::move(chosen);
       }
     choose(table, "devices", options.devices, std::int64_t{1});
-    if (*options.devices > 1 || has_layout(options.layout)) return choose_plan(request);
+    if (*options.devices > 1 || has_layout(options.layout)) return value_or_throw(choose_plan(request));
   }
   const std::int64_t devices = choose(table, "devices", options.devices, std::int64_t{1});
   // Enough tokens per micro-batch for efficient GEMMs but no more, because activations occupy memory and

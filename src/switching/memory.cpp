@@ -168,8 +168,4 @@ void check_fits(const Plan& plan, const ModelSpec& model, at::Device device, Byt
   if (const auto reason = memory_shortage(plan, model, device, held)) throw UserError("{}", *reason);
 }
 
-void check_fits(const PlanSwitch& next, const ModelSpec& model, int rank, at::Device device) {
-  if (const auto reason = memory_shortage(next, model, rank, device)) throw UserError("{}", *reason);
-}
-
 }  // namespace optimus

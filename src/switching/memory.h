@@ -36,8 +36,7 @@ std::optional<std::string> memory_shortage(const Plan& plan, const ModelSpec& mo
 // fit.
 std::optional<std::string> memory_shortage(const PlanSwitch& next, const ModelSpec& model, int rank,
                                            at::Device device);
-// Refuse the user's plan or switch: throw the reason as a UserError.
+// Refuses the user's plan: throws the reason as a UserError.
 void check_fits(const Plan& plan, const ModelSpec& model, at::Device device, Bytes held = Bytes(0));
-void check_fits(const PlanSwitch& next, const ModelSpec& model, int rank, at::Device device);
 
 }  // namespace optimus

@@ -33,28 +33,31 @@ double seconds_since(std::chrono::steady_clock::time_point began) {
 
 }  // namespace
 
-PlanSwitch::PlanSwitch(const SwitchContext& facts, const PlanPart& part, const Plan& to, int epoch,
-                       bool is_placed, bool is_phase)
-    : PlanSwitch(facts, part, to,
-                 {.num_ranks = facts.comm.size(),
-                  .num_staying = facts.comm.size(),
-                  .is_placed = is_placed,
-                  .is_phase = is_phase},
-                 epoch) {}
+Feasible<std::unique_ptr<PlanSwitch>> PlanSwitch::create(const SwitchContext& facts, const PlanPart& part,
+                                                         const Plan& to, int epoch, bool is_placed,
+                                                         bool is_phase) {
+  const AvailableRanks present_ranks{.num_ranks = facts.comm.size(),
+                                     .num_staying = facts.comm.size(),
+                                     .is_placed = is_placed,
+                                     .is_phase = is_phase};
+  Feasible<PlanChange> change = find_plan_change(part.plan, to, facts.model, present_ranks);
+  if (!change) return tl::unexpected(change.error());
+  if (const auto reason = unsupported_reason(change->to, facts.model)) return infeasible("{}", *reason);
+  return std::unique_ptr<PlanSwitch>(new PlanSwitch(facts, part, *std::move(change), present_ranks, epoch));
+}
 
 PlanSwitch::PlanSwitch(const SwitchContext& facts, const PlanPart& part, const Plan& to,
                        const AvailableRanks& present_ranks)
-    : PlanSwitch(facts, part, to, present_ranks, 0) {}
+    : PlanSwitch(facts, part, change_plan(part.plan, to, facts.model, present_ranks), present_ranks, 0) {}
 
-PlanSwitch::PlanSwitch(const SwitchContext& facts, const PlanPart& part, const Plan& to,
+PlanSwitch::PlanSwitch(const SwitchContext& facts, const PlanPart& part, PlanChange change,
                        const AvailableRanks& present_ranks, int epoch)
     : facts_(facts),
       present_ranks_(present_ranks),
-      change_(change_plan(part.plan, to, facts.model, present_ranks)),
+      change_(std::move(change)),
       epoch_(epoch),
       rank_(facts.comm.rank()),
       groups_{kAll} {
-  ensure_engine_supports(change_.to, facts.model);
   if (has_device(change_.to, rank_)) {
     next_ = std::make_unique<Parameters>(change_.to, facts.model, rank_, facts.engine.device,
                                          StorageMode::nothing);

@@ -1,9 +1,9 @@
 // PlanSwitch: moves one rank from the run's present plan to the next while the run continues.
 //
-//   PlanSwitch next({model, comm, engine_options}, part, plan, epoch);   // on a thread; may refuse
-//   next.prepare(deadline);                              // same thread: connects while steps continue
-//   next.begin_precopy(agree_on_precopy(…), part);           // between two steps; the next step computes
-//   const SwitchReport report = next.run(part);          // between two steps, by all ranks
+//   auto next = PlanSwitch::create({model, comm, engine_options}, part, plan, epoch);  // on a thread
+//   next->prepare(deadline);                             // same thread: connects while steps continue
+//   next->begin_precopy(agree_on_precopy(…), part);      // between two steps; the next step computes
+//   const SwitchReport report = next->run(part);         // between two steps, by all ranks
 //
 // If a plan does not use a rank, the rank's part is empty; the rank still participates in switches. Read
 // next: switching/move.h.
@@ -13,6 +13,7 @@
 #include <span>
 #include <vector>
 
+#include "base/error.h"
 #include "engine/engine.h"
 #include "switching/move.h"
 
@@ -54,14 +55,15 @@ struct SwitchContext {
 
 class PlanSwitch {
  public:
-  // Computes the change without modifying anything. Throws UserError if the switch is impossible. `part`
-  // must stay the rank's part until run(). `is_placed`: the devices of `to` are ranks, and need not be
-  // mapped to ranks. `is_phase`: the batch or the sequence length may change.
-  PlanSwitch(const SwitchContext& facts, const PlanPart& part, const Plan& to, int epoch,
-             bool is_placed = false, bool is_phase = false);
-  // For a membership change: the devices of `part.plan` are the new ranks, and lost ranks are numbered
-  // after them. Leaving ranks participate and are no longer in the Comm's world afterwards.
-  // facts.move.retains_old should be set.
+  // Computes the change without modifying anything. `part` must stay the rank's part until run().
+  // `is_placed`: the devices of `to` are ranks, and need not be mapped to ranks. `is_phase`: the batch or the
+  // sequence length may change.
+  static Feasible<std::unique_ptr<PlanSwitch>> create(const SwitchContext& facts, const PlanPart& part,
+                                                      const Plan& to, int epoch, bool is_placed = false,
+                                                      bool is_phase = false);
+  // For a membership change, whose plan is known to be possible: the devices of `part.plan` are the new
+  // ranks, and lost ranks are numbered after them. Leaving ranks participate and are no longer in the Comm's
+  // world afterwards. facts.move.retains_old should be set.
   PlanSwitch(const SwitchContext& facts, const PlanPart& part, const Plan& to,
              const AvailableRanks& present_ranks);
   ~PlanSwitch();
@@ -110,7 +112,7 @@ class PlanSwitch {
   void add_update(const PlanPart& part, std::vector<double>& numbers) const;
   void take_update(std::span<const double> numbers);
 
-  PlanSwitch(const SwitchContext& facts, const PlanPart& part, const Plan& to,
+  PlanSwitch(const SwitchContext& facts, const PlanPart& part, PlanChange change,
              const AvailableRanks& present_ranks, int epoch);
 
   SwitchContext facts_;

@@ -31,14 +31,13 @@ std::string phase_text(const Plan& from, const Plan& to) {
 
 PlanSwitchController::PlanSwitchController(SwitchContext facts, PlanPart& part,
                                            std::vector<ScriptedSwitch> script,
-                                           std::optional<RequestSources> sources,
-                                           std::function<void(const PlanSwitch&)> check,
+                                           std::optional<RequestSources> sources, Refusal refusal,
                                            SwitchListener& listener)
     : facts_(std::move(facts)),
       part_(part),
       script_(std::move(script)),
       sources_(std::move(sources)),
-      check_(std::move(check)),
+      refusal_(std::move(refusal)),
       listener_(listener),
       requested_plan_(part.plan),
       scripted_plan_(part.plan) {}
@@ -136,11 +135,9 @@ void PlanSwitchController::take_request() {
     planned_choice_ = std::async(std::launch::async, sources_->choose, requested_plan_);
   if (!request_->plan) {
     if (planned_choice_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return;
-    try {
-      request_->plan = planned_choice_.get();
-    } catch (const ReportedError& error) {
-      return refuse_untried(error.what());
-    }
+    Feasible<Plan> chosen = planned_choice_.get();
+    if (!chosen) return refuse_untried(chosen.error().why);
+    request_->plan = *std::move(chosen);
   }
   if (*request_->plan == requested_plan_)
     return refuse_untried(fmt::format("the run already uses plan {} ({})",
@@ -198,6 +195,13 @@ void PlanSwitchController::begin(const Plan& plan, bool is_scripted, bool is_pla
   });
 }
 
+// Connects the groups of the new plan while steps continue.
+void PlanSwitchController::connect(Prepared& prepared) const {
+  if (facts_.move.retains_old) prepared.change->retain_old_within(facts_.move.spare);
+  if (const auto done = prepared.change->prepare(Deadline::after(kPrepareTimeout, "a plan's groups")); !done)
+    prepared.why_not = text(done.error()), prepared.is_lost = true;
+}
+
 PlanSwitchController::Prepared PlanSwitchController::prepare(const Plan& plan, int number, bool is_placed,
                                                              bool is_phase) const {
   const auto began = std::chrono::steady_clock::now();
@@ -205,13 +209,17 @@ PlanSwitchController::Prepared PlanSwitchController::prepare(const Plan& plan, i
   try {
     SwitchContext facts = facts_;
     facts.move.retains_old = false;
-    result.change = std::make_unique<PlanSwitch>(facts, part_, plan, number, is_placed, is_phase);
-    check_(*result.change);
-    if (facts_.move.retains_old) result.change->retain_old_within(facts_.move.spare);
-    if (const auto done = result.change->prepare(Deadline::after(kPrepareTimeout, "a plan's groups")); !done)
-      result.why_not = text(done.error()), result.is_lost = true;
-  } catch (const ReportedError& error) {
-    result.why_not = error.what();
+    Feasible<std::unique_ptr<PlanSwitch>> change =
+        PlanSwitch::create(facts, part_, plan, number, is_placed, is_phase);
+    const std::optional<std::string> refusal = change ? refusal_(**change) : change.error().why;
+    if (!refusal) {
+      result.change = *std::move(change);
+      connect(result);
+    } else {
+      result.why_not = *refusal;
+    }
+  } catch (const RuntimeFailure& failure) {
+    result.why_not = failure.what();
   } catch (const std::bad_alloc&) {
     result.why_not = "out of memory";
   }

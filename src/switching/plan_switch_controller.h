@@ -59,21 +59,20 @@ class SwitchListener {
 
 class PlanSwitchController {
  public:
+  using Refusal = std::function<std::optional<std::string>(const PlanSwitch&)>;
   // The sources of requests; only on rank 0.
   struct RequestSources {
     ControlFolder& requests;
-    // Returns the best plan for the same batch and sequence length. Called on a separate thread. Throws
-    // UserError.
-    std::function<Plan(const Plan& now)> choose;
+    // Returns the best plan for the same batch and sequence length. Called on a separate thread.
+    std::function<Feasible<Plan>(const Plan& now)> choose;
     bool can_drain = false;               // whether ranks may leave the run
     ProposalSource* proposals = nullptr;  // null if the run does not adapt
   };
-  // `check` is called on a separate thread and throws UserError if this rank cannot make the switch. With
+  // `refusal` is called on a separate thread and returns why this rank cannot make a switch, if so. With
   // `facts.move.retains_old`, the old state is retained if it fits into `facts.move.spare`. Everything that
   // the arguments refer to must outlive this object.
   PlanSwitchController(SwitchContext facts, PlanPart& part, std::vector<ScriptedSwitch> script,
-                       std::optional<RequestSources> sources, std::function<void(const PlanSwitch&)> check,
-                       SwitchListener& listener);
+                       std::optional<RequestSources> sources, Refusal refusal, SwitchListener& listener);
   ~PlanSwitchController();
 
   // Returns this rank's vote after a step.
@@ -113,6 +112,7 @@ class PlanSwitchController {
   void begin(const Plan& plan, bool is_scripted, bool is_placed = false, bool is_phase = false);
   void begin_scripted(const ScriptedSwitch& next);
   Prepared prepare(const Plan& plan, int number, bool is_placed, bool is_phase) const;
+  void connect(Prepared& prepared) const;
   // A phase begins even if its plan is refused: it then uses the devices and layers of the present plan.
   void begin_phase_with_present_plan();
   void take_request();
@@ -139,13 +139,13 @@ class PlanSwitchController {
   PlanPart& part_;
   std::vector<ScriptedSwitch> script_;
   const std::optional<RequestSources> sources_;
-  const std::function<void(const PlanSwitch&)> check_;
+  const Refusal refusal_;
   SwitchListener& listener_;
   std::size_t next_scripted_ = 0;
-  std::int64_t step_ = 0;                 // the last one that has ended
-  std::optional<SwitchRequest> request_;  // rank 0: the request in progress
-  std::optional<PlanProposal> proposal_;  // the proposal behind it
-  std::future<Plan> planned_choice_;      // its plan, if the request does not specify one
+  std::int64_t step_ = 0;                       // the last one that has ended
+  std::optional<SwitchRequest> request_;        // rank 0: the request in progress
+  std::optional<PlanProposal> proposal_;        // the proposal behind it
+  std::future<Feasible<Plan>> planned_choice_;  // its plan, if the request does not specify one
   std::optional<DrainRequest> drain_;
   std::int64_t num_requested_ = 0;  // on rank 0: number of requests accepted
   std::int64_t num_begun_ = 0;      // attempts begun for them

@@ -169,8 +169,9 @@ class TimelineTrial {
     ResponseLimits own_limits = limits;
     std::erase_if(own_limits.known_plans,
                   [&](const Plan& known) { return num_devices(known) > used.num_present(); });
-    for (PlannedOption& option : responses(demand_on(demand_, used, demand_.constants), base->plan,
-                                           conditions_of(active), result_.costs, own_limits)) {
+    for (PlannedOption& option :
+         value_or_throw(responses(demand_on(demand_, used, demand_.constants), base->plan,
+                                  conditions_of(active), result_.costs, own_limits))) {
       option.dropped = merged(option.dropped, merged(lost_devices, base->unused));
       add_mode(option);
     }

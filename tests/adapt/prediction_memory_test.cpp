@@ -111,7 +111,7 @@ TEST(Calibration, RecutUsesMeasuredHead) {
     Demand demand{model, cluster, optimus_software(), constants};
     demand.batch = plan.batch, demand.sequence_length = plan.sequence_length;
     demand.precision = plan.precision;
-    for (const PlannedOption& option : responses(demand, plan, {}, {}, {}))
+    for (const PlannedOption& option : value_or_throw(responses(demand, plan, {}, {}, {})))
       if (option.option.response == Response::recut)
         return option.plan.pipelines[0].stages.back().chunks.front().runs.front().count - 1;
     return 3;  // unchanged: 12 layers in four stages

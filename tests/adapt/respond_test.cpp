@@ -103,7 +103,8 @@ TEST(Respond, RecutsLayersBySpeed) {
 
 TEST(Respond, FindsFasterPlansForSlowDevice) {
   const SmallRun run(1, 8);
-  const std::vector<PlannedOption> options = responses(run.demand(), run.plan, {{Cause::device, 5, 3}}, {});
+  const std::vector<PlannedOption> options =
+      value_or_throw(responses(run.demand(), run.plan, {{Cause::device, 5, 3}}, {}));
   ASSERT_GE(options.size(), 3u);
   EXPECT_EQ(options.front().plan, run.plan);
   double best = options.front().option.step_seconds;

@@ -78,6 +78,11 @@ class Switches(CommandLineTest):
         self.addCleanup(lambda: process.poll() is None and process.kill())
         return process
 
+    def interrupt(self, process):
+        process.send_signal(signal.SIGINT)
+        errors = process.communicate(timeout=60)[1]
+        self.assertEqual(process.returncode, 130, errors)
+
     def wait_for_step(self, name, step, process):
         until = time.time() + 60
         while not self.rows(name) or self.rows(name)[-1]["step"] < step:
@@ -124,9 +129,7 @@ class Switches(CommandLineTest):
         self.assertIn("already", run("switch", self.folder / "asked", "--plan", self.plan(1), code=1).stderr)
         run("switch", self.folder / "asked", "--plan", self.folder / "nothing.json", code=1)
         self.assertEqual(len(self.decisions("asked")), 3)
-        training.send_signal(signal.SIGINT)
-        training.communicate(timeout=60)
-        self.assertEqual(training.returncode, 130)
+        self.interrupt(training)
         self.assertFalse(json.loads(run("status", self.folder / "asked", "--json").stdout)["running"])
         self.assertRegex(run("status", self.folder / "asked").stdout, r": not running, step \d+ of 3000, (.|\n)*continue .*train --resume ")
         self.assertIn("no training is running", run("switch", self.folder / "asked", "--plan", self.plan(2), code=1).stderr)
@@ -140,15 +143,28 @@ class Switches(CommandLineTest):
     def test_adds_redundant_copies_when_devices_fail_often(self):
         """The given plan stores every part of the state on one device only. With a mean time between failures of ten minutes a second
         copy is worth its cost, so a run with --redundancy auto switches to a plan with copies."""
-        args = ["--steps", 240, "--batch", 12, "--save-every", 2000]
-        run(*self.train_args("unprotected", *args, "--devices", 3, "--plan", self.plan_without_copies(), "--policy", "rule", "--redundancy", "auto", "--mtbf", "10m"))
-        run(*self.train_args("unprotected-one", *args, "--devices", 1))
-        switches = [one for one in self.decisions("unprotected") if "two copies of the optimizer state" in (one.get("evidence") or "")]
-        self.assertEqual(len(switches), 1, self.decisions("unprotected"))
-        rows, reference_rows = self.rows("unprotected"), self.rows("unprotected-one")
-        self.assertEqual(len(rows), 240)
-        for row, reference in zip(rows, reference_rows):
-            self.assertAlmostEqual(row["loss"] / reference["loss"], 1, delta=1e-9, msg=f"step {row['step']}")
+        args = ["--steps", 100000, "--batch", 12]  # interrupted after the switch, however fast the machine is
+        training = self.start(*self.train_args("unprotected", *args, "--devices", 3, "--plan", self.plan_without_copies(), "--policy", "rule",
+                                               "--redundancy", "auto", "--mtbf", "10m"))
+        until = time.time() + 120
+
+        def switches():
+            return [one for one in self.decisions("unprotected") if "two copies of the optimizer state" in (one.get("evidence") or "")]
+
+        while not switches():
+            self.assertIsNone(training.poll(), training.poll() is not None and training.communicate()[1])
+            self.assertLess(time.time(), until, self.decisions("unprotected"))
+            time.sleep(0.05)
+        self.wait_for_step("unprotected", self.rows("unprotected")[-1]["step"] + 40, training)
+        self.interrupt(training)
+        self.assertEqual(len(switches()), 1, self.decisions("unprotected"))
+        rows = self.rows("unprotected")
+        reference = self.start(*self.train_args("unprotected-one", *args, "--devices", 1))
+        self.wait_for_step("unprotected-one", rows[-1]["step"], reference)
+        self.interrupt(reference)
+        self.assertEqual([row["step"] for row in rows], list(range(1, len(rows) + 1)))
+        for row, expected in zip(rows, self.rows("unprotected-one")):
+            self.assertAlmostEqual(row["loss"] / expected["loss"], 1, delta=1e-9, msg=f"step {row['step']}")
 
     def plan_without_copies(self):
         run("plan", *MODEL, "--vocab", 257, "--cluster", "cpux3", "--batch", 12, "--precision", "fp64", "--dp", 3, "--zero", 1, "--export", "optimus", "--out", self.folder / "unprotected-plan")

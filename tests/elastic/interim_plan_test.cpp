@@ -73,7 +73,7 @@ TEST(InterimPlan, UsesSubstituteUntilPlannerFinishes) {
   // Templates are made on a thread; until they are available, the remaining ranks take over.
   for (int poll = 0; poll < 2000 && (!interim || interim->kind != InterimPlan::Kind::from_templates);
        ++poll) {
-    interim = answers.plan_for(5, StateLocation{dp8, 5, 5});
+    interim = value_or_throw(answers.plan_for(5, StateLocation{dp8, 5, 5}));
     EXPECT_NE(interim->kind, InterimPlan::Kind::planned);
     EXPECT_FALSE(find_problem(interim->plan, training.model)) << text(interim->kind);
     if (interim->kind == InterimPlan::Kind::takeover && poll > 200) break;  // as fast as the template plan
@@ -84,20 +84,23 @@ TEST(InterimPlan, UsesSubstituteUntilPlannerFinishes) {
   planner.may_go_on.set_value();
   for (int poll = 0; poll < 2000 && !answers.is_settled(5); ++poll)
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  EXPECT_EQ(answers.plan_for(5, std::nullopt).kind, InterimPlan::Kind::planned);
+  EXPECT_EQ(answers.plan_for(5, std::nullopt)->kind, InterimPlan::Kind::planned);
   // A plan that is slower than the planner's by more than the threshold.
   const InterimPlan slow{training.copies(1), InterimPlan::Kind::takeover};
   const std::optional<Plan> better = answers.improvement(slow, 5);
   ASSERT_TRUE(better);
-  EXPECT_LT(facts.step_seconds(*better), facts.step_seconds(slow.plan));
+  EXPECT_LT(*facts.step_seconds(*better), *facts.step_seconds(slow.plan));
   EXPECT_FALSE(answers.improvement({*better, InterimPlan::Kind::takeover}, 5));
   EXPECT_FALSE(answers.improvement({slow.plan, InterimPlan::Kind::planned}, 5));
 }
 
-TEST(InterimPlan, ThrowsIfNoPlanFits) {
-  InterimPlanner answers({.choose = [](int) -> Plan { throw UserError("no"); },
-                          .make_templates = []() -> PipelineTemplates { throw UserError("no"); }});
-  EXPECT_THROW(answers.plan_for(3, std::nullopt), UserError);
+TEST(InterimPlan, ReportsWhyNoPlanFits) {
+  InterimPlanner answers(
+      {.choose = [](int size) -> Feasible<Plan> { return infeasible("no plan for {}", size); },
+       .make_templates = []() -> Feasible<PipelineTemplates> { return infeasible("no templates"); }});
+  const Feasible<InterimPlan> refused = answers.plan_for(3, std::nullopt);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().why, "no plan for 3");
 }
 
 }  // namespace

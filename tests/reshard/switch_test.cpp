@@ -63,7 +63,8 @@ class SwitchingRank {
   }
 
   SwitchReport change(const Plan& plan) {
-    PlanSwitch change(facts_, part_, plan, ++epoch_);
+    const auto owned = value_or_throw(PlanSwitch::create(facts_, part_, plan, ++epoch_));
+    PlanSwitch& change = *owned;
     // The preparation runs on another thread while this one computes.
     std::string problem;
     std::thread other([&] {
@@ -80,7 +81,8 @@ class SwitchingRank {
 
   // Everything except its end.
   void cancel_change(const Plan& plan) {
-    PlanSwitch change(facts_, part_, plan, ++epoch_);
+    const auto owned = value_or_throw(PlanSwitch::create(facts_, part_, plan, ++epoch_));
+    PlanSwitch& change = *owned;
     throw_if_failed(change.prepare(Deadline::after(Seconds(60), "preparing")));
     losses_during_change = {};
     precopy_state(change);
@@ -329,7 +331,8 @@ TEST(Switch, RankLossDuringPrecopyIsHarmless) {
     throw_if_failed(comm.connect(0, groups, Deadline::after(Seconds(60), "connecting")));
     Bits before, behind;
     if (!part.is_empty()) put_bits(*part.parameters, "", before);
-    PlanSwitch change(facts, part, to, 1);
+    const auto owned = value_or_throw(PlanSwitch::create(facts, part, to, 1));
+    PlanSwitch& change = *owned;
     throw_if_failed(change.prepare(Deadline::after(Seconds(60), "preparing")));
     const PrecopyTerms terms = agree_on_precopy(comm, &change, part, Seconds(60));
     ASSERT_GT(terms.num_waves, 0U);

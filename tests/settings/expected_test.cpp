@@ -51,16 +51,16 @@ TEST(Expected, PlansUseMeasuredMachine) {
   options.history = "none";
   const ModelSpec model = *find_preset("gpt2");
   const DeviceFacts device{.count = 2};
-  const std::string usual = choose_plan(planner_request(options, model, device)).note;
+  const std::string usual = choose_plan(planner_request(options, model, device))->note;
   EXPECT_EQ(usual.find("measured on this machine"), std::string::npos) << usual;
   HardwareProfile profile = standard_cluster("cpux2");
   profile.types = {made_up(1e11)};
   RealFileSystem files;
   std::filesystem::create_directories(measured_cluster_path().parent_path());
   value_or_throw(write_atomically(files, measured_cluster_path(), to_json(profile).dump()));
-  const std::string measured = choose_plan(planner_request(options, model, device)).note;
+  const std::string measured = choose_plan(planner_request(options, model, device))->note;
   EXPECT_NE(measured.find("measured on this machine"), std::string::npos) << measured;
-  const std::string others = choose_plan(planner_request(options, model, DeviceFacts{.count = 1})).note;
+  const std::string others = choose_plan(planner_request(options, model, DeviceFacts{.count = 1}))->note;
   EXPECT_EQ(others.find("measured on this machine"), std::string::npos) << "two machines: " << others;
   ::unsetenv("XDG_CACHE_HOME");
 }

@@ -144,8 +144,10 @@ Moved move_through(const ModelSpec& model, const std::vector<Plan>& plans, Value
         comm.change_membership({epoch, {0, 1, 2, 3, 4, 5}});
       }
       const AvailableRanks there{.num_ranks = kMaxDevices, .num_staying = kMaxDevices, .copies = copies};
-      PlanSwitch next = copies == MasterCopies::owned ? PlanSwitch(facts, part, plans[p], there)
-                                                      : PlanSwitch(facts, part, plans[p], epoch);
+      const auto owned = copies == MasterCopies::owned
+                             ? std::make_unique<PlanSwitch>(facts, part, plans[p], there)
+                             : value_or_throw(PlanSwitch::create(facts, part, plans[p], epoch));
+      PlanSwitch& next = *owned;
       const Bytes before = bytes();
       if (early.when != PrecopyMode::never) start_precopy(next, part, comm);
       const SwitchReport report = next.run(part);

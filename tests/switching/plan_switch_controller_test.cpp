@@ -34,7 +34,8 @@ struct ObservedOutcome {
 struct RequestedRun {
   std::vector<ScriptedSwitch> script{};
   std::optional<Path> requests{};
-  std::function<void(int rank, int attempt)> check;  // may throw
+  // Why a rank refuses an attempt, if it does.
+  std::function<std::optional<std::string>(int rank, int attempt)> refusal;
   std::function<std::optional<PlanProposal>()> proposal = [] { return std::nullopt; };
   std::function<ProvisionalStatus()> provisional_status = [] { return ProvisionalStatus::confirmed; };
   std::function<void(int rank, int epoch)> dropped = [](int, int) {};  // any thread
@@ -83,12 +84,12 @@ std::vector<ObservedOutcome> run_rank(const ModelSpec& model, Comm& comm, const 
   std::atomic<int> num_attempts = 0;
   RecordedOutcomes outcomes;
   StepAgreement agreement(comm, Seconds(60));
-  const auto check = [&](const PlanSwitch&) {
+  const auto refusal = [&](const PlanSwitch&) {
     outcomes.begun = outcomes.step.load();
-    run.check(comm.rank(), num_attempts++);
+    return run.refusal(comm.rank(), num_attempts++);
   };
   PlanSwitchController switches({model, comm, options, {.timeout = Seconds(60)}}, part, run.script, sources,
-                                check, outcomes);
+                                refusal, outcomes);
   while (outcomes.ended.size() < kAttempts && ++outcomes.step <= kMaxSteps) {  // all ranks see the same
     std::this_thread::sleep_for(kStep);
     switches.step_ended(outcomes.step, agreement.take());
@@ -118,8 +119,9 @@ std::vector<std::vector<ObservedOutcome>> run_all(const RequestedRun& run) {
   return ends;
 }
 
-void last_rank_refuses_first_attempt(int rank, int attempt) {
-  if (rank == kRanks - 1 && attempt == 0) throw UserError("too small here");
+std::optional<std::string> last_rank_refuses_first_attempt(int rank, int attempt) {
+  if (rank == kRanks - 1 && attempt == 0) return "too small here";
+  return std::nullopt;
 }
 
 TEST(PlanSwitchController, RefusalIsKnownWithinTwoSteps) {
@@ -133,7 +135,7 @@ TEST(PlanSwitchController, RefusalIsKnownWithinTwoSteps) {
     return answers;
   });
   const auto begin_time = std::chrono::steady_clock::now();
-  const auto ends = run_all({.requests = folder.path(), .check = last_rank_refuses_first_attempt});
+  const auto ends = run_all({.requests = folder.path(), .refusal = last_rank_refuses_first_attempt});
   EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_time).count(), kSoon);
   for (const std::vector<ObservedOutcome>& own : ends) {
     ASSERT_EQ(own.size(), 2U);
@@ -164,7 +166,7 @@ TEST(PlanSwitchController, ProvisionalProposalIsPreparedAndWaits) {
     return num_proposals == 1 ? ProvisionalStatus::rejected : ProvisionalStatus::confirmed;
   };
   const auto ends = run_all({.requests = folder.path(),
-                             .check = [](int, int) {},
+                             .refusal = [](int, int) { return std::nullopt; },
                              .proposal = proposal,
                              .provisional_status = provisional_status});
   for (const std::vector<ObservedOutcome>& own : ends) {
@@ -198,7 +200,7 @@ TEST(PlanSwitchController, RequestDoesNotWaitForProvisionalFinding) {
   });
   const auto begin_time = std::chrono::steady_clock::now();
   const auto ends = run_all({.requests = folder.path(),
-                             .check = [](int, int) {},
+                             .refusal = [](int, int) { return std::nullopt; },
                              .proposal = proposal,
                              .provisional_status = [] { return ProvisionalStatus::open; }});
   EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_time).count(), kSoon);
@@ -228,15 +230,16 @@ TEST(PlanSwitchController, ConnectionsOfARefusedPlanAreClosed) {
     changed.notify_all();
   };
   // The second begins when the first has ended.
-  const auto check = [&](int rank, int attempt) {
-    if (attempt == 0) return;
+  const auto refusal = [&](int rank, int attempt) -> std::optional<std::string> {
+    if (attempt == 0) return std::nullopt;
     std::unique_lock lock(mutex);
     EXPECT_TRUE(changed.wait_for(lock, std::chrono::duration<double>(kSoon),
                                  [&] { return dropped[1].contains(rank); }));
     EXPECT_FALSE(dropped.contains(0)) << "the run uses this epoch";
+    return std::nullopt;
   };
   const auto ends = run_all({.requests = folder.path(),
-                             .check = check,
+                             .refusal = refusal,
                              .proposal = proposal,
                              .provisional_status = [] { return ProvisionalStatus::rejected; },
                              .dropped = drop});
@@ -259,7 +262,7 @@ TEST(PlanSwitchController, ScriptDoesNotWaitForProvisionalFinding) {
   };
   const auto ends = run_all({.script = {{kLater, copies(model, 3)}},
                              .requests = folder.path(),
-                             .check = [](int, int) {},
+                             .refusal = [](int, int) { return std::nullopt; },
                              .proposal = proposal,
                              .provisional_status = [] { return ProvisionalStatus::open; }});
   for (const std::vector<ObservedOutcome>& own : ends) {
@@ -276,7 +279,7 @@ TEST(PlanSwitchController, RefusedScriptDelaysNoRank) {
   const ModelSpec model = model_of("gpt2", 2, 2);
   const auto begin_time = std::chrono::steady_clock::now();
   const auto ends = run_all({.script = {{kDue, copies(model, 3)}, {kDue + 5, copies(model, 1)}},
-                             .check = last_rank_refuses_first_attempt});
+                             .refusal = last_rank_refuses_first_attempt});
   EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_time).count(), kSoon);
   for (const std::vector<ObservedOutcome>& own : ends) {
     ASSERT_EQ(own.size(), 2U);
