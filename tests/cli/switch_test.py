@@ -146,6 +146,7 @@ class Switches(CommandLineTest):
         args = ["--steps", 100000, "--batch", 12]  # interrupted after the switch, however fast the machine is
         training = self.start(*self.train_args("unprotected", *args, "--devices", 3, "--plan", self.plan_without_copies(), "--policy", "rule",
                                                "--redundancy", "auto", "--mtbf", "10m"))
+        self.wait_for_step("unprotected", 1, training)
         until = time.time() + 120
 
         def switches():
