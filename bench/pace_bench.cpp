@@ -61,7 +61,9 @@ Measured run(const ModelSpec& model, const Plan& plan, int cp) {
       parameters.initialize(1);
       EngineOptions options;
       options.rank = rank, options.comm = comm.get();
-      options.pace = [&](const Instruction& instruction) { return configured_time(model, instruction, cp); };
+      options.min_duration = [&](const Instruction& instruction) {
+        return configured_time(model, instruction, cp);
+      };
       Engine engine(plan, model, parameters, options);
       throw_if_failed(comm->connect(0, engine.groups(), Deadline::after(Seconds(60), "connecting")));
       const Batch batch = make_batch(samples_of(plan.batch), plan, 0, 0, rank);

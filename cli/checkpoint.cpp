@@ -102,8 +102,8 @@ class CheckpointClear final : public Command {
 class CheckpointShow final : public CheckpointCommand {
  public:
   int run(Console& console) override {
-    const Checkpoint saved = Checkpoint::open(find_checkpoint(path_));
-    const Manifest& manifest = saved.manifest();
+    const Checkpoint checkpoint = Checkpoint::open(find_checkpoint(path_));
+    const Manifest& manifest = checkpoint.manifest();
     std::int64_t num_parameters = 0;
     for (const CheckpointTensor& tensor : manifest.tensors) num_parameters += tensor.shape.num_elements();
     OrderedJson fields = OrderedJson::array(), files = OrderedJson::array();
@@ -112,16 +112,16 @@ class CheckpointShow final : public CheckpointCommand {
       if (manifest.has_field(field)) fields.push_back(text(field)), field_words.emplace_back(text(field));
     std::string output =
         fmt::format("{}\nstep {}, {} in {} files\n{} parameters in {} tensors, stored as {} pieces: {}\n",
-                    saved.folder().string(), saved.step(), text(manifest.bytes()), manifest.files.size(),
-                    with_commas(num_parameters), manifest.tensors.size(), manifest.pieces.size(),
-                    join(field_words, ", "));
-    OrderedJson json = entry_json(checkpoints_at(saved.folder()).front());
-    json["folder"] = saved.folder().string();
+                    checkpoint.folder().string(), checkpoint.step(), text(manifest.bytes()),
+                    manifest.files.size(), with_commas(num_parameters), manifest.tensors.size(),
+                    manifest.pieces.size(), join(field_words, ", "));
+    OrderedJson json = entry_json(checkpoints_at(checkpoint.folder()).front());
+    json["folder"] = checkpoint.folder().string();
     json["parameters"] = num_parameters;
     json["tensors"] = manifest.tensors.size();
     json["pieces"] = manifest.pieces.size();
     json["fields"] = fields;
-    if (saved.has_file(kTrainingStateFile)) show_state(saved, json, output);
+    if (checkpoint.has_file(kTrainingStateFile)) show_state(checkpoint, json, output);
     for (const CheckpointFile& file : manifest.files) {
       files.push_back({{"name", file.name}, {"bytes", file.bytes.value}});
       output += fmt::format("  {:<28} {:>10}\n", file.name, text(file.bytes));
@@ -132,9 +132,9 @@ class CheckpointShow final : public CheckpointCommand {
   }
 
  private:
-  static void show_state(const Checkpoint& saved, OrderedJson& json, std::string& output) {
-    const std::string source = (saved.folder() / kTrainingStateFile).string();
-    const std::string content = saved.small_file(kTrainingStateFile);
+  static void show_state(const Checkpoint& checkpoint, OrderedJson& json, std::string& output) {
+    const std::string source = (checkpoint.folder() / kTrainingStateFile).string();
+    const std::string content = checkpoint.small_file(kTrainingStateFile);
     const TrainingState state = parse_training_state(content, source);
     json["state"] = OrderedJson::parse(content);
     output += fmt::format("{} updates, {} samples consumed, seed {}, {}\n", state.num_updates,

@@ -1,4 +1,4 @@
-// A subcommand of `optimus`: declares its options, then runs. One file per subcommand; The table of all
+// A subcommand of `optimus`: declares its options, then runs. One file per subcommand; the table of all
 // subcommands is in commands.cpp.
 #pragma once
 

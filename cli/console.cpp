@@ -58,11 +58,11 @@ void Console::report(const Event& event) {
   events_.report(event);
 }
 
-int terminal_columns(int otherwise) {
+int terminal_columns(int default_columns) {
   constexpr int kMinColumns = 40;
   winsize size{};
   const bool is_known = ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= kMinColumns;
-  return is_known ? size.ws_col : otherwise;
+  return is_known ? size.ws_col : default_columns;
 }
 
 }  // namespace optimus

@@ -37,8 +37,8 @@ class Console final : public EventSink {
   StatusLineSink events_;
 };
 
-// The width of the terminal on standard output; `otherwise` if there is no terminal or it is too narrow for a
-// drawing.
-int terminal_columns(int otherwise);
+// The width of the terminal on standard output; `default_columns` if there is no terminal or it is too narrow
+// for a drawing.
+int terminal_columns(int default_columns);
 
 }  // namespace optimus

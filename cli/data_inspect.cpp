@@ -23,8 +23,8 @@ class DataInspect final : public Command {
       throw UsageError("--seq: expected 1 to {}, got {}", kMaxSequenceLength, sequence_length_);
     if (!is_tokenized(prefix_))
       throw UserError("{0}: {0}.idx does not exist; expected the prefix of token files", prefix_);
-    const std::unique_ptr<Tokenizer> unused = byte_tokenizer();
-    const auto tokens = open_data(prefix_, *unused, console);
+    const std::unique_ptr<Tokenizer> unused_tokenizer = byte_tokenizer();
+    const auto tokens = open_data(prefix_, *unused_tokenizer, console);
     const DatasetProfile profile = profile_data(*tokens, sequence_length_, prefix_);
     OrderedJson json = to_json(profile);
     std::string output = text(profile);

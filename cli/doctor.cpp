@@ -22,7 +22,7 @@ namespace {
 struct Check {
   std::string name;
   bool ok = true;
-  std::string found;
+  std::string finding;
   std::string fix;  // a command that fixes the problem; empty if there is none
 };
 
@@ -39,18 +39,19 @@ std::optional<std::string> first_line_of(const std::string& command) {
   return std::string(trim(line));
 }
 
-Check tool(const std::string& name, const std::string& command, const std::string& package) {
+Check check_tool(const std::string& name, const std::string& command, const std::string& package) {
   const auto version = first_line_of(command);
   if (version) return {name, true, *version, ""};
   return {name, false, "not found", "apt-get install -y " + package};
 }
 
-Check optional_tool(const std::string& name, const std::string& command, const std::string& consequence) {
+Check check_optional_tool(const std::string& name, const std::string& command,
+                          const std::string& consequence) {
   const auto version = first_line_of(command);
   return {name, true, version.value_or("not found: " + consequence), ""};
 }
 
-Check processor() {
+Check check_processor() {
   const auto pages = ::sysconf(_SC_PHYS_PAGES), page = ::sysconf(_SC_PAGE_SIZE);
   return {"processor", true,
           fmt::format("{} cores, {} memory", std::thread::hardware_concurrency(),
@@ -58,7 +59,7 @@ Check processor() {
           ""};
 }
 
-Check disk(const std::string& name, const Path& folder) {
+Check check_disk(const std::string& name, const Path& folder) {
   constexpr std::int64_t kNeeded = std::int64_t{2} << 30;
   Path path = folder;
   std::error_code error;
@@ -81,45 +82,45 @@ std::optional<std::string> variable(const std::string& name) {
 }
 
 Path cache_folder() {
-  if (const auto own = variable("OPTIMUS_CACHE")) return *own;
+  if (const auto configured = variable("OPTIMUS_CACHE")) return *configured;
   if (const auto xdg = variable("XDG_CACHE_HOME")) return Path(*xdg) / "optimus-megatron";
   return Path(variable("HOME").value_or(".")) / ".cache" / "optimus-megatron";
 }
 
 // Checks the PyTorch of python3, or else the one that training has installed in the cache folder.
-Check pytorch() {
+Check check_pytorch() {
   constexpr const char* kVersion = " -c 'import importlib.metadata as m; print(m.version(\"torch\"))'";
-  if (const auto found = first_line_of(std::string("python3") + kVersion))
-    return {"pytorch", true, *found, ""};
+  if (const auto finding = first_line_of(std::string("python3") + kVersion))
+    return {"pytorch", true, *finding, ""};
   std::error_code error;
   for (std::filesystem::directory_iterator at(cache_folder() / "venv", error), end; !error && at != end;
        at.increment(error)) {
     const Path python = at->path() / "bin" / "python";
     if (!at->path().filename().string().starts_with("torch-") || !std::filesystem::exists(python)) continue;
-    if (const auto found = first_line_of("'" + python.string() + "'" + kVersion))
-      return {"pytorch", true, *found + " in " + at->path().string() + ", installed by training", ""};
+    if (const auto finding = first_line_of("'" + python.string() + "'" + kVersion))
+      return {"pytorch", true, *finding + " in " + at->path().string() + ", installed by training", ""};
   }
   return {"pytorch", true, "not found: training installs it into the cache on its first start", ""};
 }
 
-Check launcher() {
+Check check_launcher() {
   try {
     const LaunchInfo info = detect_launcher(variable);
-    const std::string found = fmt::format("{}, rank {} of {}", info.launcher, info.rank, info.world_size);
-    if (info.world_size == 1) return {"launcher", true, found, ""};
+    const std::string finding = fmt::format("{}, rank {} of {}", info.launcher, info.rank, info.world_size);
+    if (info.world_size == 1) return {"launcher", true, finding, ""};
     if (!info.missing.empty())
       return {"launcher", false,
-              fmt::format("{}, several hosts, {} is not set", found, join(info.missing, ", ")),
+              fmt::format("{}, several hosts, {} is not set", finding, join(info.missing, ", ")),
               fmt::format("export {}=<the host of rank 0>", info.missing[0])};
-    if (!info.is_one_host) return {"launcher", true, found + ", rendezvous at " + info.master(), ""};
-    return {"launcher", true, found + ", all on this host", ""};
+    if (!info.is_one_host) return {"launcher", true, finding + ", rendezvous at " + info.master(), ""};
+    return {"launcher", true, finding + ", all on this host", ""};
   } catch (const UserError& error) {
     return {"launcher", false, error.what(), "unset the variable, or let the launcher set it"};
   }
 }
 
 // Checks the access token, which only a run over several hosts needs.
-Check run_token() {
+Check check_run_token() {
   try {
     if (const auto token = find_token(variable, {}))
       return {"token", true, fmt::format("{} characters from {}", token->text.size(), token->origin), ""};
@@ -132,7 +133,7 @@ Check run_token() {
   }
 }
 
-Check libraries() {
+Check list_libraries() {
   return {"libraries", true,
           fmt::format("fmt {}.{}, nlohmann-json {}.{}, PCRE2 {}.{}, utf8proc {}", FMT_VERSION / 10000,
                       FMT_VERSION / 100 % 100, NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR,
@@ -172,40 +173,40 @@ std::vector<Check> gpu_checks() {
       {"gpu kernels", true,
        capability ? kernels_for(*capability) : "the driver does not report the compute capability", ""}};
   const auto require = [&](const std::string& name, const std::string& command, const std::string& fix) {
-    const auto found = first_line_of(command);
-    checks.push_back({name, found.has_value(), found.value_or("not found: the GPU is not used"),
-                      found ? std::string() : fix});
+    const auto finding = first_line_of(command);
+    checks.push_back({name, finding.has_value(), finding.value_or("not found: the GPU is not used"),
+                      finding ? std::string() : fix});
   };
   require("cuda pytorch", inspect_pytorch("\"for CUDA \" + cuda()"), "python3 -m pip install torch==2.11.0");
   require("cuda compiler", "command -v nvcc >/dev/null && nvcc --version | tail -n 1",
           "export PATH=$PATH:/usr/local/cuda/bin, or install NVIDIA's package cuda-nvcc");
+  checks.push_back(check_optional_tool(
+      "cudnn frontend", inspect_pytorch("header(\"include/cudnn_frontend.h\")"),
+      "attention uses PyTorch, with copies (python3 -m pip install nvidia-cudnn-frontend)"));
   checks.push_back(
-      optional_tool("cudnn frontend", inspect_pytorch("header(\"include/cudnn_frontend.h\")"),
-                    "attention uses PyTorch, with copies (python3 -m pip install nvidia-cudnn-frontend)"));
-  checks.push_back(
-      optional_tool("nccl", inspect_pytorch("header(\"nvidia/nccl/include/nccl.h\")"),
-                    "GPUs communicate through host memory (python3 -m pip install nvidia-nccl-cu13)"));
+      check_optional_tool("nccl", inspect_pytorch("header(\"nvidia/nccl/include/nccl.h\")"),
+                          "GPUs communicate through host memory (python3 -m pip install nvidia-nccl-cu13)"));
   return checks;
 }
 
 std::vector<Check> all_checks() {
   std::vector<Check> checks = {
       {"optimus", true, OPTIMUS_VERSION, ""},
-      processor(),
-      tool("compiler", "g++ --version", "g++"),
-      tool("cmake", "cmake --version", "cmake"),
-      tool("ninja", "ninja --version", "ninja-build"),
-      optional_tool("ccache", "ccache --version", "builds are not cached (apt-get install -y ccache)"),
-      optional_tool("lld", "ld.lld --version", "linking is slower (apt-get install -y lld)"),
-      optional_tool("clang", "clang++-16 --version",
-                    "fuzzers are not built (apt-get install -y clang-16 libclang-rt-16-dev)"),
-      tool("python", "python3 --version", "python3 python3-venv"),
-      libraries(),
-      pytorch(),
-      launcher(),
-      run_token(),
-      disk("disk: here", "."),
-      disk("disk: cache", cache_folder()),
+      check_processor(),
+      check_tool("compiler", "g++ --version", "g++"),
+      check_tool("cmake", "cmake --version", "cmake"),
+      check_tool("ninja", "ninja --version", "ninja-build"),
+      check_optional_tool("ccache", "ccache --version", "builds are not cached (apt-get install -y ccache)"),
+      check_optional_tool("lld", "ld.lld --version", "linking is slower (apt-get install -y lld)"),
+      check_optional_tool("clang", "clang++-16 --version",
+                          "fuzzers are not built (apt-get install -y clang-16 libclang-rt-16-dev)"),
+      check_tool("python", "python3 --version", "python3 python3-venv"),
+      list_libraries(),
+      check_pytorch(),
+      check_launcher(),
+      check_run_token(),
+      check_disk("disk: here", "."),
+      check_disk("disk: cache", cache_folder()),
   };
   for (Check& check : gpu_checks()) checks.push_back(std::move(check));
   return checks;
@@ -220,8 +221,8 @@ class Doctor final : public Command {
     std::string output;
     bool all_ok = true;
     for (const Check& check : all_checks()) {
-      list.push_back({{"name", check.name}, {"ok", check.ok}, {"found", check.found}, {"fix", check.fix}});
-      output += fmt::format("{} {:<14} {}\n", check.ok ? "  ok" : "FAIL", check.name, check.found);
+      list.push_back({{"name", check.name}, {"ok", check.ok}, {"found", check.finding}, {"fix", check.fix}});
+      output += fmt::format("{} {:<14} {}\n", check.ok ? "  ok" : "FAIL", check.name, check.finding);
       if (!check.ok) output += fmt::format("     {:<14} fix: {}\n", "", check.fix);
       all_ok = all_ok && check.ok;
     }

@@ -31,7 +31,7 @@ std::optional<double> dollars_per_second(const FailureOptions& options, const Cl
   return sum;
 }
 
-ReconfigurationCosts halts_for(const ReplaySpeeds& speeds, System system) {
+ReconfigurationCosts reconfiguration_costs_for(const ReplaySpeeds& speeds, System system) {
   if (speeds.tables)
     return system == System::ours ? ReconfigurationCosts{}
                                   : speeds.tables->of(system, speeds.model).reconfiguration;
@@ -69,15 +69,15 @@ RecoveryCosts recovery_costs(const FailureOptions& options, std::optional<double
                               options.recovery_costs.string(), costs);
 }
 
-ReplaySpeeds speeds_from_templates(const FailureOptions& options, ModelOptions named,
+ReplaySpeeds speeds_from_templates(const FailureOptions& options, ModelOptions model_options,
                                    const std::string& cluster_name, const Constants& constants,
                                    const AvailabilityTrace& trace) {
-  if (named.model.empty() || cluster_name.empty() || !options.batch)
+  if (model_options.model.empty() || cluster_name.empty() || !options.batch)
     throw UsageError("--failures needs --model M, --cluster C and --batch B, or --plan FILE and --cluster C");
   if (*options.batch < 1 || *options.batch > kMaxMicrobatches)
     throw UsageError("--batch: expected 1 to {}, got {}", kMaxMicrobatches, *options.batch);
-  named.model = model_path_of(named.model);
-  const ModelSpec model = resolve(named);
+  model_options.model = model_path_of(model_options.model);
+  const ModelSpec model = resolve(model_options);
   const Cluster cluster = open_cluster(cluster_name);
   Demand demand{model, cluster, optimus_software(), constants};
   demand.batch = *options.batch,

@@ -24,11 +24,11 @@ struct ReplaySpeeds {
   std::string model, description;
 };
 
-ReconfigurationCosts halts_for(const ReplaySpeeds& speeds, System system);
+ReconfigurationCosts reconfiguration_costs_for(const ReplaySpeeds& speeds, System system);
 
 // Throw UserError and UsageError.
 ReplaySpeeds speeds_from_table(const FailureOptions& options, const std::string& model);
-ReplaySpeeds speeds_from_templates(const FailureOptions& options, ModelOptions named,
+ReplaySpeeds speeds_from_templates(const FailureOptions& options, ModelOptions model_options,
                                    const std::string& cluster_name, const Constants& constants,
                                    const AvailabilityTrace& trace);
 

@@ -117,16 +117,18 @@ void show_rows(Console& console, const AvailabilityTrace& trace, const std::stri
 }
 
 PolicyRow never_row(const ReplayCase& replay_case, const Ideal& ideal, double restart) {
-  ReplayOptions plan;
-  plan.nodes_needed = replay_case.throughput.max_nodes();
-  plan.step_seconds = replay_case.batch / replay_case.throughput.at(replay_case.throughput.max_nodes());
-  plan.tokens_per_step = replay_case.batch, plan.restart_seconds = restart + replay_case.ready_seconds;
-  const Replay result = replay_one_plan(replay_case.trace, plan);
+  ReplayOptions replay_options;
+  replay_options.nodes_needed = replay_case.throughput.max_nodes();
+  replay_options.step_seconds =
+      replay_case.batch / replay_case.throughput.at(replay_case.throughput.max_nodes());
+  replay_options.tokens_per_step = replay_case.batch,
+  replay_options.restart_seconds = restart + replay_case.ready_seconds;
+  const Replay result = replay_one_plan(replay_case.trace, replay_options);
   const double samples = result.useful_tokens_per_second * replay_case.trace.length;
   return {"never",
           result.useful_tokens_per_second,
           samples / std::max(1e-12, ideal.samples),
-          std::max(0.0, ideal.seconds - samples / replay_case.batch * plan.step_seconds),
+          std::max(0.0, ideal.seconds - samples / replay_case.batch * replay_options.step_seconds),
           result.restarts,
           result.steps_lost};
 }
@@ -160,11 +162,11 @@ std::vector<std::string> policies_in(const std::string& list) {
 // Runs a policy of policy/decide.h; `best` is the number of useful steps of the hindsight optimum.
 PolicyRow trial_row(const std::string& policy, const ReplayCase& replay_case, const FailureOptions& options) {
   const TrialCase trial = trial_of(replay_case, options.devices_per_node);
-  Policy decides = parse_policy(policy, "--policy");
-  LearnedPolicy own_policy;
-  if (decides.kind == PolicyKind::learned && !options.learned.empty())
-    own_policy = read_learned_policy(options.learned), decides.network = &own_policy;
-  const TrialOutcome outcome = run_trial(decides, trial);
+  Policy tried_policy = parse_policy(policy, "--policy");
+  LearnedPolicy network;
+  if (tried_policy.kind == PolicyKind::learned && !options.learned.empty())
+    network = read_learned_policy(options.learned), tried_policy.network = &network;
+  const TrialOutcome outcome = run_trial(tried_policy, trial);
   const double best = hindsight(trial).useful_steps;
   return {policy,
           outcome.useful_steps * replay_case.batch / replay_case.trace.length,
@@ -179,7 +181,7 @@ PolicyRow row_of(const std::string& policy, const FailureOptions& options, const
   ReplayCase replay_case{.trace = trace, .throughput = speeds.throughput, .batch = speeds.batch};
   replay_case.ready_seconds = speeds.ready_seconds, replay_case.costs = costs;
   if (!speeds.tables) replay_case.ticks_per_second = 1e6;  // a step may take only milliseconds
-  replay_case.reconfiguration = halts_for(speeds, System::ours);
+  replay_case.reconfiguration = reconfiguration_costs_for(speeds, System::ours);
   if (is_adaptive_policy(policy) || (is_hindsight && policy == "oracle"))
     return trial_row(policy, replay_case, options);
   Ideal ideal = ideal_of(replay_case);
@@ -189,7 +191,7 @@ PolicyRow row_of(const std::string& policy, const FailureOptions& options, const
   if (policy == "oracle") return {policy, ideal.samples / trace.length, 1, 0, 0, 0};
   if (policy == "never") return never_row(replay_case, ideal, options.restart.value);
   const System system = parse_system(policy, "--policy");
-  replay_case.reconfiguration = halts_for(speeds, system);
+  replay_case.reconfiguration = reconfiguration_costs_for(speeds, system);
   const ReplayOutcome outcome =
       mean_replay(system, replay_case, options.repeats.value_or(default_repeats(replay_case)));
   const double fraction = is_hindsight ? outcome.goodput * trace.length / std::max(1e-12, ideal.samples)

@@ -1,4 +1,4 @@
-// simulate --failures: replays a trace of machine failures and reports what each policy achieves.
+// simulate --failures: replays a trace of machine failures and reports the result of each policy.
 #pragma once
 
 #include <optional>

@@ -61,10 +61,11 @@ void check_values(OptionTable& table, const std::vector<std::string>& arguments)
                        in_quotes(arguments[i].substr(equals + 1)));
     if (is_switch(option) || option.is_positional || equals != std::string::npos) continue;
     const auto needed = static_cast<std::size_t>(std::max(1, option.values_per_occurrence));
-    std::size_t given = 0;
-    while (given < needed && i + given + 1 < arguments.size() && !is_option(arguments[i + given + 1]))
-      ++given;
-    if (given < needed)
+    std::size_t num_given = 0;
+    while (num_given < needed && i + num_given + 1 < arguments.size() &&
+           !is_option(arguments[i + num_given + 1]))
+      ++num_given;
+    if (num_given < needed)
       throw UsageError("--{} needs {}: --{} {}", option.name,
                        needed == 1 ? "a value" : fmt::format("{} values", needed), option.name,
                        option.value_name);
@@ -85,7 +86,7 @@ std::string present_spelling(OptionTable& table, const std::string& word) {
 }
 
 // The arguments after -- are the values of the positional list option.
-void set_rest(OptionTable& table, const std::vector<std::string>& arguments) {
+void set_arguments_after_dashes(OptionTable& table, const std::vector<std::string>& arguments) {
   for (Option* option : table.options())
     if (option->is_positional && option->is_list) return table.set(*option, arguments, Origin::flag);
   throw UsageError("no arguments are expected after --; see --help");
@@ -102,17 +103,17 @@ void read_flags(OptionTable& table, const std::vector<std::string>& all_argument
   CLI::App app;
   app.set_help_flag();
   app.allow_extras();
-  std::vector<ParsedFlag> all;
-  for (Option* option : table.options()) all.push_back({option, nullptr});
-  for (ParsedFlag& parsed_flag : all) add_to(app, parsed_flag);
+  std::vector<ParsedFlag> parsed_flags;
+  for (Option* option : table.options()) parsed_flags.push_back({option, nullptr});
+  for (ParsedFlag& parsed_flag : parsed_flags) add_to(app, parsed_flag);
   try {
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
   } catch (const CLI::ParseError&) {
     throw UsageError("cannot parse the options; see --help");
   }
   if (const auto extra = app.remaining(); !extra.empty()) refuse_extra(extra.front(), table);
-  if (end != all_arguments.end()) set_rest(table, {end + 1, all_arguments.end()});
-  for (ParsedFlag& parsed_flag : all) {
+  if (end != all_arguments.end()) set_arguments_after_dashes(table, {end + 1, all_arguments.end()});
+  for (ParsedFlag& parsed_flag : parsed_flags) {
     if (parsed_flag.flag->count() == 0) continue;
     try {
       const std::vector<std::string> values = parsed_flag.flag->results();

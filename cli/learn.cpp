@@ -115,12 +115,12 @@ class Learn final : public Command {
   // only deviations from the mean count.
   static void add_runs(const std::string& file, std::vector<double>& prediction_errors) {
     const History history = optimus::read_history(file);
-    const std::vector<Residual> known = residuals(history);
+    const std::vector<Residual> run_residuals = residuals(history);
     for (const PastRun& run : history.runs)
       for (const Evidence& evidence : run.evidence)
         if (evidence.kind == ResidualKind::layers)
-          prediction_errors.push_back(std::log(factor_of(known, evidence.kind, evidence.device_type)) -
-                                      evidence.log_factor);
+          prediction_errors.push_back(
+              std::log(factor_of(run_residuals, evidence.kind, evidence.device_type)) - evidence.log_factor);
   }
 
   void read_history_errors() {
@@ -133,15 +133,15 @@ class Learn final : public Command {
     if (prediction_errors.empty())
       throw UserError("--history: no decision has both a predicted and a measured gain");
     double mean = 0, squares = 0;
-    for (const double miss : prediction_errors) mean += miss, squares += miss * miss;
-    const double num = static_cast<double>(prediction_errors.size());
-    mean /= num;
+    for (const double error : prediction_errors) mean += error, squares += error * error;
+    const double count = static_cast<double>(prediction_errors.size());
+    mean /= count;
     // Adds two samples with the usual error of 5 % as a prior, because a few decisions say little about the
     // spread.
-    constexpr double kUsual = 0.05;
-    options_.environment.mean_prediction_error = mean * num / (num + 2);
-    options_.environment.prediction_error_spread =
-        std::sqrt((std::max(0.0, squares - num * mean * mean) + 2 * kUsual * kUsual) / (num + 2));
+    constexpr double kUsualError = 0.05;
+    options_.environment.mean_prediction_error = mean * count / (count + 2);
+    options_.environment.prediction_error_spread = std::sqrt(
+        (std::max(0.0, squares - count * mean * mean) + 2 * kUsualError * kUsualError) / (count + 2));
   }
 
   std::map<std::string, std::string> origin() const {

@@ -27,10 +27,10 @@ class Logs final : public Command {
     std::string output;
     for (const LogLine& line : read_logs(run_, query)) {
       const std::string time = time_stamp(WallClock::time_point(std::chrono::microseconds(line.micros)));
-      const std::string who = line.rank == kNoRank ? "run" : fmt::format("rank {}", line.rank);
+      const std::string source = line.rank == kNoRank ? "run" : fmt::format("rank {}", line.rank);
       const Json rank = line.rank == kNoRank ? Json() : Json(line.rank);
       list.push_back({{"time", static_cast<double>(line.micros) / 1e6}, {"rank", rank}, {"text", line.text}});
-      output += fmt::format("{}{:<8} {}\n", time, who, line.text);
+      output += fmt::format("{}{:<8} {}\n", time, source, line.text);
     }
     console.result({{"lines", list}}, output);
     return 0;

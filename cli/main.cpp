@@ -1,6 +1,5 @@
-// The command line: finds the subcommand, fills in its options from file and flags, runs it, and maps
-// errors to exit codes: 0 done, 1 could not be done, 2 wrong usage (the same for all subcommands). Read
-// next: commands.cpp.
+// The command line: finds the subcommand, fills in its options from file and flags, runs it, and maps errors
+// to exit codes: 0 success, 1 failure, 2 wrong usage (the same for all subcommands). Read next: commands.cpp.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -112,9 +111,10 @@ int run(const Words& arguments) {
     fmt::print("optimus {}\n", OPTIMUS_VERSION);
     return 0;
   }
-  const auto [entry, used] = find_command(arguments);
+  const auto [entry, num_words] = find_command(arguments);
   if (entry != nullptr)
-    return run_command(*entry, Words(arguments.begin() + static_cast<std::ptrdiff_t>(used), arguments.end()));
+    return run_command(*entry,
+                       Words(arguments.begin() + static_cast<std::ptrdiff_t>(num_words), arguments.end()));
   if (is_help(arguments[0])) {
     fmt::print("{}", overview());
     return 0;

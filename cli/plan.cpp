@@ -58,12 +58,12 @@ class PlanCommand final : public Command {
       throw UsageError(
           "{} missing: a plan needs --model M, --cluster C and --batch B; use --import FILE to read another "
           "trainer's launch, or --diff A B to compare two plans",
-          missing());
+          missing_flags());
     return plan(console);
   }
 
  private:
-  std::string missing() const {
+  std::string missing_flags() const {
     std::vector<std::string> names;
     if (model_.model.empty()) names.emplace_back("--model");
     if (cluster_.empty()) names.emplace_back("--cluster");
@@ -114,12 +114,12 @@ class PlanCommand final : public Command {
     demand.batch = imported.plan.batch, demand.sequence_length = imported.plan.sequence_length;
     demand.precision = imported.plan.precision, demand.constraints = constraints_;
     const ClusterView cluster_view(cluster);
-    const SearchResult found = search(demand, cluster_view);
-    const double ratio = step.seconds / found.step.seconds;
+    const SearchResult better = search(demand, cluster_view);
+    const double ratio = step.seconds / better.step.seconds;
     json["better"] = {
-        {"plan", to_json(found.plan)}, {"step_seconds", found.step.seconds}, {"speedup", ratio}};
+        {"plan", to_json(better.plan)}, {"step_seconds", better.step.seconds}, {"speedup", ratio}};
     output += ratio > 1 ? fmt::format("\nbetter plan: {} takes {} per step, {:.2f} times as fast\n",
-                                      short_text(found.plan), text(Seconds(found.step.seconds)), ratio)
+                                      short_text(better.plan), text(Seconds(better.step.seconds)), ratio)
                         : "\nthe planner finds no better plan for this cluster\n";
   }
 
@@ -158,7 +158,7 @@ class PlanCommand final : public Command {
     OrderedJson json = search_json(demand, cluster_view, result);
     json["search"]["seconds"] = duration.count();
     std::string output = search_text(demand, cluster_view, result) + inputs.description;
-    if (!history_.empty()) json["history"] = to_json(inputs.used);
+    if (!history_.empty()) json["history"] = to_json(inputs.residuals);
     if (wants_timeline_) output += "\n" + draw_step(result.step, terminal_columns(130) - 9);
     if (tokens_) add_run(demand, cluster_view, result, json, output);
     if (!svg_.empty()) {
@@ -167,9 +167,10 @@ class PlanCommand final : public Command {
       output += fmt::format("\nwrote the drawing to {}\n", svg_.string());
     }
     const int devices_per_node = cluster.num_devices() / std::max(1, cluster.num_nodes());
-    if (const std::string written = export_if_requested(export_, result.plan, model, json, devices_per_node);
-        !written.empty())
-      output += "\n" + written;
+    if (const std::string export_text =
+            export_if_requested(export_, result.plan, model, json, devices_per_node);
+        !export_text.empty())
+      output += "\n" + export_text;
     console.result(json, output);
     return 0;
   }

@@ -63,9 +63,9 @@ ImportedPlan read_requested_import(const PlanImportOptions& options, const Model
                                    std::optional<std::int64_t> sequence_length) {
   ImportRequest request{{}, options.devices, batch, sequence_length, model.overrides.vocab};
   if (!model.model.empty()) {
-    ModelOptions named = model;
-    named.model = model_path_of(model.model);
-    request.model = resolve(named);
+    ModelOptions model_options = model;
+    model_options.model = model_path_of(model.model);
+    request.model = resolve(model_options);
   }
   return read_import(options.file, request);
 }

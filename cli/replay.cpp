@@ -20,7 +20,7 @@ class ReplayCommand final : public Command {
 
   int run(Console& console) override {
     check_run(run_);
-    const std::vector<Policy> policies = chosen();
+    const std::vector<Policy> policies = requested_policies();
     const Path metrics = run_ / "metrics.jsonl";
     const auto steps = parse_metrics(read_input_file(metrics), metrics.string());
     if (steps.size() < 2) throw UserError("{}: fewer than two steps, nothing to replay", metrics.string());
@@ -32,7 +32,7 @@ class ReplayCommand final : public Command {
   }
 
  private:
-  std::vector<Policy> chosen() const {
+  std::vector<Policy> requested_policies() const {
     std::vector<Policy> policies;
     for (const std::string& part : policies_.empty() ? policy_words() : split(policies_, ','))
       policies.push_back(parse_policy(std::string(trim(part)), "--policy"));

@@ -42,11 +42,11 @@ class Simulate final : public Command {
   }
 
   int run(Console& console) override {
-    named_ = constants_file_.empty() ? builtin_constants() : read_constants(constants_file_);
+    constants_ = constants_file_.empty() ? builtin_constants() : read_constants(constants_file_);
     if (!runs_.empty()) return compare(console);
-    if (!refit_.empty()) return learn(console);
+    if (!refit_.empty()) return refit_constants(console);
     if (plan_.empty() && !failures_.trace.empty())
-      return replay_policies(console, failures_, model_, cluster_, named_.constants);
+      return replay_policies(console, failures_, model_, cluster_, constants_.constants);
     if (plan_.empty() || cluster_.empty())
       throw UsageError(
           "pass --plan FILE and --cluster C to simulate a plan, or --runs CSV to compare with measured runs");
@@ -57,7 +57,7 @@ class Simulate final : public Command {
   int compare(Console& console) {
     const std::string text = read_input_file(runs_, kMaxTableBytes);
     const std::vector<Run> runs = read_runs(parse_csv(text, runs_.string()));
-    const std::vector<RunOutcome> outcomes = predict_runs(runs, named_.constants);
+    const std::vector<RunOutcome> outcomes = predict_runs(runs, constants_.constants);
     console.result(accuracy_json(runs, outcomes), accuracy_text(runs, outcomes));
     return 0;
   }
@@ -81,7 +81,7 @@ class Simulate final : public Command {
     model_.model = model_path_of(model_.model);
     const ModelSpec model = resolve(model_);
     validate(plan, model, plan_.string());
-    const PredictionInputs inputs = prediction_inputs(cluster_, history_, named_.constants);
+    const PredictionInputs inputs = prediction_inputs(cluster_, history_, constants_.constants);
     const Cluster& cluster = inputs.cluster;
     const DeviceMap map = DeviceMap::of_present(cluster);
     refuse_missing_devices(plan, plan_, cluster, map);
@@ -89,8 +89,8 @@ class Simulate final : public Command {
     const StepSimulator simulator(setup);
     const StepPrediction step = simulator.run(inputs.constants);
     if (!failures_.trace.empty()) return replay_plan(console, failures_, plan, step.seconds);
-    std::string output =
-        prediction_text(step, setup) + fmt::format("constants: {}\n{}", named_.origin, inputs.description);
+    std::string output = prediction_text(step, setup) +
+                         fmt::format("constants: {}\n{}", constants_.origin, inputs.description);
     if (wants_timeline_) output += "\n" + draw_step(step, terminal_columns(130) - 9);
     if (!trace_.empty()) {
       RealFileSystem files;
@@ -100,8 +100,8 @@ class Simulate final : public Command {
       output += fmt::format("\nwrote the trace to {}; open it in ui.perfetto.dev\n", trace_.string());
     }
     OrderedJson json = prediction_json(step, setup);
-    json["constants"] = named_.origin;
-    if (!history_.empty()) json["history"] = to_json(inputs.used);
+    json["constants"] = constants_.origin;
+    if (!history_.empty()) json["history"] = to_json(inputs.residuals);
     console.result(json, output);
     return 0;
   }
@@ -114,7 +114,7 @@ class Simulate final : public Command {
     std::optional<StepSimulator> simulator;
   };
 
-  int learn(Console& console) {
+  int refit_constants(Console& console) {
     if (cluster_.empty()) throw UsageError("--refit needs --cluster C, the machines of the run");
     const Cluster cluster = open_cluster(cluster_);
     std::vector<std::unique_ptr<MeasuredRun>> runs;
@@ -139,23 +139,23 @@ class Simulate final : public Command {
       plans.push_back({folder, &*run.simulator, typical_seconds(seconds), static_cast<int>(seconds.size()),
                        num_devices(run.plan) > 1});
     }
-    const Refit found = refit(plans, named_.constants);
+    const Refit fitted = refit(plans, constants_.constants);
     const Path out = out_.empty() ? Path(split(refit_, ',').front()) / "constants.json" : out_;
-    const NamedConstants learned{found.constants,
-                                 fmt::format("{} steps of {} on {}", num_steps, refit_, cluster.name())};
+    const NamedConstants named_constants{
+        fitted.constants, fmt::format("{} steps of {} on {}", num_steps, refit_, cluster.name())};
     RealFileSystem files;
-    value_or_throw(write_atomically(files, out, to_json(learned).dump(2) + "\n"));
-    OrderedJson json = to_json(found);
+    value_or_throw(write_atomically(files, out, to_json(named_constants).dump(2) + "\n"));
+    OrderedJson json = to_json(fitted);
     json["file"] = out.string();
-    console.result(json, text(found) + fmt::format("\nwritten to {}; use them with --constants {}\n",
-                                                   out.string(), out.string()));
+    console.result(json, text(fitted) + fmt::format("\nwritten to {}; use them with --constants {}\n",
+                                                    out.string(), out.string()));
     return 0;
   }
 
   Path plan_, trace_, runs_, constants_file_, out_;
   std::string cluster_, software_, refit_, history_;
   FailureOptions failures_;
-  NamedConstants named_;
+  NamedConstants constants_;
   ModelOptions model_;
   bool wants_timeline_ = false;
 };

@@ -12,7 +12,7 @@ namespace optimus {
 
 const Software& software_named(const std::string& name) {
   if (name.empty()) return optimus_software();
-  if (const Software* found = find_software(name)) return *found;
+  if (const Software* software = find_software(name)) return *software;
   std::vector<std::string> names;
   for (const Software& known_software : all_software()) names.emplace_back(known_software.name);
   throw UserError("--software: {} is not known{}; known trainers: {}", in_quotes(name),
@@ -25,10 +25,11 @@ PredictionInputs prediction_inputs(const std::string& cluster, const std::string
   const Constants default_constants =
       is_measured_cluster_name(cluster) ? with_measured_links(constants) : constants;
   if (history.empty()) return {std::move(known_cluster), default_constants, "", {}};
-  Corrected by_runs = corrected(known_cluster.profile(), default_constants, residuals(read_history(history)));
-  std::string description = text(by_runs) + "\n";
-  return {Cluster(std::move(by_runs.profile), cluster), by_runs.constants, std::move(description),
-          std::move(by_runs.used)};
+  Corrected corrected_inputs =
+      corrected(known_cluster.profile(), default_constants, residuals(read_history(history)));
+  std::string description = text(corrected_inputs) + "\n";
+  return {Cluster(std::move(corrected_inputs.profile), cluster), corrected_inputs.constants,
+          std::move(description), std::move(corrected_inputs.used)};
 }
 
 }  // namespace optimus

@@ -17,8 +17,8 @@ const Software& software_named(const std::string& name);
 struct PredictionInputs {
   Cluster cluster;
   Constants constants;
-  std::string description;  // one line about the corrections; empty without a history
-  std::vector<Residual> used;
+  std::string description;          // one line about the corrections; empty without a history
+  std::vector<Residual> residuals;  // that were applied
 };
 // `cluster` is the name of a cluster; `history` is a file, "here", or empty. Throws UserError.
 PredictionInputs prediction_inputs(const std::string& cluster, const std::string& history,

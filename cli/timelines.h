@@ -1,4 +1,4 @@
-// simulate --failures with a timeline of conditions (adapt/time_line.h): what each policy achieves on
+// simulate --failures with a timeline of conditions (adapt/time_line.h): the result of each policy on
 // machines that slow down and recover.
 #pragma once
 

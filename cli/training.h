@@ -1,7 +1,7 @@
 // The commands that need libtorch. This folder builds two programs: `optimus`, which does not link libtorch
-// and so starts in milliseconds, and `optimus-engine` next to it, which does. The first parses all commands
-// and their flags, and executes the second for those that need libtorch (exec_engine.cpp); the second
-// implements them (train_here.cpp, eval_here.cpp, …).
+// and therefore starts in milliseconds, and `optimus-engine` next to it, which links it. The first parses all
+// commands and their flags, and executes the second for those that need libtorch (exec_engine.cpp); the
+// second implements them (engine_train.cpp, engine_eval.cpp, …).
 #pragma once
 
 #include <optional>

@@ -48,7 +48,7 @@ struct PlanResult {
   std::string json;  // all of the above and more, as `optimus plan --json` prints it
 };
 
-// Throws Error when no plan fits or an option is wrong. Any thread.
+// Throws Error when no plan fits or an option is wrong. May be called from any thread.
 OPTIMUS_API PlanResult plan(const PlanOptions& options);
 
 }  // namespace v0

@@ -23,12 +23,12 @@ struct SimulateOptions {
 
 struct SimulateResult {
   Prediction predicted;
-  std::map<std::string, double>
-      time;          // fractions of the step time: "compute", "tp", "pp", "dp", "bubble", "optimizer", …
+  // Fractions of the step time: "compute", "tp", "pp", "dp", "bubble", "optimizer", …
+  std::map<std::string, double> time;
   std::string json;  // as `optimus simulate --json` prints it
 };
 
-// Throws Error when the plan does not match the model or the cluster. Any thread.
+// Throws Error when the plan does not match the model or the cluster. May be called from any thread.
 OPTIMUS_API SimulateResult simulate(const SimulateOptions& options);
 
 }  // namespace v0

@@ -1,6 +1,6 @@
 // Trains a model on data and leaves a run folder.
 //
-//   optimus::TrainResult done = optimus::train("gpt2", "corpus.txt", {.steps = 200});
+//   optimus::TrainResult result = optimus::train("gpt2", "corpus.txt", {.steps = 200});
 //
 // The training runs in worker processes (include/optimus/run.h explains how they are found). In a process
 // that torchrun, Slurm, MPI or Kubernetes has started as one of several ranks, train() joins the job as that

@@ -9,7 +9,7 @@
 
 namespace optimus {
 
-// Runs `work` and translates what it throws.
+// Runs `work` and translates its exceptions.
 template <typename Work>
 auto at_boundary(const Work& work) {
   try {

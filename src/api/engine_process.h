@@ -2,7 +2,7 @@
 // streams connected to pipes.
 //
 // Used by one thread. The process ends when its standard input is closed, so it never outlives the host
-// program (cli/train_here.cpp).
+// program (cli/engine_train.cpp).
 #pragma once
 
 #include <optional>

@@ -52,18 +52,18 @@ PlanResult best_plan(const PlanOptions& options) {
   demand.precision = parse_precision(options.precision, "PlanOptions::precision");
   demand.constraints = constraints, demand.failures = failures;
   const ClusterView view(cluster);
-  const SearchResult found = search(demand, view);
-  PlanResult result{.name = short_text(found.plan),
-                    .plan = plan_text(found.plan),
-                    .predicted = prediction_of(found.step),
+  const SearchResult search_result = search(demand, view);
+  PlanResult result{.name = short_text(search_result.plan),
+                    .plan = plan_text(search_result.plan),
+                    .predicted = prediction_of(search_result.step),
                     .alternatives = {},
-                    .json = search_json(demand, view, found).dump()};
-  for (const Alternative& other : found.alternatives)
+                    .json = search_json(demand, view, search_result).dump()};
+  for (const Alternative& other : search_result.alternatives)
     result.alternatives.push_back({full_text(other.plan), other.why, other.seconds});
   return result;
 }
 
-SimulateResult simulated(const SimulateOptions& options) {
+SimulateResult simulate_plan(const SimulateOptions& options) {
   ModelOptions model_options;
   OptionTable table;
   declare(table, model_options);
@@ -95,7 +95,7 @@ PlanResult plan(const PlanOptions& options) {
 }
 
 SimulateResult simulate(const SimulateOptions& options) {
-  return at_boundary([&] { return simulated(options); });
+  return at_boundary([&] { return simulate_plan(options); });
 }
 
 }  // namespace v0

@@ -1,4 +1,4 @@
-// A plan as a caller of the library gives it.
+// Parses the plan arguments of the library's functions.
 #pragma once
 
 #include <string>

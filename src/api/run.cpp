@@ -39,9 +39,9 @@ bool is_reporting_rank() {
   return launch.world_size <= 1 || launch.rank == 0;
 }
 
-// The folder of a run that names none. The reporting rank creates it here, so that runs which start in the
-// same second never share a folder; the destructor removes it if the run has written nothing. If it cannot be
-// created, the engine reports why.
+// The folder of a run whose options name none. The reporting rank creates it here, so that runs which start
+// in the same second never share a folder; the destructor removes it if the run has written nothing. If it
+// cannot be created, the engine reports why.
 class DefaultRunFolder {
  public:
   explicit DefaultRunFolder(const TrainOptions& options) {
@@ -70,7 +70,7 @@ class DefaultRunFolder {
   }
 
  private:
-  // The model and the time.
+  // Composes a name from the model and the time.
   static std::string name_of(const std::string& model) {
     const std::time_t now = std::time(nullptr);
     std::tm parts{};
@@ -81,7 +81,7 @@ class DefaultRunFolder {
     return fmt::format("{}-{}", name.empty() ? "model" : name, time);
   }
 
-  std::string path_;  // empty: the options name a folder
+  std::string path_;  // empty if the options name a folder
   Path created_;
 };
 
@@ -98,7 +98,8 @@ TrainResult parse_result(const std::string& output) {
   return result;
 }
 
-// What the program has reported about its failure. nullopt: nothing; it was killed, or its options are wrong.
+// The kind of failure that the program has reported. nullopt if it has reported none: it was killed, or its
+// options are wrong.
 std::optional<ErrorKind> reported_kind(const std::string& output) {
   const Json json = Json::parse(output, nullptr, /*allow_exceptions=*/false);
   const Json kind = json.is_object() ? json.value(kFailureKey, Json()) : Json();
@@ -115,9 +116,9 @@ constexpr std::string_view kErrorPrefix = "optimus: ", kInternalPrefix = "intern
 inline namespace v0 {
 
 struct Run::State {
-  State(TrainOptions given, RunOptions run)
-      : default_folder(given),
-        options(default_folder.in(std::move(given))),
+  State(TrainOptions train_options, RunOptions run)
+      : default_folder(train_options),
+        options(default_folder.in(std::move(train_options))),
         callbacks(std::move(run)),
         folder(options.resume.empty() ? options.run : options.resume),
         is_reporting(is_reporting_rank()),
@@ -193,14 +194,14 @@ void Run::State::follow() {
       if (!failure) failure.emplace(ErrorKind::user, fmt::format("a callback has failed: {}", error.what()));
       is_stop_requested = true;
     }
-    bool stops = false;
+    bool must_stop = false;
     {
       const std::lock_guard lock(mutex);
-      stops = is_stop_requested;
+      must_stop = is_stop_requested;
     }
-    if (stops) engine.request_stop();
+    if (must_stop) engine.request_stop();
   }
-  while (true) {  // reads the rest of the pipes' content
+  while (true) {  // reads the remaining content of the pipes
     const std::vector<std::string> lines = engine.read_messages(0);
     if (lines.empty()) break;
     report(lines);
@@ -225,10 +226,10 @@ void Run::State::record_end(int code) {
       const std::string why =
           last_error.empty() ? fmt::format("the worker program exited with code {}", code) : last_error;
       const bool has_begun = last_step.has_value() || code > kExitUsage;
-      const ErrorKind assumed = is_internal ? ErrorKind::internal
-                                : has_begun ? ErrorKind::runtime
-                                            : ErrorKind::user;
-      failure.emplace(reported_kind(engine.output()).value_or(assumed), why);
+      const ErrorKind default_kind = is_internal ? ErrorKind::internal
+                                     : has_begun ? ErrorKind::runtime
+                                                 : ErrorKind::user;
+      failure.emplace(reported_kind(engine.output()).value_or(default_kind), why);
     }
     result.is_reporting = is_reporting;
   } catch (const std::exception& error) {
@@ -245,9 +246,9 @@ std::optional<StepEvent> Run::State::next_step() {
     throw_if_failed();
     return std::nullopt;
   }
-  const StepEvent first = steps.front();
+  const StepEvent step = steps.front();
   steps.pop_front();
-  return first;
+  return step;
 }
 
 // Waits until the first step has ended, because requests are answered only from then on.
@@ -289,11 +290,11 @@ RunState Run::status() const {
 
 std::string Run::switch_plan(const std::string& plan, std::chrono::seconds timeout) {
   return at_boundary([&] {
-    std::optional<Plan> wanted;
-    if (plan != "auto") wanted = parse_plan_argument(plan);
+    std::optional<Plan> requested_plan;
+    if (plan != "auto") requested_plan = parse_plan_argument(plan);
     state_->wait_for_steps();
     const Outcome<ControlAnswer> answer =
-        send_request(state_->folder, switch_request_json(wanted),
+        send_request(state_->folder, switch_request_json(requested_plan),
                      Deadline::after(Seconds(static_cast<double>(timeout.count())), "the switch"));
     if (!answer) throw Error(ErrorKind::runtime, answer.error().why);
     if (!answer->is_done) throw Error(ErrorKind::user, answer->text);

@@ -27,16 +27,16 @@ PlanEvent event_of(const Decision& decision) {
 }  // namespace
 
 LineFollower::LineFollower(Path path) : path_(std::move(path)) {
-  struct stat now {};
-  if (::stat(path_.c_str(), &now) == 0) inode_ = now.st_ino, offset_ = now.st_size;
+  struct stat file_status {};
+  if (::stat(path_.c_str(), &file_status) == 0) inode_ = file_status.st_ino, offset_ = file_status.st_size;
 }
 
 std::vector<std::string> LineFollower::take() {
-  struct stat now {};
+  struct stat file_status {};
   std::vector<std::string> lines;
-  if (::stat(path_.c_str(), &now) != 0) return lines;
-  if (now.st_ino != inode_ || now.st_size < offset_) inode_ = now.st_ino, offset_ = 0;
-  if (now.st_size == offset_) return lines;
+  if (::stat(path_.c_str(), &file_status) != 0) return lines;
+  if (file_status.st_ino != inode_ || file_status.st_size < offset_) inode_ = file_status.st_ino, offset_ = 0;
+  if (file_status.st_size == offset_) return lines;
   std::ifstream file(path_, std::ios::binary);
   file.seekg(offset_);
   for (std::string line; std::getline(file, line) && !file.eof(); offset_ += std::ssize(line) + 1)

@@ -1,5 +1,5 @@
 // Follows the records of a run in its folder: steps of metrics.jsonl and decisions of decisions.jsonl as they
-// are appended. One thread.
+// are appended. Used by one thread.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ class RunFollower {
  public:
   // Steps up to `last_step` are not reported.
   RunFollower(const Path& run, std::int64_t last_step);
-  // Each step once, also when it is computed again after a rollback.
+  // Returns each step once, even if it is computed again after a rollback.
   std::vector<StepEvent> take_steps();
   std::vector<PlanEvent> take_plans();
 

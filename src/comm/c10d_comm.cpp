@@ -37,7 +37,7 @@ class SingleRankLink final : public GroupLink {
 
  private:
   [[noreturn]] static void refuse(int member_index) {
-    ensure(false, "a message to member {} of a group of one", member_index);
+    ensure(false, "message to member {} of a group that has only one member", member_index);
     std::abort();
   }
 };
@@ -158,9 +158,9 @@ class ProcessComm final : public Comm {
   }
 
  private:
-  // What the connections of a group are used for. Messages to higher ranks (up) and to lower ranks (down)
-  // use separate connections: Gloo sends a message once its receiver has announced that it is ready, and on
-  // a shared connection that announcement would wait behind everything that the receiver itself sends.
+  // The purpose of a group's connections. Messages to higher ranks (up) and to lower ranks (down) use
+  // separate connections: Gloo sends a message once its receiver has announced that it is ready, and on a
+  // shared connection that announcement would wait behind everything that the receiver itself sends.
   enum class Use { collectives, messages_up, messages_down };
   struct Key {
     int epoch = 0;
@@ -171,7 +171,7 @@ class ProcessComm final : public Comm {
              std::tie(other.epoch, other.use, other.group.role, other.group.members);
     }
   };
-  static const char* word(Use use) {
+  static const char* key_part(Use use) {
     switch (use) {
       case Use::collectives:
         return "";
@@ -184,7 +184,7 @@ class ProcessComm final : public Comm {
   }
   // The store key under which the members of a group connect.
   std::string connection_key(const Key& key) const {
-    return fmt::format("{}/{}/{}{}/{}", shared_.generation, key.epoch, word(key.use),
+    return fmt::format("{}/{}/{}{}/{}", shared_.generation, key.epoch, key_part(key.use),
                        static_cast<int>(key.group.role), fmt::join(key.group.members, "-"));
   }
 
@@ -193,7 +193,7 @@ class ProcessComm final : public Comm {
   }
   struct Members {
     std::shared_ptr<ProcessGroup> messages;  // shared with operations in flight
-    std::shared_ptr<NcclGroup> gpus;         // shared likewise; null if NCCL cannot be used
+    std::shared_ptr<NcclGroup> gpus;         // shared with operations in flight; null if NCCL cannot be used
   };
 
   CommOutcome<void> connect(const Key& key, const Deadline& deadline);
@@ -234,9 +234,9 @@ CommFailure ProcessComm::connect_failure(const Key& key, const std::string& reas
   const double waited = std::chrono::duration<double>(Deadline::Clock::now() - begin_time).count();
   CommFailure failure{"connect", group_text(key.group, key.epoch), {}, Seconds(waited), reason};
   for (const int member : key.group.members) {
-    const auto has_arrived = store_->find(arrival_key(connection_key(key), member));
-    if (!has_arrived) break;  // the store itself is unreachable
-    if (!*has_arrived) failure.missing.push_back(member);
+    const auto arrival = store_->find(arrival_key(connection_key(key), member));
+    if (!arrival) break;  // the store itself is unreachable
+    if (!*arrival) failure.missing.push_back(member);
   }
   return failure;
 }
@@ -258,21 +258,20 @@ CommFailure ProcessComm::declined_failure(const Key& key, const std::string& sto
 // per rank.
 CommOutcome<void> ProcessComm::wait_for_arrival(const Key& key, const Deadline& deadline) {
   const auto begin_time = Deadline::Clock::now();
-  const std::string all = arrivals_key(connection_key(key));
+  const std::string all_arrived_key = arrivals_key(connection_key(key));
   Outcome<void> stored = store_->set(arrival_key(connection_key(key), rank()), gpu_id_);
   const Outcome<std::int64_t> count =
       stored ? store_->count(fmt::format("arrived/{}/number", connection_key(key)))
              : Outcome<std::int64_t>(0);
-  if (stored && count && *count == std::ssize(key.group.members)) stored = store_->set(all, "");
+  if (stored && count && *count == std::ssize(key.group.members)) stored = store_->set(all_arrived_key, "");
   if (!stored || !count)
     return tl::unexpected(connect_failure(key, (stored ? count.error() : stored.error()).why, begin_time));
   for (std::chrono::milliseconds pause(1);; pause = std::min(2 * pause, kMaxPollInterval)) {
-    const auto is_complete = store_->find(all);
-    if (!is_complete) return tl::unexpected(connect_failure(key, is_complete.error().why, begin_time));
-    if (*is_complete && !(*is_complete)->empty())
-      return tl::unexpected(declined_failure(key, **is_complete, begin_time));
-    if (*is_complete) return {};
-    if (const auto reason = shared_.abandoned())
+    const auto value = store_->find(all_arrived_key);
+    if (!value) return tl::unexpected(connect_failure(key, value.error().why, begin_time));
+    if (*value && !(*value)->empty()) return tl::unexpected(declined_failure(key, **value, begin_time));
+    if (*value) return {};
+    if (const auto reason = shared_.abandon_reason())
       return tl::unexpected(connect_failure(key, *reason, begin_time));
     if (deadline.has_passed())
       return tl::unexpected(connect_failure(key, deadline_text(deadline), begin_time));
@@ -286,26 +285,26 @@ CommOutcome<void> ProcessComm::connect(const Key& key, const Deadline& deadline)
   std::unique_ptr<GroupLink> link;
   if (size > 1) {
     const auto begin_time = Deadline::Clock::now();
-    if (const auto arrived = wait_for_arrival(key, deadline); !arrived) return arrived;
-    auto made = store_->link(connection_key(key), member_index_of(rank(), key.group), size, deadline,
-                             [this] { return shared_.abandoned(); });
-    if (!made) return tl::unexpected(connect_failure(key, made.error().why, begin_time));
-    link = std::move(*made);
+    if (const auto arrival = wait_for_arrival(key, deadline); !arrival) return arrival;
+    auto connection = store_->link(connection_key(key), member_index_of(rank(), key.group), size, deadline,
+                                   [this] { return shared_.abandon_reason(); });
+    if (!connection) return tl::unexpected(connect_failure(key, connection.error().why, begin_time));
+    link = std::move(*connection);
   } else {
     link = std::make_unique<SingleRankLink>();
   }
   Members members{std::make_shared<ProcessGroup>(shared_, key.group, key.epoch, std::move(link)), {}};
   if (key.use == Use::collectives && !gpu_id_.empty())
-    if (const auto done = connect_nccl_group(key, deadline, members); !done) {
-      close(members, done.error().reason);
-      return done;
+    if (const auto connected = connect_nccl_group(key, deadline, members); !connected) {
+      close(members, connected.error().reason);
+      return connected;
     }
   const std::lock_guard lock(mutex_);
   groups_.emplace(key, std::move(members));
   return {};
 }
 
-// The GPU id that each member wrote on its arrival.
+// The GPU id that each member wrote when it arrived.
 Outcome<std::vector<std::string>> ProcessComm::gpu_ids_of(const Key& key) {
   if (key.group.members.size() == 1) return std::vector<std::string>{gpu_id_};
   std::vector<std::string> result;
@@ -324,11 +323,11 @@ CommOutcome<void> ProcessComm::connect_nccl_group(const Key& key, const Deadline
   const auto gpus = gpu_ids_of(key);
   if (!gpus) return tl::unexpected(connect_failure(key, gpus.error().why, begin_time));
   if (!why_nccl_is_unusable(key.group.members, *gpus).empty()) return {};
-  auto made =
+  auto nccl_group =
       optimus::connect_nccl_group(shared_, connection_key(key), key.group, key.epoch, device_, deadline);
-  if (!made) return tl::unexpected(connect_failure(key, made.error().why, begin_time));
-  members.gpus = *made;
-  watch_.add(std::move(*made));
+  if (!nccl_group) return tl::unexpected(connect_failure(key, nccl_group.error().why, begin_time));
+  members.gpus = *nccl_group;
+  watch_.add(std::move(*nccl_group));
   return {};
 }
 
@@ -343,19 +342,20 @@ void ProcessComm::close(Members& members, const std::string& reason) {
 CommOutcome<void> ProcessComm::prepare(int epoch, std::span<const Group> groups, const Deadline& deadline) {
   const Group world_group = with_members({Role::world, {}}, size_);
   for (const Use use : {Use::messages_up, Use::messages_down})
-    if (const auto done = connect({epoch, use, world_group}, deadline); !done) return done;
+    if (const auto connected = connect({epoch, use, world_group}, deadline); !connected) return connected;
   for (const Group& group : own_groups(groups, rank(), size_))
-    if (const auto done = connect({epoch, Use::collectives, group}, deadline); !done) return done;
+    if (const auto connected = connect({epoch, Use::collectives, group}, deadline); !connected)
+      return connected;
   return {};
 }
 
 void ProcessComm::change_membership(const Membership& membership) {
-  std::map<Key, Members> all;
+  std::map<Key, Members> closing_groups;
   {
     const std::lock_guard lock(mutex_);
-    all.swap(groups_);
+    closing_groups.swap(groups_);
   }
-  for (auto& [key, group] : all) close(group, "the membership has changed");
+  for (auto& [key, group] : closing_groups) close(group, "the membership has changed");
   const auto member_index = std::find(membership.worker_ids.begin(), membership.worker_ids.end(), worker_id_);
   ensure(member_index != membership.worker_ids.end(), "worker {} is not a member of generation {}",
          worker_id_, membership.generation);
@@ -367,8 +367,8 @@ void ProcessComm::change_membership(const Membership& membership) {
 // Writes to the arrival key of the first group that all ranks connect. A rank that does not see it waits
 // until the deadline.
 void ProcessComm::decline(int epoch, const std::string& reason) {
-  const Key first{epoch, Use::messages_up, with_members({Role::world, {}}, size_)};
-  (void)store_->set(arrivals_key(connection_key(first)), fmt::format("{} {}", rank(), reason));
+  const Key first_key{epoch, Use::messages_up, with_members({Role::world, {}}, size_)};
+  (void)store_->set(arrivals_key(connection_key(first_key)), fmt::format("{} {}", rank(), reason));
 }
 
 // Closing takes time, so the lock is not held while groups are closed.
@@ -390,15 +390,14 @@ bool ProcessComm::is_connected(const Key& key) const {
 
 const ProcessComm::Members& ProcessComm::find(const Key& key) const {
   const std::lock_guard lock(mutex_);
-  const auto found = groups_.find(key);
-  ensure(found != groups_.end(), "rank {}: {} is not connected", rank(), group_text(key.group, key.epoch));
-  return found->second;
+  const auto match = groups_.find(key);
+  ensure(match != groups_.end(), "rank {}: {} is not connected", rank(), group_text(key.group, key.epoch));
+  return match->second;
 }
 
 std::unique_ptr<Pending> ProcessComm::collective(const Group& group, CommOperation operation) {
-  const Members& found = find({epoch_, Use::collectives, with_members(group, size_)});
-  if (operation.to.is_cuda() && found.gpus != nullptr) return found.gpus->start(std::move(operation));
-  const std::shared_ptr<ProcessGroup>& members = found.messages;
+  const Members& members = find({epoch_, Use::collectives, with_members(group, size_)});
+  if (operation.to.is_cuda() && members.gpus != nullptr) return members.gpus->start(std::move(operation));
   at::Tensor device_result;
   if (!operation.to.is_cpu()) {
     const bool is_in_place = operation.from.is_same(operation.to);
@@ -406,12 +405,13 @@ std::unique_ptr<Pending> ProcessComm::collective(const Group& group, CommOperati
     operation.from = on_host(operation.from);
     operation.to = is_in_place ? operation.from : on_host(operation.to);
   }
-  return std::make_unique<ProcessPending>(members, members->start(std::move(operation)), device_result);
+  return std::make_unique<ProcessPending>(members.messages, members.messages->start(std::move(operation)),
+                                          device_result);
 }
 
 std::unique_ptr<Pending> ProcessComm::message(int epoch, int peer, int tag, CommOperation operation) {
   ensure(peer >= 0 && peer < size_ && peer != rank() && tag >= 0 && tag < kMaxTag,
-         "rank {} of {}: a message with rank {} and tag {}", rank(), size_, peer, tag);
+         "rank {} of {}: invalid message: peer rank {}, tag {}", rank(), size_, peer, tag);
   const bool is_up = (operation.kind == CommKind::send) == (peer > rank());
   const std::shared_ptr<ProcessGroup>& world_group =
       find({epoch, is_up ? Use::messages_up : Use::messages_down, with_members({Role::world, {}}, size_)})
@@ -420,20 +420,20 @@ std::unique_ptr<Pending> ProcessComm::message(int epoch, int peer, int tag, Comm
   if (operation.to.defined() && !operation.to.is_cpu()) device_result = operation.to;
   operation.from = on_host(operation.from), operation.to = on_host(operation.to);
   const std::uint64_t hash = static_cast<std::uint64_t>(operation.bytes()) * 0x9e3779b97f4a7c15U;
-  const int whole_tag = tag << 16 | static_cast<int>(hash >> 48);
+  const int tag_with_hash = tag << 16 | static_cast<int>(hash >> 48);
   return std::make_unique<ProcessPending>(
-      world_group, world_group->start_message(std::move(operation), peer, whole_tag), device_result);
+      world_group, world_group->start_message(std::move(operation), peer, tag_with_hash), device_result);
 }
 
 }  // namespace
 
 Outcome<std::unique_ptr<Comm>> make_process_comm(const ProcessCommOptions& options,
                                                  const Deadline& deadline) {
-  ensure(options.rank >= 0 && options.rank < options.size, "rank {} of a world of {}", options.rank,
-         options.size);
-  StoreClient::StoreEndpoint member_index = options.store;
-  if (member_index.address.empty()) member_index.address = "127.0.0.1";
-  auto store = StoreClient::connect(member_index, deadline);
+  ensure(options.rank >= 0 && options.rank < options.size, "rank {} is not in a world of {} ranks",
+         options.rank, options.size);
+  StoreClient::StoreEndpoint endpoint = options.store;
+  if (endpoint.address.empty()) endpoint.address = "127.0.0.1";
+  auto store = StoreClient::connect(endpoint, deadline);
   if (!store) return tl::unexpected(store.error());
   return std::make_unique<ProcessComm>(options, std::move(*store));
 }

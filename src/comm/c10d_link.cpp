@@ -33,16 +33,16 @@ milliseconds remaining(const Deadline& deadline) {
 // Error messages of Gloo and c10d contain file names, stack traces and addresses; this returns only the
 // essential part.
 std::string short_error(std::string_view message) {
-  for (const char* closed :
+  for (const char* phrase :
        {"closed by peer", "reset by peer", "Broken pipe", "Socket closed", "pair closure"})
-    if (message.find(closed) != std::string_view::npos) return "connection closed by peer";
+    if (message.find(phrase) != std::string_view::npos) return "connection closed by peer";
   if (message.starts_with("[")) message.remove_prefix(std::min(message.size(), message.find("] ") + 2));
   message = message.substr(0, message.find('\n'));
   return std::string(message.substr(0, 200));
 }
 
 template <typename Function>
-auto outcome_of(const char* doing, Function&& function) -> Outcome<decltype(function())> {
+auto outcome_of(const char* activity, Function&& function) -> Outcome<decltype(function())> {
   try {
     if constexpr (std::is_void_v<decltype(function())>) {
       function();
@@ -51,7 +51,7 @@ auto outcome_of(const char* doing, Function&& function) -> Outcome<decltype(func
       return function();
     }
   } catch (const std::exception& error) {
-    return failure("{}: {}", doing, short_error(error.what()));
+    return failure("{}: {}", activity, short_error(error.what()));
   }
 }
 
@@ -142,19 +142,20 @@ class GlooLink final : public GroupLink {
   const at::Tensor empty_;
 };
 
-// Gloo tries five times to reach a peer, each time until the deadline, so if a rank dies while all connect,
-// the other ranks would wait five times as long as intended. A variable that the user has set is not
+// Gloo tries five times to reach a peer, each time until the deadline. If a rank died while the ranks
+// connect, the others would wait five times as long as intended. A variable that the user has set is not
 // changed.
 void disable_connection_retries() {
-  static const int done = ::setenv("GLOO_DISABLE_CONNECTION_RETRIES", "1", /*overwrite=*/0);
-  (void)done;
+  static const int status = ::setenv("GLOO_DISABLE_CONNECTION_RETRIES", "1", /*overwrite=*/0);
+  (void)status;
 }
 
 // Gloo writes to sockets whose other end may be closed. The write reports that as an error; SIGPIPE would end
 // the process, unless the program has installed a handler.
 void ignore_broken_pipes() {
-  struct sigaction now {};
-  if (::sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) std::signal(SIGPIPE, SIG_IGN);
+  struct sigaction current {};
+  if (::sigaction(SIGPIPE, nullptr, &current) == 0 && current.sa_handler == SIG_DFL)
+    std::signal(SIGPIPE, SIG_IGN);
 }
 
 using RawBytes = std::vector<std::uint8_t>;
@@ -182,7 +183,7 @@ class GlooStore final : public c10d::Store {
     return {value.begin(), value.end()};
   }
   std::int64_t add(const std::string& key, std::int64_t amount) override {
-    ensure(amount == 1, "Gloo adds {} under {}", amount, key);
+    ensure(amount == 1, "Gloo adds {} to the key {}, but only 1 is supported", amount, key);
     return value_or_throw(store_->count(prefix_ + key));
   }
   bool check(const std::vector<std::string>& keys) override {
@@ -222,24 +223,25 @@ struct StoreClient::Impl {
   std::shared_ptr<gloo::transport::Device> device;
 };
 
-StoreClient::StoreClient(std::unique_ptr<Impl> parts) : impl_(std::move(parts)) {}
+StoreClient::StoreClient(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 StoreClient::~StoreClient() = default;
 
 Outcome<std::unique_ptr<StoreClient>> StoreClient::connect(const StoreEndpoint& address,
                                                            const Deadline& deadline) {
   ignore_broken_pipes();
   disable_connection_retries();
-  auto parts = std::make_unique<Impl>();
-  parts->store = address.store, parts->prefix = address.prefix;
-  if (parts->store == nullptr) {
+  auto impl = std::make_unique<Impl>();
+  impl->store = address.store, impl->prefix = address.prefix;
+  if (impl->store == nullptr) {
     auto store = open_store({address.host, address.port, address.token, address.is_etcd}, deadline);
     if (!store) return tl::unexpected(store.error());
-    parts->store = std::move(*store);
+    impl->store = std::move(*store);
   }
-  const Outcome<void> made = outcome_of(
-      "Gloo", [&] { parts->device = c10d::ProcessGroupGloo::createDeviceForHostname(address.address); });
-  if (!made) return failure("{} is not an address of this machine: {}", address.address, made.error().why);
-  return std::unique_ptr<StoreClient>(new StoreClient(std::move(parts)));
+  const Outcome<void> has_device = outcome_of(
+      "Gloo", [&] { impl->device = c10d::ProcessGroupGloo::createDeviceForHostname(address.address); });
+  if (!has_device)
+    return failure("{} is not an address of this machine: {}", address.address, has_device.error().why);
+  return std::unique_ptr<StoreClient>(new StoreClient(std::move(impl)));
 }
 
 Outcome<void> StoreClient::set(const std::string& key, const std::string& value) {
@@ -263,7 +265,7 @@ Outcome<std::unique_ptr<GroupLink>> StoreClient::link(const std::string& key, in
   const auto is_abandoned = std::make_shared<std::atomic<bool>>(false);
   const auto store =
       c10::make_intrusive<GlooStore>(impl_->store, impl_->prefix + key + "/", deadline, is_abandoned);
-  std::packaged_task<Outcome<GlooGroup>()> connecting(
+  std::packaged_task<Outcome<GlooGroup>()> connect_task(
       [store, member_index, size, deadline, device = impl_->device] {
         return outcome_of("connecting", [&] {
           auto options = c10d::ProcessGroupGloo::Options::create(remaining(deadline));
@@ -272,21 +274,21 @@ Outcome<std::unique_ptr<GroupLink>> StoreClient::link(const std::string& key, in
           return c10::make_intrusive<c10d::ProcessGroupGloo>(store, member_index, size, options);
         });
       });
-  std::future<Outcome<GlooGroup>> group = connecting.get_future();
+  std::future<Outcome<GlooGroup>> group = connect_task.get_future();
   // Gloo waits for the peers one after the other, until `deadline`. This loop waits one second longer, so
   // that Gloo can report its own error, which names the missing peer.
-  const Deadline late = Deadline::after(Seconds(deadline.remaining().value + 1), "connecting");
-  std::thread(std::move(connecting)).detach();
+  const Deadline extended_deadline = Deadline::after(Seconds(deadline.remaining().value + 1), "connecting");
+  std::thread(std::move(connect_task)).detach();
   while (group.wait_for(kAbandonPollInterval) != std::future_status::ready) {
     std::optional<std::string> reason = abandon_reason();
-    if (!reason && late.has_passed()) reason = "the other members did not connect in time";
+    if (!reason && extended_deadline.has_passed()) reason = "the other members did not connect in time";
     if (!reason) continue;
     *is_abandoned = true;
     return failure("connecting: {}", *reason);
   }
-  Outcome<GlooGroup> made = group.get();
-  if (!made) return tl::unexpected(made.error());
-  return std::make_unique<GlooLink>(std::move(*made));
+  Outcome<GlooGroup> connection = group.get();
+  if (!connection) return tl::unexpected(connection.error());
+  return std::make_unique<GlooLink>(std::move(*connection));
 }
 
 namespace {

@@ -28,9 +28,9 @@ class StoreClient {
     int port = 0;
     std::string token{};    // the run's access token
     std::string address{};  // the address at which other ranks reach this machine
-    bool is_etcd = false;   // as in StoreAddress
+    bool is_etcd = false;   // the store is an etcd server
     std::string prefix{};   // prepended to every key
-    // An open store; if it is set, only `address` and `prefix` of the other members are used.
+    // An open store; if it is set, only `address` and `prefix` of the other fields are used.
     std::shared_ptr<KeyStore> store{};
   };
   static Outcome<std::unique_ptr<StoreClient>> connect(const StoreEndpoint& address,
@@ -52,7 +52,7 @@ class StoreClient {
 
  private:
   struct Impl;
-  explicit StoreClient(std::unique_ptr<Impl> parts);
+  explicit StoreClient(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 

@@ -112,8 +112,7 @@ class Comm {
   // From another thread: makes every present and future wait fail at once with this reason.
   virtual void abandon(const std::string& reason) = 0;
 
-  // Tensors are contiguous and have the same type and size on all members. `description` names the
-  // operation
+  // Tensors are contiguous and have the same type and size on all members. `description` names the operation
   // in failures and logs.
   virtual std::unique_ptr<Pending> all_reduce(const Group& group, at::Tensor tensor, ReduceOp kind,
                                               std::string_view description) = 0;

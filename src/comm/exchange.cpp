@@ -19,11 +19,11 @@ constexpr std::int64_t kSegmentsAhead = 2;  // number of segments that are recei
 // memory. The lowest bit distinguishes the two stages of an all_reduce.
 int tag_of(const CommOperation& operation, std::int64_t number) {
   std::uint64_t hash = static_cast<std::uint64_t>(operation.bytes());
-  for (const std::uint64_t more :
+  for (const std::uint64_t property :
        {static_cast<std::uint64_t>(operation.kind), static_cast<std::uint64_t>(operation.sum),
         static_cast<std::uint64_t>(operation.root),
         static_cast<std::uint64_t>((operation.from.defined() ? operation.from : operation.to).scalar_type())})
-    hash = (hash ^ more) * 0x9e3779b97f4a7c15U;
+    hash = (hash ^ property) * 0x9e3779b97f4a7c15U;
   return static_cast<int>((number & 0x3fff) << 16 | static_cast<std::int64_t>(hash >> 49) << 1);
 }
 
@@ -47,11 +47,11 @@ std::vector<int> children_of(int member_index, int size) {
 at::Tensor ScratchMemory::take(std::int64_t bytes) {
   {
     const std::lock_guard lock(mutex_);
-    const auto fits = std::find_if(free_.begin(), free_.end(),
-                                   [&](const at::Tensor& memory) { return memory.numel() >= bytes; });
-    if (fits != free_.end()) {
-      at::Tensor memory = std::move(*fits);
-      free_.erase(fits);
+    const auto match = std::find_if(free_.begin(), free_.end(),
+                                    [&](const at::Tensor& memory) { return memory.numel() >= bytes; });
+    if (match != free_.end()) {
+      at::Tensor memory = std::move(*match);
+      free_.erase(match);
       return memory;
     }
     if (!free_.empty()) free_.pop_back();  // too small: the new buffer replaces it
@@ -133,18 +133,19 @@ at::Tensor MemberExchange::piece(const at::Tensor& row, int member_index) const 
 }
 
 std::int64_t MemberExchange::num_segments(const at::Tensor& piece) const {
-  return (static_cast<std::int64_t>(piece.nbytes()) + sizes_.segment - 1) / sizes_.segment;
+  return (static_cast<std::int64_t>(piece.nbytes()) + sizes_.segment_bytes - 1) / sizes_.segment_bytes;
 }
 
 at::Tensor MemberExchange::segment(const at::Tensor& piece, std::int64_t index) const {
-  const std::int64_t segment_elements = sizes_.segment / static_cast<std::int64_t>(piece.element_size());
+  const std::int64_t segment_elements =
+      sizes_.segment_bytes / static_cast<std::int64_t>(piece.element_size());
   return piece.narrow(0, index * segment_elements,
                       std::min(segment_elements, piece.numel() - index * segment_elements));
 }
 
 at::Tensor MemberExchange::scratch_row(std::int64_t slot, std::int64_t bytes) const {
-  const std::int64_t room = memory_.numel() / kAlignment * kAlignment / (kSegmentsAhead * size_);
-  const std::int64_t begin = slot * (room / kAlignment * kAlignment);
+  const std::int64_t slot_bytes = memory_.numel() / kAlignment * kAlignment / (kSegmentsAhead * size_);
+  const std::int64_t begin = slot * (slot_bytes / kAlignment * kAlignment);
   return memory_.narrow(0, begin, bytes).view(operation_.from.scalar_type());
 }
 
@@ -183,16 +184,16 @@ void MemberExchange::begin_unsplit() {
 // Member p sends the sum of shard p only after it has received this member's shard p, so the sum can be
 // received into the memory of that shard.
 void MemberExchange::begin_pieces() {
-  const at::Tensor own = piece(operation_.from, member_index_);
-  const std::int64_t longest =
-      std::min<std::int64_t>(sizes_.segment, static_cast<std::int64_t>(own.nbytes()));
-  if (size_ > 1) memory_ = scratch_.take(kSegmentsAhead * size_ * (longest + 2 * kAlignment));
-  for (std::int64_t i = 0; i < std::min(kSegmentsAhead, num_segments(own)); ++i) receive_segment(i);
+  const at::Tensor own_piece = piece(operation_.from, member_index_);
+  const std::int64_t scratch_bytes =
+      std::min<std::int64_t>(sizes_.segment_bytes, static_cast<std::int64_t>(own_piece.nbytes()));
+  if (size_ > 1) memory_ = scratch_.take(kSegmentsAhead * size_ * (scratch_bytes + 2 * kAlignment));
+  for (std::int64_t i = 0; i < std::min(kSegmentsAhead, num_segments(own_piece)); ++i) receive_segment(i);
   for (const int peer : peers()) {
-    const at::Tensor theirs = piece(operation_.from, peer);
-    for (std::int64_t i = 0; i < num_segments(theirs); ++i) {
-      if (operation_.kind == CommKind::all_reduce) receive(peer, segment(theirs, i), tag_ + 1);
-      send(peer, segment(theirs, i), tag_);
+    const at::Tensor peer_piece = piece(operation_.from, peer);
+    for (std::int64_t i = 0; i < num_segments(peer_piece); ++i) {
+      if (operation_.kind == CommKind::all_reduce) receive(peer, segment(peer_piece, i), tag_ + 1);
+      send(peer, segment(peer_piece, i), tag_);
     }
   }
 }
@@ -222,9 +223,9 @@ at::Tensor MemberExchange::tree_rows(int begin, int end) const {
 void MemberExchange::begin_tree() {
   segments_.resize(2);  // [0]: receives from children, [1]: receive from the parent
   if (operation_.kind == CommKind::broadcast) {
-    const int own = (member_index_ - operation_.root + size_) % size_;
-    if (own != 0)
-      segments_[1] = {receive((parent_of(own) + operation_.root) % size_, operation_.to, tag_)};
+    const int relative_index = (member_index_ - operation_.root + size_) % size_;
+    if (relative_index != 0)
+      segments_[1] = {receive((parent_of(relative_index) + operation_.root) % size_, operation_.to, tag_)};
     else
       send_to_children();
     return;
@@ -242,8 +243,8 @@ void MemberExchange::begin_tree() {
 
 void MemberExchange::send_to_children() {
   const bool is_sum = operation_.kind == CommKind::all_reduce;
-  const int root = is_sum ? 0 : operation_.root, own = (member_index_ - root + size_) % size_;
-  for (const int child : children_of(own, size_))
+  const int root = is_sum ? 0 : operation_.root, relative_index = (member_index_ - root + size_) % size_;
+  for (const int child : children_of(relative_index, size_))
     send((child + root) % size_, operation_.to, is_sum ? tag_ + 1 : tag_);
 }
 
@@ -279,22 +280,22 @@ void MemberExchange::add_unsplit() {
 }
 
 void MemberExchange::add_segment(std::int64_t index) {
-  const at::Tensor own = segment(piece(operation_.from, member_index_), index);
+  const at::Tensor own_segment = segment(piece(operation_.from, member_index_), index);
   std::vector<at::Tensor> rows;
   for (int i = 0; i < size_; ++i)
-    rows.push_back(i == member_index_ ? own
+    rows.push_back(i == member_index_ ? own_segment
                                       : scratch_row((index % kSegmentsAhead) * size_ + i,
-                                                    static_cast<std::int64_t>(own.nbytes())));
-  const bool is_all = operation_.kind == CommKind::all_reduce;
-  const at::Tensor to = is_all ? own : segment(operation_.to, index);
+                                                    static_cast<std::int64_t>(own_segment.nbytes())));
+  const bool is_all_reduce = operation_.kind == CommKind::all_reduce;
+  const at::Tensor to = is_all_reduce ? own_segment : segment(operation_.to, index);
   sum_in_order(rows, to, operation_.sum);
-  if (is_all)
+  if (is_all_reduce)
     for (const int peer : peers()) send(peer, to, tag_ + 1);
 }
 
-void MemberExchange::wait_for(const Waiting& waiting, Interrupter& interrupter,
+void MemberExchange::wait_for(const MessageIndices& indices, Interrupter& interrupter,
                               const Interrupter::Limits& limits) {
-  for (const std::size_t i : waiting) {
+  for (const std::size_t i : indices) {
     if (messages_[i].is_done) continue;
     interrupter.wait(*messages_[i].transfer, link_, messages_[i].member_index, limits);
     messages_[i].is_done = true;
@@ -313,9 +314,9 @@ void MemberExchange::run(Interrupter& interrupter, const Interrupter::Limits& li
       if (i + kSegmentsAhead < count) receive_segment(i + kSegmentsAhead);
     }
   }
-  Waiting all(messages_.size());
-  for (std::size_t i = 0; i < all.size(); ++i) all[i] = i;
-  wait_for(all, interrupter, limits);
+  MessageIndices all_messages(messages_.size());
+  for (std::size_t i = 0; i < all_messages.size(); ++i) all_messages[i] = i;
+  wait_for(all_messages, interrupter, limits);
   if (operation_.kind == CommKind::all_reduce && !is_split() && !is_tree()) add_unsplit();
 }
 
@@ -333,18 +334,22 @@ MemberExchange::Unfinished MemberExchange::give_up() {
       result.closed.insert(message.member_index);
     }
   }
-  // Only a wait that times out can tell whether a message arrived; it also closes the connections, which is
-  // intended here. If some members sent no data, only these are reported; else those that sent no sum,
-  // which may only have been waiting themselves; else those that received nothing.
-  std::set<int> senders, summers, takers;
+  // Only a wait that times out shows whether a message has arrived; it also closes the connections, which is
+  // intended here. Members that sent no data are reported. If there are none, the members that sent no sum
+  // are reported, although they may have been waiting themselves; otherwise the members that received
+  // nothing.
+  std::set<int> senders, sum_senders, receivers;
   for (Message* message : open) {
     try {
       message->is_done = message->transfer->wait(std::chrono::milliseconds(1));
     } catch (const LinkError&) {
-      (!message->is_receive ? takers : message->is_second ? summers : senders).insert(message->member_index);
+      (!message->is_receive ? receivers
+       : message->is_second ? sum_senders
+                            : senders)
+          .insert(message->member_index);
     }
   }
-  result.silent = !senders.empty() ? senders : !summers.empty() ? summers : takers;
+  result.silent = !senders.empty() ? senders : !sum_senders.empty() ? sum_senders : receivers;
   return result;
 }
 

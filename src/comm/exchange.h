@@ -1,4 +1,4 @@
-// Collectives built from messages: what one member sends, receives and adds. Sums are computed in the order
+// Collectives built from messages: the messages and additions of one member. Sums are computed in the order
 // of members, either by one of them or identically by all, so all results are bitwise equal.
 //
 //   all_gather       each member sends its row directly into its place at all other members
@@ -38,8 +38,8 @@ namespace optimus {
 struct AlgorithmThresholds {
   // An all_reduce of at least this many bytes is split into one shard per member.
   std::int64_t split_min_bytes = 512 << 10;
-  std::int64_t segment = 4 << 20;  // bytes of a shard that are received and added at a time
-  int max_direct_members = 8;      // groups with more members send small tensors along a tree
+  std::int64_t segment_bytes = 4 << 20;  // the part of a shard that is received and added at a time
+  int max_direct_members = 8;            // groups with more members send small tensors along a tree
   // An all_reduce of at most this many bytes uses the tree, whose root stores the row of every member.
   std::int64_t tree_max_bytes = 4 << 10;
 };
@@ -73,8 +73,8 @@ class MemberExchange {
   // Runs the remaining stages; blocks. Throws LinkError.
   void run(Interrupter& interrupter, const Interrupter::Limits& limits);
 
-  // After a LinkError: returns the members that have not done their part. Closes the link's connections, so
-  // that the other members learn of the failure.
+  // After a LinkError: returns the members that have not done their part of the operation. Closes the link's
+  // connections, so that the other members learn of the failure.
   struct Unfinished {
     std::set<int> closed, silent;  // group indices of members
     bool is_relayed = false;       // a silent member may itself be waiting for another member
@@ -88,11 +88,11 @@ class MemberExchange {
     bool is_receive = false, is_second = false;  // `is_second`: belongs to the second stage of an all_reduce
     bool is_done = false;
   };
-  using Waiting = std::vector<std::size_t>;  // indices into messages_
+  using MessageIndices = std::vector<std::size_t>;  // indices into messages_
 
   std::size_t send(int member_index, const at::Tensor& row, int tag);
   std::size_t receive(int member_index, const at::Tensor& row, int tag);
-  void wait_for(const Waiting& waiting, Interrupter& interrupter, const Interrupter::Limits& limits);
+  void wait_for(const MessageIndices& indices, Interrupter& interrupter, const Interrupter::Limits& limits);
 
   bool is_split() const;
   bool is_tree() const;
@@ -123,7 +123,7 @@ class MemberExchange {
   const AlgorithmThresholds sizes_;
   at::Tensor memory_;
   std::vector<Message> messages_;
-  std::vector<Waiting> segments_;  // [segment]: its receives, for segments that have been started
+  std::vector<MessageIndices> segments_;  // [segment]: its receives, for segments that have been started
 };
 
 }  // namespace optimus

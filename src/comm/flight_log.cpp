@@ -11,7 +11,7 @@
 namespace optimus {
 namespace {
 
-std::string_view word(FlightState state) {
+std::string_view state_text(FlightState state) {
   switch (state) {
     case FlightState::posted:
       return "in progress for";
@@ -39,9 +39,9 @@ std::int64_t FlightLog::post(std::string_view kind, std::string_view description
                              std::int64_t bytes) {
   const Seconds time = now();
   const std::lock_guard lock(mutex_);
-  const auto member_index = static_cast<std::size_t>(num_posted_) % capacity_;
-  if (member_index == ring_.size()) ring_.emplace_back();
-  FlightEntry& entry = ring_[member_index];
+  const auto ring_index = static_cast<std::size_t>(num_posted_) % capacity_;
+  if (ring_index == ring_.size()) ring_.emplace_back();
+  FlightEntry& entry = ring_[ring_index];
   entry.number = num_posted_, entry.bytes = bytes, entry.state = FlightState::posted;
   entry.begin_time = time, entry.seconds = Seconds(0);
   entry.operation.assign(kind).append(" of ").append(description);
@@ -60,15 +60,15 @@ void FlightLog::end(std::int64_t number, FlightState state) {
 
 std::vector<FlightEntry> FlightLog::entries() const {
   const Seconds time = now();
-  std::vector<FlightEntry> all;
+  std::vector<FlightEntry> result;
   {
     const std::lock_guard lock(mutex_);
-    all = ring_;
+    result = ring_;
   }
-  for (FlightEntry& entry : all)
+  for (FlightEntry& entry : result)
     if (entry.state == FlightState::posted) entry.seconds = time - entry.begin_time;
-  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.number < b.number; });
-  return all;
+  std::sort(result.begin(), result.end(), [](const auto& a, const auto& b) { return a.number < b.number; });
+  return result;
 }
 
 std::string FlightLog::text() const {
@@ -81,7 +81,7 @@ std::string FlightLog::text() const {
                           time_stamp(begin_time + std::chrono::duration_cast<WallClock::duration>(
                                                       std::chrono::duration<double>(entry.begin_time.value))),
                           rank_, entry.number, entry.operation, entry.group,
-                          optimus::text(Bytes(entry.bytes)), word(entry.state), entry.seconds.value);
+                          optimus::text(Bytes(entry.bytes)), state_text(entry.state), entry.seconds.value);
   return result;
 }
 

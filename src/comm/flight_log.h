@@ -1,6 +1,6 @@
 // The last operations of a rank, as in PyTorch's flight recorder: which operation was started, whether it
-// ended, how long it took. Shown when a run fails; not used for anything else. A ring buffer whose strings
-// are reused, so logging does not allocate during training. Any thread may read while the rank's own thread
+// ended, how long it took. It is only shown when a run fails. The entries are a ring buffer whose strings are
+// reused, so logging does not allocate during training. Any thread may read while the rank's own thread
 // writes.
 #pragma once
 
@@ -22,8 +22,8 @@ struct FlightEntry {
   std::string operation, group;
   std::int64_t bytes = 0;
   FlightState state = FlightState::posted;
-  Seconds begin_time,
-      seconds;  // begin_time is relative to the creation of the log; `seconds` is the duration so far
+  Seconds begin_time;  // since the creation of the log
+  Seconds seconds;     // duration so far
 };
 
 class FlightLog {

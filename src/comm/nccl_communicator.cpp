@@ -26,10 +26,10 @@ constexpr std::chrono::milliseconds kPollInterval{1};
 // Timeout for NCCL to accept an operation; before the first operation, other members may still be
 // connecting.
 constexpr Seconds kStartTimeout{600};
-constexpr Seconds kNcclNoteTimeout{0.5};
+constexpr Seconds kNcclNoteTimeout{0.5};  // for the failure notes of other members
 
-double seconds_from(Deadline::Clock::time_point began) {
-  return std::chrono::duration<double>(Deadline::Clock::now() - began).count();
+double seconds_since_begin(Deadline::Clock::time_point begin_time) {
+  return std::chrono::duration<double>(Deadline::Clock::now() - begin_time).count();
 }
 
 ncclDataType_t nccl_type(at::ScalarType type) {
@@ -44,11 +44,11 @@ ncclDataType_t nccl_type(at::ScalarType type) {
 }
 
 struct NcclOperation {
-  CommOperation operation;  // keeps the tensors alive
-  std::int64_t flight = 0;
-  Deadline::Clock::time_point began;
+  CommOperation operation;      // keeps the tensors alive
+  std::int64_t log_number = 0;  // in the flight log
+  Deadline::Clock::time_point begin_time;
   // Default flags, so that elapsed times can be measured.
-  c10::cuda::CUDAEvent begun{cudaEventDefault}, done{cudaEventDefault};
+  c10::cuda::CUDAEvent begin_event{cudaEventDefault}, end_event{cudaEventDefault};
   std::optional<Deadline> deadline;
   std::optional<CommFailure> failure;
   bool is_ended = false;
@@ -58,14 +58,14 @@ struct NcclOperation {
 class CommunicatorStatus {
  public:
   explicit CommunicatorStatus(ncclComm_t comm) { status_ = ncclCommGetAsyncError(comm, &result_); }
-  bool is_under_way() const { return status_ == ncclSuccess && result_ == ncclInProgress; }
-  bool is_good() const { return status_ == ncclSuccess && result_ == ncclSuccess; }
+  bool is_in_progress() const { return status_ == ncclSuccess && result_ == ncclInProgress; }
+  bool is_ready() const { return status_ == ncclSuccess && result_ == ncclSuccess; }
   std::string text() const {
     return fmt::format("NCCL error: {}", ncclGetErrorString(status_ != ncclSuccess ? status_ : result_));
   }
 
  private:
-  ncclResult_t status_, result_ = ncclSuccess;
+  ncclResult_t status_, result_ = ncclSuccess;  // of the query, and of the communicator
 };
 
 class NcclCommunicator final : public NcclGroup, public std::enable_shared_from_this<NcclCommunicator> {
@@ -83,10 +83,10 @@ class NcclCommunicator final : public NcclGroup, public std::enable_shared_from_
     const c10::cuda::CUDAGuard guard(device_);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
-    const ncclResult_t begun = ncclCommInitRankConfig(&comm_, static_cast<int>(group_.members.size()), id,
-                                                      member_index_of(shared_.rank, group_), &config);
-    if (begun != ncclSuccess && begun != ncclInProgress)
-      return failure("NCCL error: {}", ncclGetErrorString(begun));
+    const ncclResult_t init_result = ncclCommInitRankConfig(
+        &comm_, static_cast<int>(group_.members.size()), id, member_index_of(shared_.rank, group_), &config);
+    if (init_result != ncclSuccess && init_result != ncclInProgress)
+      return failure("NCCL error: {}", ncclGetErrorString(init_result));
     const std::string problem = wait_until_ready(deadline);
     if (problem.empty()) return {};
     close(problem);
@@ -106,12 +106,12 @@ class NcclCommunicator final : public NcclGroup, public std::enable_shared_from_
     const std::lock_guard lock(mutex_);
     return in_flight_.empty();
   }
-  void limit(const Deadline& deadline) override {
+  void set_deadline(const Deadline& deadline) override {
     const std::lock_guard lock(mutex_);
     for (const auto& operation : in_flight_)
       if (!operation->deadline) operation->deadline = deadline;
   }
-  CommOutcome<void> state() override {
+  CommOutcome<void> first_failure() override {
     const std::lock_guard lock(mutex_);
     if (first_failure_) return tl::unexpected(*first_failure_);
     return {};
@@ -121,7 +121,7 @@ class NcclCommunicator final : public NcclGroup, public std::enable_shared_from_
       const std::lock_guard lock(mutex_);
       poll_locked();
       if (!in_flight_.empty()) fail(reason);
-      if (broken_.empty()) broken_ = reason;
+      if (break_reason_.empty()) break_reason_ = reason;
     }
     abort_failed();
   }
@@ -131,7 +131,7 @@ class NcclCommunicator final : public NcclGroup, public std::enable_shared_from_
     ncclComm_t failed_comm = nullptr;
     {
       const std::lock_guard lock(mutex_);
-      if (!broken_.empty()) failed_comm = std::exchange(comm_, nullptr);
+      if (!break_reason_.empty()) failed_comm = std::exchange(comm_, nullptr);
     }
     if (failed_comm != nullptr) ncclCommAbort(failed_comm);
   }
@@ -151,7 +151,7 @@ class NcclCommunicator final : public NcclGroup, public std::enable_shared_from_
   const c10::cuda::CUDAStream stream_;
   std::mutex mutex_;  // protects all members below, and calls to the communicator
   ncclComm_t comm_ = nullptr;
-  std::string broken_;  // why the communicator can no longer be used; empty if it can
+  std::string break_reason_;  // the reason why the communicator can no longer be used; empty if it can
   std::optional<CommFailure> first_failure_;
   // Shared with the waiting thread, which may call wait() after the operation has ended.
   std::list<std::shared_ptr<NcclOperation>> in_flight_;
@@ -173,10 +173,10 @@ class NcclPending final : public Pending {
 // Waits until NCCL accepts the next call. Returns why it does not; empty if it is ready.
 std::string NcclCommunicator::wait_until_ready(const Deadline& deadline) const {
   while (true) {
-    const CommunicatorStatus answer(comm_);
-    if (answer.is_good()) return "";
-    if (!answer.is_under_way()) return answer.text();
-    if (const std::optional<std::string> reason = shared_.abandoned()) return *reason;
+    const CommunicatorStatus status(comm_);
+    if (status.is_ready()) return "";
+    if (!status.is_in_progress()) return status.text();
+    if (const std::optional<std::string> reason = shared_.abandon_reason()) return *reason;
     if (deadline.has_passed()) return deadline_text(deadline);
     std::this_thread::sleep_for(kPollInterval);
   }
@@ -185,13 +185,14 @@ std::string NcclCommunicator::wait_until_ready(const Deadline& deadline) const {
 std::unique_ptr<Pending> NcclCommunicator::start(CommOperation operation) {
   const std::lock_guard lock(mutex_);
   auto started = std::make_shared<NcclOperation>();
-  started->flight = shared_.log.post(name(operation.kind), operation.description, text_, operation.bytes());
-  started->operation = std::move(operation), started->began = Deadline::Clock::now();
+  started->log_number =
+      shared_.log.post(name(operation.kind), operation.description, text_, operation.bytes());
+  started->operation = std::move(operation), started->begin_time = Deadline::Clock::now();
   in_flight_.push_back(started);
-  if (const std::optional<std::string> reason = shared_.abandoned())
+  if (const std::optional<std::string> reason = shared_.abandon_reason())
     fail(*reason);
-  else if (!broken_.empty())
-    fail(broken_);
+  else if (!break_reason_.empty())
+    fail(break_reason_);
   else
     enqueue(*started);
   return std::make_unique<NcclPending>(shared_from_this(), std::move(started));
@@ -205,34 +206,34 @@ void NcclCommunicator::enqueue(NcclOperation& started) {
   const CommOperation& operation = started.operation;
   const void* from = operation.from.data_ptr();
   void* to = operation.to.data_ptr();
-  const auto count = static_cast<std::size_t>(operation.from.numel()),
-             result = static_cast<std::size_t>(operation.to.numel());
+  const auto input_count = static_cast<std::size_t>(operation.from.numel()),
+             output_count = static_cast<std::size_t>(operation.to.numel());
   const ncclDataType_t type = nccl_type(operation.to.scalar_type());
   const ncclRedOp_t sum = operation.sum == ReduceOp::sum ? ncclSum : ncclMax;
-  started.begun.record(stream_);
+  started.begin_event.record(stream_);
   switch (operation.kind) {
     case CommKind::all_reduce:
-      ncclAllReduce(from, to, count, type, sum, comm_, stream_);
+      ncclAllReduce(from, to, input_count, type, sum, comm_, stream_);
       break;
     case CommKind::all_gather:
-      ncclAllGather(from, to, count, type, comm_, stream_);
+      ncclAllGather(from, to, input_count, type, comm_, stream_);
       break;
     case CommKind::reduce_scatter:
-      ncclReduceScatter(from, to, result, type, sum, comm_, stream_);
+      ncclReduceScatter(from, to, output_count, type, sum, comm_, stream_);
       break;
     case CommKind::broadcast:
-      ncclBroadcast(from, to, count, type, operation.root, comm_, stream_);
+      ncclBroadcast(from, to, input_count, type, operation.root, comm_, stream_);
       break;
     case CommKind::connect:
     case CommKind::send:
     case CommKind::receive:
-      ensure(false, "{} by NCCL", name(operation.kind));
+      ensure(false, "NCCL groups do not support {}", name(operation.kind));
   }
   // The communicator's state includes the result of the call above.
   const std::string problem =
       wait_until_ready(Deadline::after(kStartTimeout, "the start of an NCCL operation"));
   if (!problem.empty()) return fail(problem);
-  started.done.record(stream_);
+  started.end_event.record(stream_);
 }
 
 bool NcclCommunicator::is_done(NcclOperation& operation) {
@@ -245,7 +246,7 @@ std::optional<Seconds> NcclCommunicator::duration(const NcclOperation& operation
   const std::lock_guard lock(mutex_);
   poll_locked();
   if (!operation.is_ended || operation.failure) return std::nullopt;
-  return Seconds(operation.begun.elapsed_time(operation.done) / 1e3);
+  return Seconds(operation.begin_event.elapsed_time(operation.end_event) / 1e3);
 }
 
 CommOutcome<void> NcclCommunicator::wait(NcclOperation& operation, const Deadline& deadline) {
@@ -253,49 +254,50 @@ CommOutcome<void> NcclCommunicator::wait(NcclOperation& operation, const Deadlin
   poll_locked();
   if (operation.failure) return tl::unexpected(*operation.failure);
   if (!operation.is_ended) operation.deadline = deadline;
-  operation.done.block(c10::cuda::getCurrentCUDAStream(device_.index()));
+  operation.end_event.block(c10::cuda::getCurrentCUDAStream(device_.index()));
   return {};
 }
 
 // Errors of the device are detected here, on whichever thread polls, and handled like other failures.
 void NcclCommunicator::poll_locked() {
   while (!in_flight_.empty()) {  // operations end in the order of the stream
-    NcclOperation& ended = *in_flight_.front();
-    const cudaError_t passed = cudaEventQuery(ended.done.event());
-    if (passed == cudaErrorNotReady) cudaGetLastError();
-    if (passed == cudaErrorNotReady) break;
-    if (passed != cudaSuccess) return fail(fmt::format("CUDA error: {}", cudaGetErrorString(passed)));
-    ended.is_ended = true;
-    ended.operation.from = ended.operation.to = at::Tensor();
-    shared_.log.end(ended.flight, FlightState::done);
+    NcclOperation& first = *in_flight_.front();
+    const cudaError_t event_status = cudaEventQuery(first.end_event.event());
+    if (event_status == cudaErrorNotReady) cudaGetLastError();
+    if (event_status == cudaErrorNotReady) break;
+    if (event_status != cudaSuccess)
+      return fail(fmt::format("CUDA error: {}", cudaGetErrorString(event_status)));
+    first.is_ended = true;
+    first.operation.from = first.operation.to = at::Tensor();
+    shared_.log.end(first.log_number, FlightState::done);
     in_flight_.pop_front();
   }
-  if (in_flight_.empty() || !broken_.empty()) return;
-  if (const CommunicatorStatus answer(comm_); !answer.is_good() && !answer.is_under_way())
-    return fail(answer.text());
-  if (const std::optional<std::string> reason = shared_.abandoned()) return fail(*reason);
+  if (in_flight_.empty() || !break_reason_.empty()) return;
+  if (const CommunicatorStatus status(comm_); !status.is_ready() && !status.is_in_progress())
+    return fail(status.text());
+  if (const std::optional<std::string> reason = shared_.abandon_reason()) return fail(*reason);
   const std::optional<Deadline>& deadline = in_flight_.front()->deadline;
   if (deadline && deadline->has_passed()) fail(deadline_text(*deadline));
 }
 
 // Fails all operations in flight. The communicator's kernels end when abort_failed() aborts it.
 void NcclCommunicator::fail(const std::string& reason) {
-  const bool is_first = broken_.empty();
+  const bool is_first = break_reason_.empty();
   const std::vector<int> missing = is_first ? silent_members(reason) : std::vector<int>();
   for (const std::shared_ptr<NcclOperation>& operation : in_flight_) {
     operation->failure = {operation->operation.text(), text_, missing,
-                          Seconds(seconds_from(operation->began)), reason};
+                          Seconds(seconds_since_begin(operation->begin_time)), reason};
     operation->is_ended = true;
-    shared_.log.end(operation->flight, FlightState::failed);
+    shared_.log.end(operation->log_number, FlightState::failed);
     if (!first_failure_) first_failure_ = operation->failure;
   }
   in_flight_.clear();
   if (is_first && first_failure_)
-    broken_ = fmt::format("{} had failed: {}", first_failure_->operation, reason);
+    break_reason_ = fmt::format("{} had failed: {}", first_failure_->operation, reason);
 }
 
-// NCCL does not report which member is missing. Each member that fails writes a note; those without one are
-// missing.
+// NCCL does not report which member is missing. Each member that fails writes a note to the store; members
+// without a note are missing.
 std::vector<int> NcclCommunicator::silent_members(const std::string& reason) const {
   const auto key = [&](int rank) { return fmt::format("{}/gave-up-cards/{}", epoch_, rank); };
   if (shared_.store == nullptr || group_.members.size() < 2 || !shared_.store->set(key(shared_.rank), reason))
@@ -316,8 +318,8 @@ Outcome<ncclUniqueId> agree_on_id(SharedRankState& shared, const std::string& ke
                                   bool is_alone, const Deadline& deadline) {
   ncclUniqueId id;
   if (is_first) {
-    if (const ncclResult_t made = ncclGetUniqueId(&id); made != ncclSuccess)
-      return failure("NCCL error: {}", ncclGetErrorString(made));
+    if (const ncclResult_t result = ncclGetUniqueId(&id); result != ncclSuccess)
+      return failure("NCCL error: {}", ncclGetErrorString(result));
     if (is_alone) return id;
     if (const auto published = shared.store->set(key, std::string(id.internal, sizeof id.internal));
         !published)
@@ -325,13 +327,13 @@ Outcome<ncclUniqueId> agree_on_id(SharedRankState& shared, const std::string& ke
     return id;
   }
   while (true) {
-    const auto found = shared.store->find(key);
-    if (!found) return tl::unexpected(found.error());
-    if (*found && (*found)->size() == sizeof id.internal) {
-      std::memcpy(id.internal, (*found)->data(), sizeof id.internal);
+    const auto stored = shared.store->find(key);
+    if (!stored) return tl::unexpected(stored.error());
+    if (*stored && (*stored)->size() == sizeof id.internal) {
+      std::memcpy(id.internal, (*stored)->data(), sizeof id.internal);
       return id;
     }
-    if (const std::optional<std::string> reason = shared.abandoned()) return failure("{}", *reason);
+    if (const std::optional<std::string> reason = shared.abandon_reason()) return failure("{}", *reason);
     if (deadline.has_passed()) return failure("{}", deadline_text(deadline));
     std::this_thread::sleep_for(kPollInterval);
   }
@@ -354,14 +356,14 @@ Outcome<std::shared_ptr<NcclGroup>> connect_nccl_group(SharedRankState& shared, 
                                                        Group group, int epoch, at::Device device,
                                                        const Deadline& deadline) {
   const c10::cuda::CUDAGuard guard(device);
-  const int place = member_index_of(shared.rank, group);
+  const int member_index = member_index_of(shared.rank, group);
   const bool is_alone = group.members.size() == 1;
-  const auto id = agree_on_id(shared, "nccl/" + key, place == 0, is_alone, deadline);
+  const auto id = agree_on_id(shared, "nccl/" + key, member_index == 0, is_alone, deadline);
   if (!id) return tl::unexpected(id.error());
-  auto made = std::make_shared<NcclCommunicator>(shared, std::move(group), epoch, device);
-  if (const Outcome<void> connected = made->connect(*id, deadline); !connected)
+  auto communicator = std::make_shared<NcclCommunicator>(shared, std::move(group), epoch, device);
+  if (const Outcome<void> connected = communicator->connect(*id, deadline); !connected)
     return tl::unexpected(connected.error());
-  return made;
+  return communicator;
 }
 
 #else

@@ -14,12 +14,13 @@ constexpr std::chrono::microseconds kSynchronizePollInterval{50};
 }  // namespace
 
 std::string why_nccl_is_unusable(const std::vector<int>& members, const std::vector<std::string>& gpu_ids) {
-  std::map<std::string, int> first;
+  std::map<std::string, int> first_users;
   for (std::size_t i = 0; i < members.size(); ++i) {
     if (gpu_ids[i].empty()) return fmt::format("rank {} has no GPU that NCCL can use", members[i]);
-    const auto [at, is_new] = first.emplace(gpu_ids[i], members[i]);
+    const auto [first_user, is_new] = first_users.emplace(gpu_ids[i], members[i]);
     if (!is_new)
-      return fmt::format("ranks {} and {} share a GPU; NCCL needs one GPU per rank", at->second, members[i]);
+      return fmt::format("ranks {} and {} share a GPU; NCCL needs one GPU per rank", first_user->second,
+                         members[i]);
   }
   return "";
 }
@@ -52,19 +53,19 @@ std::vector<std::shared_ptr<NcclGroup>> NcclWatchdog::groups() {
 void NcclWatchdog::run() {
   std::unique_lock lock(mutex_);
   while (!changed_.wait_for(lock, kPollInterval, [&] { return is_stopping_; })) {
-    const std::vector<std::shared_ptr<NcclGroup>> all = groups_;
+    const std::vector<std::shared_ptr<NcclGroup>> groups = groups_;
     lock.unlock();
-    for (const std::shared_ptr<NcclGroup>& group : all) group->poll(), group->abort_failed();
+    for (const std::shared_ptr<NcclGroup>& group : groups) group->poll(), group->abort_failed();
     lock.lock();
   }
 }
 
 CommOutcome<void> NcclWatchdog::synchronize(const Deadline& deadline) {
   for (const std::shared_ptr<NcclGroup>& group : groups()) {
-    group->limit(deadline);
+    group->set_deadline(deadline);
     while (true) {
       group->poll();
-      if (CommOutcome<void> state = group->state(); !state) return state;
+      if (CommOutcome<void> outcome = group->first_failure(); !outcome) return outcome;
       if (group->is_idle()) break;
       std::this_thread::sleep_for(kSynchronizePollInterval);
     }

@@ -40,13 +40,13 @@ class NcclGroup {
   virtual std::unique_ptr<Pending> start(CommOperation operation) = 0;
   // Records which operations have ended and which have failed. Thread-safe.
   virtual void poll() = 0;
-  // Aborts failed operations on the device too, and waits for that.
+  // Aborts failed operations on the device too, and waits until they have ended.
   virtual void abort_failed() = 0;
   virtual bool is_idle() = 0;
   // Sets this deadline for operations in flight that have none.
-  virtual void limit(const Deadline& deadline) = 0;
+  virtual void set_deadline(const Deadline& deadline) = 0;
   // The first failure of the group, if any.
-  virtual CommOutcome<void> state() = 0;
+  virtual CommOutcome<void> first_failure() = 0;
   virtual void close(const std::string& reason) = 0;
 };
 

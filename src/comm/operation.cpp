@@ -141,8 +141,8 @@ bool is_ordered_before(const Group& a, const Group& b) {
 }
 
 int member_index_of(int rank, const Group& group) {
-  const auto found = std::find(group.members.begin(), group.members.end(), rank);
-  return found == group.members.end() ? -1 : static_cast<int>(found - group.members.begin());
+  const auto match = std::find(group.members.begin(), group.members.end(), rank);
+  return match == group.members.end() ? -1 : static_cast<int>(match - group.members.begin());
 }
 
 std::vector<Group> own_groups(std::span<const Group> groups, int rank, int num_ranks) {
@@ -150,8 +150,8 @@ std::vector<Group> own_groups(std::span<const Group> groups, int rank, int num_r
   for (const Group& group : groups) {
     Group full_group = with_members(group, num_ranks);
     for (const int member : full_group.members)
-      ensure(member >= 0 && member < num_ranks, "{} in a world of {} ranks", group_text(full_group, 0),
-             num_ranks);
+      ensure(member >= 0 && member < num_ranks, "{} has a member outside a world of {} ranks",
+             group_text(full_group, 0), num_ranks);
     if (member_index_of(rank, full_group) >= 0) rank_groups.push_back(std::move(full_group));
   }
   std::sort(rank_groups.begin(), rank_groups.end(), is_ordered_before);
@@ -160,12 +160,12 @@ std::vector<Group> own_groups(std::span<const Group> groups, int rank, int num_r
 }
 
 std::string text(const CommFailure& failure) {
-  std::string who;
+  std::string missing_text;
   if (!failure.missing.empty())
-    who = fmt::format(", rank{} {} missing", failure.missing.size() == 1 ? "" : "s",
-                      fmt::join(failure.missing, " "));
+    missing_text = fmt::format(", rank{} {} missing", failure.missing.size() == 1 ? "" : "s",
+                               fmt::join(failure.missing, " "));
   return fmt::format("{} in {}: {} (waited {:.3g} s{})", failure.operation, failure.group, failure.reason,
-                     failure.waited.value, who);
+                     failure.waited.value, missing_text);
 }
 
 }  // namespace optimus

@@ -34,7 +34,7 @@ struct CommOperation {
   std::string description;
 
   std::string text() const;  // "all_reduce of gradients of block 3"
-  // Size of the whole tensor, which all members must agree on.
+  // Size of the whole tensor; it is equal on all members.
   std::int64_t bytes() const;
 };
 

@@ -18,7 +18,7 @@ Seconds seconds_since(Deadline::Clock::time_point begin_time) {
   return Seconds(std::chrono::duration<double>(Deadline::Clock::now() - begin_time).count());
 }
 
-// Background threads have no deadline of their own: the thread that waits for an operation cancels it.
+// Background threads have no deadline: the thread that waits for an operation cancels it.
 Deadline no_deadline() { return Deadline::after(Seconds(1e8), "background progress"); }
 
 constexpr Seconds kNoteTimeout{0.5};
@@ -44,15 +44,15 @@ std::vector<int> missing_in(const std::string& note) {
 
 }  // namespace
 
-std::optional<std::string> SharedRankState::abandoned() const {
+std::optional<std::string> SharedRankState::abandon_reason() const {
   const std::lock_guard lock(mutex_);
-  return abandoned_;
+  return abandon_reason_;
 }
 
 void SharedRankState::abandon(const std::string& reason) {
   {
     const std::lock_guard lock(mutex_);
-    if (!abandoned_) abandoned_ = reason;
+    if (!abandon_reason_) abandon_reason_ = reason;
   }
   interrupter.interrupt_all();
 }
@@ -60,14 +60,14 @@ void SharedRankState::abandon(const std::string& reason) {
 void SharedRankState::start_generation(int new_generation, int new_rank) {
   generation = new_generation, rank = new_rank;
   const std::lock_guard lock(mutex_);
-  abandoned_.reset();
+  abandon_reason_.reset();
 }
 
 ProcessOperation::ProcessOperation(std::shared_ptr<ProcessGroup> group,
-                                   std::unique_ptr<MemberExchange> exchange, std::int64_t flight)
+                                   std::unique_ptr<MemberExchange> exchange, std::int64_t log_number)
     : group_(std::move(group)),
       exchange_(std::move(exchange)),
-      flight_(flight),
+      log_number_(log_number),
       begin_time_(Deadline::Clock::now()) {}
 
 void ProcessOperation::begin() {
@@ -96,10 +96,10 @@ bool ProcessOperation::take() {
 }
 
 std::optional<std::string> ProcessOperation::stop_reason() {
-  if (std::optional<std::string> reason = group_->shared().abandoned()) return reason;
-  if (std::optional<std::string> reason = group_->broken()) return reason;
+  if (std::optional<std::string> reason = group_->shared().abandon_reason()) return reason;
+  if (std::optional<std::string> reason = group_->break_reason()) return reason;
   const std::lock_guard lock(mutex_);
-  return cancelled_;
+  return cancel_reason_;
 }
 
 void ProcessOperation::run(const Deadline& deadline) {
@@ -112,7 +112,7 @@ void ProcessOperation::run(const Deadline& deadline) {
 }
 
 void ProcessOperation::end(CommOutcome<void> outcome) {
-  group_->shared().log.end(flight_, outcome ? FlightState::done : FlightState::failed);
+  group_->shared().log.end(log_number_, outcome ? FlightState::done : FlightState::failed);
   {
     const std::lock_guard lock(mutex_);
     state_ = State::ended;
@@ -129,7 +129,7 @@ CommOutcome<void> ProcessOperation::wait(const Deadline& deadline) {
   std::unique_lock lock(mutex_);
   const auto has_ended = [&] { return state_ == State::ended; };
   if (!changed_.wait_until(lock, deadline.end(), has_ended)) {
-    cancelled_ = deadline_text(deadline);
+    cancel_reason_ = deadline_text(deadline);
     lock.unlock();
     group_->shared().interrupter.interrupt_all();
     lock.lock();
@@ -152,10 +152,10 @@ ProcessGroup::~ProcessGroup() {
 
 std::shared_ptr<ProcessOperation> ProcessGroup::begin(std::unique_ptr<MemberExchange> exchange) {
   const CommOperation& comm_operation = exchange->operation();
-  const std::int64_t flight =
+  const std::int64_t log_number =
       shared_.log.post(name(comm_operation.kind), comm_operation.description, text_, comm_operation.bytes());
   const bool has_stages = exchange->has_stages();
-  auto operation = std::make_shared<ProcessOperation>(shared_from_this(), std::move(exchange), flight);
+  auto operation = std::make_shared<ProcessOperation>(shared_from_this(), std::move(exchange), log_number);
   operation->begin();
   if (has_stages) run_in_background(operation);
   return operation;
@@ -188,30 +188,30 @@ void ProcessGroup::run_in_background(std::shared_ptr<ProcessOperation> operation
 }
 
 void ProcessGroup::run(BackgroundThread& background) {
-  // As on the computing thread: views of tensors need no autograd metadata.
+  // As in the thread that computes, autograd dispatch is off: views of tensors need no autograd metadata.
   const at::AutoDispatchBelowADInplaceOrView no_autograd_dispatch;
   const Deadline deadline = no_deadline();
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [&] { return is_stopping_ || !background.queue.empty(); });
     if (background.queue.empty()) return;
-    const std::shared_ptr<ProcessOperation> next = std::move(background.queue.front());
+    const std::shared_ptr<ProcessOperation> operation = std::move(background.queue.front());
     background.queue.pop_front();
     lock.unlock();
-    if (next->take()) next->run(deadline);
+    if (operation->take()) operation->run(deadline);
     lock.lock();
   }
 }
 
-std::optional<std::string> ProcessGroup::broken() {
+std::optional<std::string> ProcessGroup::break_reason() {
   const std::lock_guard lock(mutex_);
-  return broken_;
+  return break_reason_;
 }
 
 void ProcessGroup::mark_broken(const std::string& reason) {
   {
     const std::lock_guard lock(mutex_);
-    if (!broken_) broken_ = reason;
+    if (!break_reason_) break_reason_ = reason;
   }
   shared_.interrupter.interrupt_all();
 }
@@ -230,7 +230,7 @@ void ProcessGroup::close(const std::string& reason) {
 CommFailure ProcessGroup::fail(MemberExchange& exchange, const LinkError& error, Seconds waited) {
   CommFailure failure{exchange.operation().text(), text_, {}, waited, error.reason};
   // The failure is reported by the operation that failed first.
-  if (error.kind == LinkError::Kind::stopped && broken()) return failure;
+  if (error.kind == LinkError::Kind::stopped && break_reason()) return failure;
   mark_broken(fmt::format("{} had failed: {}", failure.operation, error.reason));
   // Write the note before closing the connections: a rank that sees the closed connection then finds the
   // note.
@@ -245,7 +245,7 @@ CommFailure ProcessGroup::fail(MemberExchange& exchange, const LinkError& error,
 }
 
 void ProcessGroup::write_failure_note(const CommFailure& failure) {
-  // An unreachable store cannot be informed; the failure itself is returned.
+  // The note cannot be written if the store is unreachable; the failure itself is still returned.
   (void)shared_.store->set(failure_note_key(shared_.generation, epoch_, shared_.rank),
                            failure_note_text(failure));
 }
@@ -264,21 +264,21 @@ void ProcessGroup::name_missing(const MemberExchange::Unfinished& unfinished, Co
     missing.insert(group_.members[static_cast<std::size_t>(member_index)]);
   // Members that wait for the same operation fail when this rank does. A single silent member cannot be
   // distinguished from a failed one, unless it relays data of others.
-  const std::size_t few = unfinished.is_relayed ? 0 : 1;
+  const std::size_t max_missing = unfinished.is_relayed ? 0 : 1;
   const Deadline deadline =
-      Deadline::after(is_closed || missing.size() <= few ? Seconds(0) : kNoteTimeout, "notes");
+      Deadline::after(is_closed || missing.size() <= max_missing ? Seconds(0) : kNoteTimeout, "notes");
   do {
     for (const int rank : std::vector<int>(missing.begin(), missing.end())) {
       const std::optional<std::string> note = failure_note_of(rank);
       if (!note) continue;
-      const std::vector<int> theirs = missing_in(*note);
-      reported.insert(theirs.begin(), theirs.end());
+      const std::vector<int> missing_in_note = missing_in(*note);
+      reported.insert(missing_in_note.begin(), missing_in_note.end());
       missing.erase(rank);
       if (is_closed && missing.empty())
         failure.reason = fmt::format("rank {} aborted: {}", rank, note->substr(note->find(';') + 1));
     }
-    if (missing.size() > few) std::this_thread::sleep_for(kNotePollInterval);
-  } while (missing.size() > few && !deadline.has_passed());
+    if (missing.size() > max_missing) std::this_thread::sleep_for(kNotePollInterval);
+  } while (missing.size() > max_missing && !deadline.has_passed());
   if (missing.empty()) missing = reported;
   missing.erase(shared_.rank);
   failure.missing.assign(missing.begin(), missing.end());

@@ -27,14 +27,14 @@ struct SharedRankState {
   FlightLog log;
 
   explicit SharedRankState(int own_rank) : rank(own_rank), log(own_rank) {}
-  std::optional<std::string> abandoned() const;
+  std::optional<std::string> abandon_reason() const;
   void abandon(const std::string& reason);
   // Prepares for another membership; no group may exist.
   void start_generation(int new_generation, int new_rank);
 
  private:
   mutable std::mutex mutex_;
-  std::optional<std::string> abandoned_;
+  std::optional<std::string> abandon_reason_;
 };
 
 class ProcessGroup;
@@ -44,7 +44,7 @@ class ProcessGroup;
 class ProcessOperation {
  public:
   ProcessOperation(std::shared_ptr<ProcessGroup> group, std::unique_ptr<MemberExchange> exchange,
-                   std::int64_t flight);
+                   std::int64_t log_number);
 
   void begin();
   bool is_ended();
@@ -67,13 +67,13 @@ class ProcessOperation {
   // Shared, because an operation may be in flight when its group is dropped.
   const std::shared_ptr<ProcessGroup> group_;
   const std::unique_ptr<MemberExchange> exchange_;
-  const std::int64_t flight_;
+  const std::int64_t log_number_;
   const Deadline::Clock::time_point begin_time_;
   Deadline::Clock::time_point end_time_;
   std::mutex mutex_;
   std::condition_variable changed_;
   State state_ = State::idle;
-  std::optional<std::string> cancelled_;
+  std::optional<std::string> cancel_reason_;
   std::optional<CommOutcome<void>> outcome_;
 };
 
@@ -93,7 +93,7 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   // Ends all operations in flight, and the background threads.
   void close(const std::string& reason);
 
-  std::optional<std::string> broken();
+  std::optional<std::string> break_reason();
   // After a failure inside the group: breaks the group, informs the other members through the store, and
   // finds out which members are missing.
   CommFailure fail(MemberExchange& exchange, const LinkError& error, Seconds waited);
@@ -119,7 +119,7 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   std::int64_t num_started_ = 0;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::optional<std::string> broken_;
+  std::optional<std::string> break_reason_;
   bool is_stopping_ = false;
   // Messages and collectives have separate threads, because a message may arrive only after its sender has
   // received this rank's part of a collective.

@@ -13,7 +13,7 @@ namespace {
 
 bool is_message(CommKind kind) { return kind == CommKind::send || kind == CommKind::receive; }
 
-bool fit(const CommOperation& a, const CommOperation& b) {
+bool is_match(const CommOperation& a, const CommOperation& b) {
   if (is_message(a.kind) && is_message(b.kind) && a.kind != b.kind)
     return a.bytes() == b.bytes() && (a.from.defined() ? a.from : a.to).scalar_type() ==
                                          (b.from.defined() ? b.from : b.to).scalar_type();
@@ -41,16 +41,16 @@ void SharedOperation::submit(int member_index, CommOperation operation) {
   ensure(!contribution.has_arrived, "rank {} submits {} twice",
          members_[static_cast<std::size_t>(member_index)], operation.text());
   // Every operation is compared with the one that arrived first.
-  if (const Contribution& other = contributions_[first_arrived_];
-      num_arrived_ > 0 && !fit(other.operation, operation))
+  if (const Contribution& first = contributions_[first_arrived_];
+      num_arrived_ > 0 && !is_match(first.operation, operation))
     mark_broken({fmt::format("rank {} started {} ({}) where rank {} started {} ({})",
                              members_[static_cast<std::size_t>(member_index)], operation.text(),
                              optimus::text(Bytes(operation.bytes())), members_[first_arrived_],
-                             other.operation.text(), optimus::text(Bytes(other.operation.bytes()))),
+                             first.operation.text(), optimus::text(Bytes(first.operation.bytes()))),
                  {}});
   if (num_arrived_ == 0) first_arrived_ = static_cast<std::size_t>(member_index);
   const at::Tensor& tensor = operation.from.defined() ? operation.from : operation.to;
-  if (tensor.defined()) contribution.is_ready = StreamMark::of(tensor.device());
+  if (tensor.defined()) contribution.ready_mark = StreamMark::of(tensor.device());
   if (operation.kind == CommKind::all_reduce) num_stages_ = 2;
   contribution.operation = std::move(operation);
   contribution.has_arrived = true;
@@ -59,7 +59,7 @@ void SharedOperation::submit(int member_index, CommOperation operation) {
 }
 
 void SharedOperation::mark_broken(BreakReason break_reason) {
-  if (!broken_ && !is_done()) broken_ = std::move(break_reason);
+  if (!break_reason_ && !is_done()) break_reason_ = std::move(break_reason);
   changed.notify_all();
 }
 
@@ -71,7 +71,8 @@ std::vector<int> SharedOperation::missing() const {
 }
 
 std::optional<std::size_t> SharedOperation::claim_part() {
-  if (broken_ || !is_complete() || is_done() || next_part_ == contributions_.size()) return std::nullopt;
+  if (break_reason_ || !is_complete() || is_done() || next_part_ == contributions_.size())
+    return std::nullopt;
   ++num_running_;
   return next_part_++;
 }
@@ -101,8 +102,8 @@ void SharedOperation::reduce_piece(std::size_t piece) {
                operation.sum);
 }
 
-void SharedOperation::gather_pieces(std::size_t into) {
-  const CommOperation& operation = contributions_[into].operation;
+void SharedOperation::gather_pieces(std::size_t member_index) {
+  const CommOperation& operation = contributions_[member_index].operation;
   const bool is_gather = operation.kind == CommKind::all_gather;
   for (std::size_t i = 0; i < contributions_.size(); ++i) {
     const at::Tensor& from = contributions_[i].operation.from;
@@ -114,7 +115,7 @@ void SharedOperation::gather_pieces(std::size_t into) {
 StreamMark SharedOperation::run_part(std::size_t part) {
   const CommOperation& operation = contributions_[part].operation;
   const at::Device device = device_of(part);
-  for (const Contribution& contribution : contributions_) contribution.is_ready.await(device);
+  for (const Contribution& contribution : contributions_) contribution.ready_mark.await(device);
   if (stage_ == 1)
     for (const StreamMark& mark : marks_[0]) mark.await(device);
   switch (operation.kind) {

@@ -2,9 +2,9 @@
 // that wait for the result do the work in parts. A member that is busy elsewhere does not block the other
 // members.
 //
-//   all_reduce   stage 0: part i sums piece i of all tensors into member i's
-//                stage 1: part i copies the other members' pieces into member i's
-//   all others   stage 0: part i fills member i's output
+//   all_reduce   stage 0: part i sums piece i of all tensors into member i's tensor
+//                stage 1: part i copies the other members' pieces into member i's tensor
+//   the others   stage 0: part i fills member i's output
 //
 // All functions are called with the world's lock held, except run_part(). Read next: thread_comm.cpp, which
 // creates these objects and waits on them.
@@ -34,7 +34,7 @@ class SharedOperation {
   // The member at `member_index` submits its operation. If it does not match the operations of the other
   // members, the operation fails for all of them.
   void submit(int member_index, CommOperation operation);
-  // Fails the operation for all members; the reason of the first call is kept.
+  // Fails the operation for all members; only the reason of the first call is stored.
   void mark_broken(BreakReason break_reason);
 
   bool has_arrived(int member_index) const {
@@ -42,7 +42,7 @@ class SharedOperation {
   }
   bool is_complete() const { return num_arrived_ == contributions_.size(); }
   bool is_done() const { return stage_ == num_stages_; }
-  const std::optional<BreakReason>& broken() const { return broken_; }
+  const std::optional<BreakReason>& break_reason() const { return break_reason_; }
   bool is_in_progress() const { return num_running_ > 0; }
   std::vector<int> missing() const;  // members that have not arrived
   const std::vector<int>& members() const { return members_; }
@@ -65,11 +65,11 @@ class SharedOperation {
  private:
   struct Contribution {
     CommOperation operation;
-    StreamMark is_ready;
+    StreamMark ready_mark;
     bool has_arrived = false;
   };
   void reduce_piece(std::size_t piece);
-  void gather_pieces(std::size_t into);
+  void gather_pieces(std::size_t member_index);
   at::Device device_of(std::size_t part) const;
 
   const std::vector<int> members_;
@@ -78,7 +78,7 @@ class SharedOperation {
   std::size_t num_arrived_ = 0, first_arrived_ = 0;  // group index of the member that arrived first
   std::size_t stage_ = 0, num_stages_ = 1;
   std::size_t next_part_ = 0, num_running_ = 0, num_ended_ = 0;  // of this stage
-  std::optional<BreakReason> broken_;
+  std::optional<BreakReason> break_reason_;
 };
 
 }  // namespace optimus

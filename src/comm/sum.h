@@ -10,8 +10,8 @@
 
 namespace optimus {
 
-// Writes the sum or maximum of `pieces` to `to`, which may be one of them. All are rows of equal length and
-// type (fp64, fp32, bf16, fp16, int64, int32). On CPUs this uses one thread, because background
+// Writes the sum or maximum of `pieces` to `to`, which may be one of them. All tensors are rows of equal
+// length and type (fp64, fp32, bf16, fp16, int64, int32). On CPUs this uses one thread, because background
 // communication must not occupy the threads of the kernels; on CUDA it uses the current stream. A maximum
 // that involves NaN is NaN.
 void sum_in_order(std::span<const at::Tensor> pieces, const at::Tensor& to, ReduceOp kind);

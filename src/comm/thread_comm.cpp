@@ -1,5 +1,5 @@
-// Implements thread_comm.h. Ranks find a SharedOperation by key and index: the k-th collective of a group
-// is one, and so is the k-th message between two ranks with the same tag.
+// Implements thread_comm.h. Ranks find a SharedOperation by key and index: the k-th collective of a group, or
+// the k-th message between two ranks with the same tag.
 #include "comm/thread_comm.h"
 
 #include <fmt/format.h>
@@ -37,7 +37,7 @@ struct GroupState {
   std::string text;
   // By index; operations at which not all members have arrived.
   std::map<std::int64_t, std::shared_ptr<SharedOperation>> open;
-  std::optional<BreakReason> broken;  // if set, all further operations fail
+  std::optional<BreakReason> break_reason;  // if set, all further operations fail
 };
 
 struct ThreadWorldState {
@@ -49,23 +49,23 @@ struct ThreadWorldState {
   std::map<SharedOperationKey, GroupState> group_states;
   std::vector<bool> is_taken, has_left;        // [worker id]
   std::map<int, std::vector<int>> worker_ids;  // [generation][rank]: worker id; no entry for generation 0
-  // [worker id]: the first generation that the worker has not left.
+  // [worker id]: the worker has left all generations before this one.
   std::map<int, int> generation_left_before;
   std::map<std::pair<int, int>, BreakReason> declined;  // (generation, epoch) pairs that a rank has declined
 };
 
 namespace {
 
-BreakReason departure_of(int rank) { return {fmt::format("rank {} has left", rank), {rank}}; }
+BreakReason departure_reason(int rank) { return {fmt::format("rank {} has left", rank), {rank}}; }
 
 // State that a rank's operations and its Comm share; protected by the world's lock.
 struct RankState {
-  std::optional<std::string> abandoned;
+  std::optional<std::string> abandon_reason;
 };
 
 // Called with the world's lock held.
 void break_group(GroupState& group_state, const BreakReason& break_reason) {
-  if (!group_state.broken) group_state.broken = break_reason;
+  if (!group_state.break_reason) group_state.break_reason = break_reason;
   for (auto& [number, shared_operation] : group_state.open) shared_operation->mark_broken(break_reason);
 }
 
@@ -74,7 +74,7 @@ void break_operations_of(ThreadWorldState& world, int generation, int rank) {
     if (key.generation != generation || member_index_of(rank, key.group) < 0) continue;
     for (auto& [number, shared_operation] : group_state.open)
       if (!shared_operation->has_arrived(member_index_of(rank, key.group)))
-        shared_operation->mark_broken(departure_of(rank));
+        shared_operation->mark_broken(departure_reason(rank));
   }
 }
 
@@ -87,7 +87,7 @@ class ThreadPending final : public Pending {
     SharedOperationKey key;
     int member_index = 0;
     FlightLog* log = nullptr;
-    std::int64_t number = 0;
+    std::int64_t log_number = 0;
     std::string operation;
   };
   explicit ThreadPending(Info info) : info_(std::move(info)) {}
@@ -103,16 +103,16 @@ class ThreadPending final : public Pending {
   CommOutcome<void> wait(const Deadline& deadline) override {
     if (!outcome_) {
       outcome_ = wait_for_outcome(deadline);
-      info_.log->end(info_.number, *outcome_ ? FlightState::done : FlightState::failed);
+      info_.log->end(info_.log_number, *outcome_ ? FlightState::done : FlightState::failed);
     }
     return *outcome_;
   }
 
  private:
-  bool has_failed() const { return info_.rank->abandoned || info_.shared_operation->broken(); }
+  bool has_failed() const { return info_.rank->abandon_reason || info_.shared_operation->break_reason(); }
 
   bool run_one_part(std::unique_lock<std::mutex>& lock) {
-    if (info_.rank->abandoned) return false;
+    if (info_.rank->abandon_reason) return false;
     const std::optional<std::size_t> part = info_.shared_operation->claim_part();
     if (!part) return false;
     lock.unlock();
@@ -157,10 +157,10 @@ class ThreadPending final : public Pending {
 
   CommFailure failure_since(Deadline::Clock::time_point begin_time) const {
     const double waited = std::chrono::duration<double>(Deadline::Clock::now() - begin_time).count();
-    if (info_.rank->abandoned)
+    if (info_.rank->abandon_reason)
       return {info_.operation, info_.key.text(), info_.shared_operation->missing(), Seconds(waited),
-              *info_.rank->abandoned};
-    const BreakReason break_reason = info_.shared_operation->broken().value_or(BreakReason{});
+              *info_.rank->abandon_reason};
+    const BreakReason break_reason = info_.shared_operation->break_reason().value_or(BreakReason{});
     return {info_.operation, info_.key.text(), break_reason.missing, Seconds(waited), break_reason.reason};
   }
 
@@ -213,10 +213,10 @@ class ThreadComm final : public Comm {
   CommOutcome<void> prepare(int epoch, std::span<const Group> groups, const Deadline& deadline) override {
     for (const Group& group : own_groups(groups, rank_, size())) {
       if (is_connected({epoch, group})) continue;
-      const auto met =
+      const auto connected =
           start({.generation = generation_, .epoch = epoch, .group = group}, {.description = "a group"})
               ->wait(deadline);
-      if (!met) return met;
+      if (!connected) return connected;
       const std::lock_guard lock(world_->mutex);
       connected_.insert({epoch, group});
     }
@@ -238,7 +238,7 @@ class ThreadComm final : public Comm {
 
   void abandon(const std::string& reason) override {
     const std::lock_guard lock(world_->mutex);
-    if (!state_->abandoned) state_->abandoned = reason;
+    if (!state_->abandon_reason) state_->abandon_reason = reason;
     for (auto& [key, group_state] : world_->group_states)
       for (auto& [number, shared_operation] : group_state.open) shared_operation->changed.notify_all();
   }
@@ -310,7 +310,8 @@ class ThreadComm final : public Comm {
   std::unique_ptr<Pending> message(int epoch, std::vector<int> endpoints, int tag, CommOperation operation) {
     ensure(endpoints[0] != endpoints[1] && std::min(endpoints[0], endpoints[1]) >= 0 &&
                std::max(endpoints[0], endpoints[1]) < size(),
-           "a message from rank {} to rank {} in a world of {}", endpoints[0], endpoints[1], size());
+           "invalid message from rank {} to rank {} in a world of {} ranks", endpoints[0], endpoints[1],
+           size());
     return start({.generation = generation_,
                   .epoch = epoch,
                   .tag = tag,
@@ -332,7 +333,7 @@ class ThreadComm final : public Comm {
 
   std::unique_ptr<Pending> start(SharedOperationKey key, CommOperation operation) {
     std::string text = operation.text();
-    const std::int64_t flight =
+    const std::int64_t log_number =
         log_.post(name(operation.kind), operation.description, key.text(), operation.bytes());
     const int member_index = member_index_of(rank_, key.group);
     const std::lock_guard lock(world_->mutex);
@@ -341,18 +342,18 @@ class ThreadComm final : public Comm {
     std::shared_ptr<SharedOperation>& open = group_state.open[number];
     if (open == nullptr) open = std::make_shared<SharedOperation>(key.group.members);
     const std::shared_ptr<SharedOperation> shared_operation = open;
-    if (group_state.broken) shared_operation->mark_broken(*group_state.broken);
+    if (group_state.break_reason) shared_operation->mark_broken(*group_state.break_reason);
     if (const auto declined = world_->declined.find({key.generation, key.epoch});
         declined != world_->declined.end())
       shared_operation->mark_broken(declined->second);
     shared_operation->submit(member_index, std::move(operation));
     for (const int member : shared_operation->missing())
-      if (has_departed(member)) shared_operation->mark_broken(departure_of(member));
-    if (shared_operation->broken() && !group_state.broken)
-      break_group(group_state, *shared_operation->broken());
+      if (has_departed(member)) shared_operation->mark_broken(departure_reason(member));
+    if (shared_operation->break_reason() && !group_state.break_reason)
+      break_group(group_state, *shared_operation->break_reason());
     if (shared_operation->is_complete()) group_state.open.erase(number);
     return std::make_unique<ThreadPending>(ThreadPending::Info{
-        world_, state_, shared_operation, std::move(key), member_index, &log_, flight, std::move(text)});
+        world_, state_, shared_operation, std::move(key), member_index, &log_, log_number, std::move(text)});
   }
 
   const std::shared_ptr<ThreadWorldState> world_;
@@ -369,7 +370,7 @@ class ThreadComm final : public Comm {
 }  // namespace
 
 ThreadWorld::ThreadWorld(int num_ranks) : state_(std::make_shared<ThreadWorldState>(num_ranks)) {
-  ensure(num_ranks > 0, "a world of {} ranks", num_ranks);
+  ensure(num_ranks > 0, "a world needs at least one rank, not {}", num_ranks);
 }
 
 ThreadWorld::~ThreadWorld() = default;
@@ -377,7 +378,7 @@ ThreadWorld::~ThreadWorld() = default;
 int ThreadWorld::size() const { return state_->num_ranks; }
 
 std::unique_ptr<Comm> ThreadWorld::comm(int rank) {
-  ensure(rank >= 0 && rank < size(), "rank {} of a world of {}", rank, size());
+  ensure(rank >= 0 && rank < size(), "rank {} is not in a world of {} ranks", rank, size());
   const std::lock_guard lock(state_->mutex);
   ensure(!state_->is_taken[static_cast<std::size_t>(rank)], "the Comm of rank {} was already created", rank);
   state_->is_taken[static_cast<std::size_t>(rank)] = true;

@@ -4,9 +4,9 @@
 //   ThreadWorld world(4);
 //   std::jthread rank_2([comm = world.comm(2)] { … });
 //
-// Works on CPUs and on CUDA; each rank may have a stream of its own. A rank whose Comm is destroyed has
-// left: operations of ranks that wait for it fail at once. Under ThreadSanitizer all memory accesses are
-// reported to it.
+// Works on CPUs and on CUDA; each rank may have its own stream. A rank whose Comm is destroyed has left:
+// operations of ranks that wait for it fail at once. Under ThreadSanitizer, all memory accesses are reported
+// to the sanitizer.
 #pragma once
 
 #include <memory>

@@ -80,7 +80,7 @@ WeightVersions::WeightVersions(const Plan& plan, const Program& program, const P
   }
 }
 
-// At most as many versions are needed at a time as the longest delay; their buffers are reused in turn.
+// The number of versions needed at a time is at most the longest delay; their buffers are reused in turn.
 int WeightVersions::version_of(int microbatch) const {
   const int delay = delays_[static_cast<std::size_t>(microbatch)];
   if (delay == 0) return -1;
@@ -92,7 +92,7 @@ at::Tensor WeightVersions::weights(int block, int version) const {
   return saved.empty() ? at::Tensor() : saved[static_cast<std::size_t>(version)];
 }
 
-void WeightVersions::before(std::size_t instruction) {
+void WeightVersions::before_instruction(std::size_t instruction) {
   if (schedule_ != Schedule::pipemare || backward_starts_.empty() || backward_starts_[instruction] < 0)
     return;
   update_velocity();
@@ -158,28 +158,28 @@ Bytes WeightVersions::bytes() const {
 
 MicrobatchUpdates::MicrobatchUpdates(const Plan& plan, const PlanLocation& location, at::Device device)
     : device_(device), is_rescheduled_(plan.schedule == Schedule::pipemare) {
-  const std::vector<int> all = delays(plan.schedule, position_of(plan, location));
-  num_microbatches_ = std::ssize(all);
-  delay_ = 1 + *std::max_element(all.begin(), all.end());
+  const std::vector<int> microbatch_delays = delays(plan.schedule, position_of(plan, location));
+  num_microbatches_ = std::ssize(microbatch_delays);
+  delay_ = 1 + *std::max_element(microbatch_delays.begin(), microbatch_delays.end());
 }
 
-void MicrobatchUpdates::begin(const std::vector<std::int64_t>& counted, const UpdateOptions& options,
+void MicrobatchUpdates::begin(const std::vector<std::int64_t>& target_counts, const UpdateOptions& options,
                               std::int64_t num_updates) {
-  ensure(std::ssize(counted) == num_microbatches_, "target counts: expected {} micro-batches, got {}",
-         num_microbatches_, counted.size());
-  const auto num = std::ssize(counted);
-  numbers_.assign(counted.size(), {});
+  ensure(std::ssize(target_counts) == num_microbatches_, "target counts: expected {} micro-batches, got {}",
+         num_microbatches_, target_counts.size());
+  const auto num = std::ssize(target_counts);
+  step_scalars_.assign(target_counts.size(), {});
   count_ = 0;
   const at::Tensor weights = at::zeros({num}, at::kDouble);
   for (std::int64_t m = 0; m < num; ++m) {
-    const auto targets = static_cast<double>(counted[static_cast<std::size_t>(m)]);
+    const auto targets = static_cast<double>(target_counts[static_cast<std::size_t>(m)]);
     if (targets == 0) continue;
     const std::int64_t num_updates_before = num_updates + count_++;
     double rate = options.learning_rate;
-    if (const std::int64_t all = options.pipemare.num_warmup_updates;
-        is_rescheduled_ && num_updates_before < all)
-      rate /= std::pow(delay_, 1 - static_cast<double>(num_updates_before) / static_cast<double>(all));
-    numbers_[static_cast<std::size_t>(m)] =
+    if (const std::int64_t num_warmup = options.pipemare.num_warmup_updates;
+        is_rescheduled_ && num_updates_before < num_warmup)
+      rate /= std::pow(delay_, 1 - static_cast<double>(num_updates_before) / static_cast<double>(num_warmup));
+    step_scalars_[static_cast<std::size_t>(m)] =
         step_scalars_after_gate(device_, rate, num_updates_before + 1, 1 / targets,
                                 {.beta1 = options.beta1, .beta2 = options.beta2, .clip = 0});
     weights.data_ptr<double>()[m] = 1 / (targets * targets);

@@ -1,4 +1,4 @@
-// What asynchronous schedules (PipeDream, PipeMare) need in addition: older weight versions for backward
+// The additional state of asynchronous schedules (PipeDream, PipeMare): older weight versions for backward
 // passes that begin after newer weights exist, and a separate update for each micro-batch. Synchronous
 // schedules allocate nothing here. docs/understand/parallelism.md has the formulas.
 //
@@ -45,7 +45,7 @@ class WeightVersions {
   void set(const PipeMareOptions& options) { options_ = options; }
   // Called before every instruction. If `instruction` begins a backward pass under PipeMare, updates the
   // velocity and computes the corrected weights for that pass.
-  void before(std::size_t instruction);
+  void before_instruction(std::size_t instruction);
   // Called before `block` is updated with the gradient of `microbatch`. `changes` is false if the
   // micro-batch has no targets and therefore does not change the weights.
   void before_update(int block, int microbatch, bool changes);
@@ -74,12 +74,16 @@ class MicrobatchUpdates {
  public:
   MicrobatchUpdates(const Plan& plan, const PlanLocation& location, at::Device device);
 
-  // `counted[m]` is the number of targets with a loss in micro-batch m, over all devices; a micro-batch
+  // `target_counts[m]` is the number of targets with a loss in micro-batch m, over all devices; a micro-batch
   // without any makes no update. `num_updates` is the number of updates made before this step.
-  void begin(const std::vector<std::int64_t>& counted, const UpdateOptions& options,
+  void begin(const std::vector<std::int64_t>& target_counts, const UpdateOptions& options,
              std::int64_t num_updates);
-  bool is_empty(int microbatch) const { return !numbers_[static_cast<std::size_t>(microbatch)].defined(); }
-  const at::Tensor& numbers(int microbatch) const { return numbers_[static_cast<std::size_t>(microbatch)]; }
+  bool is_empty(int microbatch) const {
+    return !step_scalars_[static_cast<std::size_t>(microbatch)].defined();
+  }
+  const at::Tensor& step_scalars(int microbatch) const {
+    return step_scalars_[static_cast<std::size_t>(microbatch)];
+  }
   // One-element accumulator of the squared norm of the gradient of `microbatch`, for the loss summed over
   // targets.
   at::Tensor square_sum(int microbatch) const { return squares_.narrow(0, microbatch, 1); }
@@ -92,11 +96,12 @@ class MicrobatchUpdates {
   const at::Device device_;
   const bool is_rescheduled_;
   std::int64_t num_microbatches_ = 0;
-  // largest number of updates from the weights that a forward reads to the weights that its gradient
+  // The largest number of updates from the weights that a forward reads to the weights that its gradient
   // produces
   int delay_ = 1;
-  // [micro-batch]: step scalars as after a gate (kernels/step_scalars.h); undefined if it makes no update
-  std::vector<at::Tensor> numbers_;
+  // [micro-batch]: step scalars as they are after a gate (kernels/step_scalars.h); undefined if it makes no
+  // update
+  std::vector<at::Tensor> step_scalars_;
   at::Tensor squares_, weights_;  // [micro-batch]: squared gradient norms; 1 / targets^2
   std::int64_t count_ = 0;
 };

@@ -11,33 +11,33 @@ namespace optimus {
 namespace {
 
 // Appends this device's positions of a sample, padded to the plan's sequence length, and its segments.
-void append(Microbatch& microbatch, const Sample& sample, std::int64_t length, std::int64_t number) {
-  const std::int64_t row = std::ssize(microbatch.samples), used = std::ssize(sample.inputs);
-  ensure(used >= 1 && used <= length, "expected a sample of 1 to {} tokens (the sequence length), got {}",
-         length, used);
-  microbatch.samples.push_back(number);
-  const std::vector<Span> all = {{0, length}};
-  for (const Span& span : microbatch.context.empty() ? all : microbatch.context)
+void append(Microbatch& microbatch, const Sample& sample, std::int64_t length, std::int64_t sample_index) {
+  const std::int64_t row = std::ssize(microbatch.samples), num_tokens = std::ssize(sample.inputs);
+  ensure(num_tokens >= 1 && num_tokens <= length,
+         "expected a sample of 1 to {} tokens (the sequence length), got {}", length, num_tokens);
+  microbatch.samples.push_back(sample_index);
+  const std::vector<Span> whole_sequence = {{0, length}};
+  for (const Span& span : microbatch.context.empty() ? whole_sequence : microbatch.context)
     for (std::int64_t i = span.begin; i < span.end; ++i) {
       const auto at = static_cast<std::size_t>(i);
-      microbatch.ids.push_back(i < used ? sample.inputs[at] : 0);
-      microbatch.targets.push_back(i < used ? sample.targets[at] : kNoTarget);
-      microbatch.positions.push_back(i < used ? sample.positions[at] : 0);
+      microbatch.ids.push_back(i < num_tokens ? sample.inputs[at] : 0);
+      microbatch.targets.push_back(i < num_tokens ? sample.targets[at] : kNoTarget);
+      microbatch.positions.push_back(i < num_tokens ? sample.positions[at] : 0);
     }
   // If documents are separate, positions restart at each document; otherwise the sample is one segment.
   std::int64_t begin = 0;
-  for (std::int64_t i = 1; i <= used; ++i)
-    if (i == used || sample.positions[static_cast<std::size_t>(i)] == 0) {
+  for (std::int64_t i = 1; i <= num_tokens; ++i)
+    if (i == num_tokens || sample.positions[static_cast<std::size_t>(i)] == 0) {
       microbatch.segments.push_back({row, begin, i});
       begin = i;
     }
 }
 
 void count(const Microbatch& microbatch, const Sample& sample, Batch& batch) {
-  const auto used = std::ssize(sample.inputs);
-  const std::vector<Span> all = {{0, used}};
-  for (const Span& span : microbatch.context.empty() ? all : microbatch.context)
-    for (std::int64_t i = span.begin; i < std::min(span.end, used); ++i) {
+  const auto num_tokens_used = std::ssize(sample.inputs);
+  const std::vector<Span> whole_sequence = {{0, num_tokens_used}};
+  for (const Span& span : microbatch.context.empty() ? whole_sequence : microbatch.context)
+    for (std::int64_t i = span.begin; i < std::min(span.end, num_tokens_used); ++i) {
       ++batch.num_tokens;
       batch.num_targets += sample.targets[static_cast<std::size_t>(i)] != kNoTarget;
     }
@@ -102,14 +102,14 @@ namespace {
 // The samples of a step in the order in which micro-batches use them.
 struct SampleAssignment {
   std::vector<double> squares;       // [sample]: sum of its squared segment lengths
-  std::vector<std::int64_t> sample;  // [place in that order]: index of the sample
+  std::vector<std::int64_t> sample;  // [position in that order]: index of the sample
 };
 
-SampleAssignment assignment(const Plan& plan, std::vector<double> squares, SampleOrder dealing) {
+SampleAssignment assignment(const Plan& plan, std::vector<double> squares, SampleOrder sample_order) {
   ensure(std::ssize(squares) == plan.batch, "expected {} samples (the batch size), got {}", plan.batch,
          squares.size());
   SampleAssignment result{std::move(squares), {}};
-  if (dealing == SampleOrder::by_cost) {
+  if (sample_order == SampleOrder::by_cost) {
     result.sample = assign_samples_by_cost(plan, result.squares);
   } else {
     result.sample.resize(result.squares.size());
@@ -129,15 +129,15 @@ Batch build_batch(const Plan& plan, std::int64_t step, std::int64_t first_sample
   const PlanLocation location = location_of(plan, device);
   const Pipeline& pipeline = plan.pipelines[static_cast<std::size_t>(location.pipeline)];
   const Stage& stage = pipeline.stages[static_cast<std::size_t>(location.stage)];
-  const int counted = split_of(stage, stage.chunks.back().end_block() - 1);
+  const int counted_split = split_of(stage, stage.chunks.back().end_block() - 1);
   if (is_asynchronous(plan.schedule)) {
     std::int64_t next = num_sequences_before(plan, location.pipeline);
     for (const int size : pipeline.microbatches) {
-      std::int64_t& sum = batch.counted.emplace_back();
+      std::int64_t& sum = batch.target_counts.emplace_back();
       for (const std::int64_t end = next + size; next < end; ++next) sum += num_targets(read(next));
     }
   }
-  int number = 0;
+  int split_index = 0;
   for (const Side& split : splits_of(stage)) {
     std::int64_t num_sequences_before_pipeline = num_sequences_before(plan, location.pipeline);
     for (const int size : pipeline.microbatches) {
@@ -145,21 +145,21 @@ Batch build_batch(const Plan& plan, std::int64_t step, std::int64_t first_sample
       const ActivationShare own_share = share_of(split, location.index, size, plan.sequence_length, false);
       if (split.strategy.cp > 1) microbatch.context = own_share.positions;
       // fraction of each sequence that is on this device
-      const double part = split.strategy.cp > 1 ? 1.0 / split.strategy.cp : 1;
-      for (std::int64_t place = num_sequences_before_pipeline + own_share.samples.begin;
-           place < num_sequences_before_pipeline + own_share.samples.end; ++place) {
-        const std::int64_t i = assignment.sample[static_cast<std::size_t>(place)];
+      const double fraction = split.strategy.cp > 1 ? 1.0 / split.strategy.cp : 1;
+      for (std::int64_t position = num_sequences_before_pipeline + own_share.samples.begin;
+           position < num_sequences_before_pipeline + own_share.samples.end; ++position) {
+        const std::int64_t i = assignment.sample[static_cast<std::size_t>(position)];
         const Sample& sample = read(i);
         append(microbatch, sample, plan.sequence_length, first_sample + i);
-        if (number != counted) continue;
+        if (split_index != counted_split) continue;
         count(microbatch, sample, batch);
-        batch.squares += part * assignment.squares[static_cast<std::size_t>(i)],
-            batch.expected_squares += part * average;
+        batch.squares += fraction * assignment.squares[static_cast<std::size_t>(i)],
+            batch.expected_squares += fraction * average;
       }
       drop_trivial_segments(microbatch, plan.sequence_length);
       num_sequences_before_pipeline += size;
     }
-    ++number;
+    ++split_index;
   }
   return batch;
 }
@@ -174,11 +174,11 @@ std::int64_t num_sequences_before(const Plan& plan, int pipeline) {
 }
 
 Batch make_batch(const std::vector<Sample>& samples, const Plan& plan, std::int64_t step,
-                 std::int64_t first_sample, int device, SampleOrder dealing) {
+                 std::int64_t first_sample, int device, SampleOrder sample_order) {
   std::vector<double> squares;
   for (const Sample& sample : samples) squares.push_back(squares_of(sample));
   return build_batch(
-      plan, step, first_sample, device, assignment(plan, std::move(squares), dealing),
+      plan, step, first_sample, device, assignment(plan, std::move(squares), sample_order),
       [&](std::int64_t i) -> const Sample& { return samples.at(static_cast<std::size_t>(i)); });
 }
 
@@ -213,11 +213,11 @@ Sample truncate_sample(Sample sample, std::int64_t max_tokens) {
 }  // namespace
 
 Batch read_batch(const Samples& samples, const Plan& plan, std::int64_t step, std::int64_t first_sample,
-                 int device, SampleOrder dealing) {
+                 int device, SampleOrder sample_order) {
   // Blocks that split micro-batches differently read mostly the same samples.
   std::map<std::int64_t, Sample> sample_cache;
   return build_batch(plan, step, first_sample, device,
-                     assignment(plan, squares_of(samples, plan, first_sample), dealing),
+                     assignment(plan, squares_of(samples, plan, first_sample), sample_order),
                      [&](std::int64_t i) -> const Sample& {
                        const auto [at, is_new] = sample_cache.try_emplace(i);
                        if (is_new)

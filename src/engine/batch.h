@@ -21,9 +21,9 @@ struct Microbatch {
   std::vector<std::int64_t> ids, targets;  // [sequences, positions here]; a target of -1 has no loss
   std::vector<std::int32_t> positions;
   std::vector<std::int64_t> samples;  // [sequence]: global sample index
-  // in positions of the whole sequence; empty if each sequence is one segment
+  // In positions of the whole sequence; empty if each sequence is one segment
   std::vector<AttentionSegment> segments;
-  // of module models, [samples, …]; all other members except `samples` are then empty
+  // Of module models, [samples, …]; all other members except `samples` are then empty.
   at::Tensor inputs, labels;
 };
 
@@ -39,10 +39,10 @@ struct Batch {
   std::int64_t num_targets = 0;  // targets with a loss on this device
   // Asynchronous schedules only: number of targets with a loss in each micro-batch, over all devices. Each
   // micro-batch makes an update with its mean loss.
-  std::vector<std::int64_t> counted;
+  std::vector<std::int64_t> target_counts;
   // `squares` is the sum of the squared segment lengths of the device's sequences, divided by the number of
-  // context parts; the work of attention is proportional to it. `expected_squares` is the same for as many
-  // sequences of the step's average.
+  // context parts; the work of attention is proportional to it. `expected_squares` is the value that the same
+  // number of sequences would have if each had the average of the step.
   double squares = 0, expected_squares = 0;
 };
 
@@ -60,9 +60,9 @@ std::int64_t num_sequences_before(const Plan& plan, int pipeline);
 // Reads the plan.batch samples that begin at `first_sample`, assigns them to the micro-batches of the
 // plan's pipelines, and returns the part of `device`.
 Batch read_batch(const Samples& samples, const Plan& plan, std::int64_t step, std::int64_t first_sample,
-                 int device = 0, SampleOrder dealing = SampleOrder::by_cost);
-// The same for given samples, which are those of all devices. For evaluation and tests.
+                 int device = 0, SampleOrder sample_order = SampleOrder::by_cost);
+// As read_batch, for given samples: those of all devices. For evaluation and tests.
 Batch make_batch(const std::vector<Sample>& samples, const Plan& plan, std::int64_t step,
-                 std::int64_t first_sample, int device = 0, SampleOrder dealing = SampleOrder::by_cost);
+                 std::int64_t first_sample, int device = 0, SampleOrder sample_order = SampleOrder::by_cost);
 
 }  // namespace optimus

@@ -23,8 +23,8 @@ ActivationTensors::ActivationTensors(const ActivationBuffer& activation_buffer, 
 }
 
 const at::Tensor* ActivationTensors::find(std::string_view name) const {
-  for (const auto& [own, tensor] : tensors_)
-    if (own == name) return &tensor;
+  for (const auto& [tensor_name, tensor] : tensors_)
+    if (tensor_name == name) return &tensor;
   return nullptr;
 }
 

@@ -44,7 +44,7 @@ struct DeviceMicrobatch {
   std::int64_t num_rows() const { return ids.defined() ? ids.numel() : 0; }
 };
 
-// What all blocks of an engine share. Constant during the lifetime of the engine.
+// Objects that all blocks of an engine share. Constant during the lifetime of the engine.
 struct BlockServices {
   const ModelSpec& model;
   ElementTypes types;
@@ -64,7 +64,7 @@ struct Pass {
   const BlockViews* weights = nullptr;
   // destination of the block's output: the saved input of the next block
   const at::Tensor* next_input = nullptr;
-  const at::Tensor* below = nullptr;  // destination of the block's input gradient
+  const at::Tensor* input_gradient = nullptr;  // destination of the block's input gradient
   const DeviceMicrobatch* microbatch = nullptr;
   std::int64_t sequence_length = 0, own_length = 0;  // positions per sequence: all, and on this device
   std::int64_t step = 0;

@@ -11,9 +11,9 @@ namespace {
 
 // Tensors that one GEMM reads or writes jointly: q | k | v and gate | up, weights and biases.
 const std::vector<std::vector<const char*>>& fused_names() {
-  static const std::vector<std::vector<const char*>> all = {{"attention.q", "attention.k", "attention.v"},
-                                                            {"mlp.gate", "mlp.up"}};
-  return all;
+  static const std::vector<std::vector<const char*>> names = {{"attention.q", "attention.k", "attention.v"},
+                                                              {"mlp.gate", "mlp.up"}};
+  return names;
 }
 
 StorageType storage_type(Precision precision) {
@@ -90,9 +90,9 @@ Span BlockShape::own_rows(const LocalTensor& tensor) const {
 
 namespace {
 
-// A tied embedding belongs to the first block; in a stage without the first block, to the head.
-Layout with_own_copies(Layout layout, const std::vector<LogicalTensor>& tensors, const Stage& stage,
-                       int head) {
+// A tied embedding belongs to the first block or, in a stage without the first block, to the head.
+Layout with_tied_copy(Layout layout, const std::vector<LogicalTensor>& tensors, const Stage& stage,
+                      int head) {
   if (stage.chunks.front().first_block() == 0) return layout;
   for (std::size_t t = 0; t < tensors.size(); ++t)
     if (tensors[t].is_tied_to_head) layout.tensors[t].block = head;
@@ -108,7 +108,7 @@ std::vector<BlockShape> block_shapes(const Plan& plan, const ModelSpec& model, i
   const Stage& stage = plan.pipelines[static_cast<std::size_t>(location.pipeline)]
                            .stages[static_cast<std::size_t>(location.stage)];
   const auto own_rows = [&](Layout layout) {
-    return with_own_copies(std::move(layout), tensors, stage, plan.num_blocks - 1);
+    return with_tied_copy(std::move(layout), tensors, stage, plan.num_blocks - 1);
   };
   const Layout whole_layout = own_rows(layout_of(without_shards(plan), model, StateKind::weights));
   const Layout shard_layout = own_rows(layout_of(plan, model, StateKind::optimizer));
@@ -153,15 +153,16 @@ std::vector<BlockShape> copied_shapes(const Plan& plan, const ModelSpec& model, 
       shape = {};
       continue;
     }
-    const int others = shape.num_shards - plan.copy_distance % shape.num_shards;
-    shape.shard = (shape.shard + others) % shape.num_shards;
+    const int owner_offset = shape.num_shards - plan.copy_distance % shape.num_shards;
+    shape.shard = (shape.shard + owner_offset) % shape.num_shards;
   }
   return shapes;
 }
 
 std::vector<StateRange> update_ranges(const BlockShape& shape) {
   std::vector<StateRange> runs;
-  bool ended = false;  // whether the last run reaches the end of its tensor, so that only padding follows it
+  bool is_at_tensor_end =
+      false;  // whether the last run reaches the end of its tensor, so that only padding follows it
   for (const LocalTensor& tensor : shape.tensors) {
     const Span rows = shape.own_rows(tensor);
     if (rows.size() == 0) continue;
@@ -169,12 +170,13 @@ std::vector<StateRange> update_ranges(const BlockShape& shape) {
                          rows.size() * tensor.row, tensor.has_weight_decay};
     // Padding between two tensors is always zero, so a run may include it if the gap is the same in both
     // layouts. Rows of other shards are not padding.
-    if (!runs.empty() && ended && rows.begin == 0 && runs.back().has_weight_decay == run.has_weight_decay &&
+    if (!runs.empty() && is_at_tensor_end && rows.begin == 0 &&
+        runs.back().has_weight_decay == run.has_weight_decay &&
         run.shard - runs.back().shard == run.whole - runs.back().whole)
       runs.back().length = run.shard + run.length - runs.back().shard;
     else
       runs.push_back(run);
-    ended = rows.end == tensor.rows;
+    is_at_tensor_end = rows.end == tensor.rows;
   }
   return runs;
 }
@@ -211,14 +213,14 @@ void for_each_piece(const BlockShape& shape, const at::Tensor& whole, const at::
   const at::Tensor by_member = shards.view({shape.num_shards, shape.shard_elements});
   for (const LocalTensor& tensor : shape.tensors) {
     if (tensor.rows == 0 || tensor.row == 0) continue;
-    const std::int64_t piece = tensor.shard_rows * tensor.row, full = tensor.rows / tensor.shard_rows,
-                       rest = (tensor.rows - full * tensor.shard_rows) * tensor.row;
+    const std::int64_t piece = tensor.shard_rows * tensor.row, num_full = tensor.rows / tensor.shard_rows,
+                       remainder = (tensor.rows - num_full * tensor.shard_rows) * tensor.row;
     const at::Tensor part = whole.narrow(0, tensor.offset, tensor.rows * tensor.row);
-    copy(part.narrow(0, 0, full * piece).view({full, piece}),
-         by_member.narrow(0, 0, full).narrow(1, tensor.shard_offset, piece));
-    if (rest > 0)
-      copy(part.narrow(0, full * piece, rest).view({1, rest}),
-           by_member.narrow(0, full, 1).narrow(1, tensor.shard_offset, rest));
+    copy(part.narrow(0, 0, num_full * piece).view({num_full, piece}),
+         by_member.narrow(0, 0, num_full).narrow(1, tensor.shard_offset, piece));
+    if (remainder > 0)
+      copy(part.narrow(0, num_full * piece, remainder).view({1, remainder}),
+           by_member.narrow(0, num_full, 1).narrow(1, tensor.shard_offset, remainder));
   }
 }
 

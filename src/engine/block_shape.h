@@ -48,8 +48,8 @@ struct BlockShape {
 
 // Returns the shape of every block of the model, [block]; empty for blocks that are not on the device.
 std::vector<BlockShape> block_shapes(const Plan& plan, const ModelSpec& model, int device);
-// Returns, for each block, the shape of the shard whose update this device repeats (Plan::copy_distance),
-// as on the device that owns it; empty if there is none.
+// Returns, for each block, the shape of the shard whose update this device repeats (Plan::copy_distance), as
+// on the device that owns it; empty if the device repeats no update.
 std::vector<BlockShape> copied_shapes(const Plan& plan, const ModelSpec& model, int device);
 
 // A contiguous range of this device's state: its offsets in sharded and in whole buffers, and its length,

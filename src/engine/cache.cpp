@@ -38,11 +38,11 @@ void KeyValueCache::attend(int layer, const at::Tensor& q, const at::Tensor& k, 
   at::Tensor scores =
       at::bmm(queries, keys.transpose(1, 2)).div_(std::sqrt(static_cast<double>(model_.head_dim)));
   if (count > 1) {
-    const at::Tensor hidden = at::ones({count, end}, at::TensorOptions(at::kBool).device(q.device()))
-                                  .triu(length_ + 1)
-                                  .unsqueeze(1);
+    const at::Tensor is_later = at::ones({count, end}, at::TensorOptions(at::kBool).device(q.device()))
+                                    .triu(length_ + 1)
+                                    .unsqueeze(1);
     scores.view({model_.kv_heads, count, group, end})
-        .masked_fill_(hidden, -std::numeric_limits<double>::infinity());
+        .masked_fill_(is_later, -std::numeric_limits<double>::infinity());
   }
   const at::Tensor attended = at::bmm(scores.softmax(-1), values);
   out.copy_(attended.view({model_.kv_heads, count, group, model_.head_dim})

@@ -63,11 +63,11 @@ std::int64_t num_rows(const MessagePart& part) {
 template <typename Copy>
 void for_each_piece(const at::Tensor& activation, const MessagePart& part, const at::Tensor& message,
                     Copy copy) {
-  std::int64_t done = 0;
+  std::int64_t num_copied = 0;
   for (const Span& rows : part.rows) {
     copy(activation.narrow(0, rows.begin, rows.size()).narrow(1, part.columns.begin, part.columns.size()),
-         message.narrow(0, done, rows.size()));
-    done += rows.size();
+         message.narrow(0, num_copied, rows.size()));
+    num_copied += rows.size();
   }
 }
 
@@ -82,16 +82,16 @@ void unpack(const at::Tensor& message, const MessagePart& part, const at::Tensor
 void copy_part(const at::Tensor& from, const MessagePart& from_part, const at::Tensor& to,
                const MessagePart& to_part) {
   auto source = from_part.rows.begin();
-  std::int64_t used = 0;  // rows of `source` that are already copied
+  std::int64_t num_used = 0;  // rows of `source` that are already copied
   for (const Span& rows : to_part.rows)
-    for (std::int64_t done = 0; done < rows.size();) {
-      const std::int64_t count = std::min(rows.size() - done, source->size() - used);
-      to.narrow(0, rows.begin + done, count)
+    for (std::int64_t num_copied = 0; num_copied < rows.size();) {
+      const std::int64_t count = std::min(rows.size() - num_copied, source->size() - num_used);
+      to.narrow(0, rows.begin + num_copied, count)
           .narrow(1, to_part.columns.begin, to_part.columns.size())
-          .copy_(from.narrow(0, source->begin + used, count)
+          .copy_(from.narrow(0, source->begin + num_used, count)
                      .narrow(1, from_part.columns.begin, from_part.columns.size()));
-      done += count, used += count;
-      if (used == source->size()) ++source, used = 0;
+      num_copied += count, num_used += count;
+      if (num_used == source->size()) ++source, num_used = 0;
     }
 }
 
@@ -136,8 +136,8 @@ Crossings::Crossings(const Plan& plan, const ModelSpec& model, const Program& pr
 Crossings::Sides Crossings::sides_of(const Instruction& instruction, bool is_receiver) const {
   const int step = instruction.is_backward == is_receiver ? 1 : -1, other_block = instruction.block + step;
   const Stage& other = stage_containing(pipeline_, other_block);
-  const Side own_part = side_of(stage_, instruction.block), far = side_of(other, other_block);
-  return {is_receiver ? far : own_part, is_receiver ? own_part : far, other,
+  const Side own_side = side_of(stage_, instruction.block), other_side = side_of(other, other_block);
+  return {is_receiver ? other_side : own_side, is_receiver ? own_side : other_side, other,
           output_width(model_, std::min(instruction.block, other_block))};
 }
 
@@ -180,10 +180,10 @@ void Crossings::find_arrivals() {
             routes_in(side_of(stage_, from.block), side_of(stage_, to.block), program_.location.index,
                       sequences(at.microbatch), plan_.sequence_length,
                       output_width(model_, std::min(from.block, to.block)));
-        const bool stays = std::any_of(routes.begin(), routes.end(), [&](const Route& route) {
+        const bool is_local = std::any_of(routes.begin(), routes.end(), [&](const Route& route) {
           return route.peer == program_.location.index;
         });
-        if (!stays) continue;
+        if (!is_local) continue;
         arrival.from = part_of(from), arrival.to = part_of(to);
       } else if (buffer.kind != BufferKind::joined) {
         continue;

@@ -86,10 +86,11 @@ at::Device choose_device(const std::string& name) {
 
 std::vector<std::string> devices_of_ranks(const std::string& name, int num_ranks) {
   const at::Device device = choose_device(name);
-  const bool is_one = device.is_cpu() || name.find(':') != std::string::npos;
+  const bool is_single_device = device.is_cpu() || name.find(':') != std::string::npos;
   std::vector<std::string> result;
   for (int rank = 0; rank < num_ranks; ++rank)
-    result.push_back(is_one ? device.str() : fmt::format("cuda:{}", rank % std::max(1, num_cuda_devices())));
+    result.push_back(is_single_device ? device.str()
+                                      : fmt::format("cuda:{}", rank % std::max(1, num_cuda_devices())));
   return result;
 }
 

@@ -16,11 +16,11 @@ class EmbeddingBlock final : public Block {
   void forward(Part, const Pass& pass) override {
     const BlockViews& tables = *pass.weights;
     at::Tensor sum = part_.is_sequence_parallel ? pass["embedding.whole"] : sum_of(pass);
-    const at::Tensor none;
-    const bool has_others = part_.is_first();
+    const at::Tensor no_table;
+    const bool adds_other_tables = part_.is_first();
     services_.kernels.embedding(own_ids(pass), pass.microbatch->positions, tables[kWords].weight,
-                                has_others ? tables[kPositions].weight : none,
-                                has_others ? tables[kTypes].weight : none, sum);
+                                adds_other_tables ? tables[kPositions].weight : no_table,
+                                adds_other_tables ? tables[kTypes].weight : no_table, sum);
     if (part_.is_alone()) finish(pass);
   }
 
@@ -46,12 +46,14 @@ class EmbeddingBlock final : public Block {
               padded_to(sum_of(pass), rows)};
     begin_backward(pass);
     const Span slice = part_.slice(pass.microbatch->num_rows());
-    at::Tensor gradient = pass["output.gradient"], none, positions = (*pass.weights)[kPositions].gradient,
+    at::Tensor gradient = pass["output.gradient"], no_words, positions = (*pass.weights)[kPositions].gradient,
                types = (*pass.weights)[kTypes].gradient;
-    const auto own = [&](const at::Tensor& all) { return all.narrow(0, slice.begin, slice.size()); };
+    const auto own_slice = [&](const at::Tensor& whole) {
+      return whole.narrow(0, slice.begin, slice.size());
+    };
     if (positions.defined() || types.defined())
-      services_.kernels.embedding_backward(gradient, own(pass.microbatch->ids),
-                                           own(pass.microbatch->positions), none, positions, types);
+      services_.kernels.embedding_backward(gradient, own_slice(pass.microbatch->ids),
+                                           own_slice(pass.microbatch->positions), no_words, positions, types);
     return {Exchange::Kind::gather, padded_to(gradient, rows),
             padded_to(pass["embedding.whole.gradient"], rows * part_.tp)};
   }

@@ -36,17 +36,19 @@ CommOutcome<StepReport> Engine::train_step(const Batch& batch, const UpdateOptio
         "0",
         options.clip, text(plan_.schedule));
   load(batch);
-  update_ = options;
-  if (is_async) updates_.begin(batch.counted, options, num_updates), versions_.set(options.pipemare);
-  scale_ = plan_.precision == Precision::fp16 ? loss_scale.value : 1;
-  begin_numbers(/*is_training=*/true);
+  update_options_ = options;
+  if (is_async)
+    microbatch_updates_.begin(batch.target_counts, options, num_updates),
+        weight_versions_.set(options.pipemare);
+  step_loss_scale_ = plan_.precision == Precision::fp16 ? loss_scale.value : 1;
+  begin_step_scalars(/*is_training=*/true);
   // An asynchronous schedule changes the state throughout the step.
   progress_ = is_async ? Progress::torn : Progress::between;
-  if (const CommOutcome<void> done = run_whole_step(batch); !done) {
+  if (const CommOutcome<void> outcome = run_whole_step(batch); !outcome) {
     // The host has run ahead of the device, so the inputs of the gate and the updates on the device are
     // unknown.
     if (options_.device.is_cuda() && progress_ != Progress::between) progress_ = Progress::torn;
-    return tl::unexpected(done.error());
+    return tl::unexpected(outcome.error());
   }
   StepReport report = end_step();
   progress_ = Progress::between;
@@ -54,16 +56,17 @@ CommOutcome<StepReport> Engine::train_step(const Batch& batch, const UpdateOptio
 }
 
 CommOutcome<void> Engine::run_whole_step(const Batch& batch) {
-  CommOutcome<void> done;
-  const auto work = [&] { done = run({}); };
+  CommOutcome<void> outcome;
+  const auto work = [&] { outcome = run({}); };
   if (can_record(batch))
     recording_.run(
-        {scale_, update_.beta1, update_.beta2, update_.epsilon, update_.weight_decay, update_.clip,
-         fp8_ != nullptr && fp8_->uses_fp8() ? 1.0 : 0.0, update_.measures_gradient_noise ? 1.0 : 0.0},
+        {step_loss_scale_, update_options_.beta1, update_options_.beta2, update_options_.epsilon,
+         update_options_.weight_decay, update_options_.clip, fp8_ != nullptr && fp8_->uses_fp8() ? 1.0 : 0.0,
+         update_options_.measures_gradient_noise ? 1.0 : 0.0},
         work);
   else
     work();
-  return done ? synchronize() : done;
+  return outcome ? synchronize() : outcome;
 }
 
 void Engine::release() {
@@ -90,46 +93,47 @@ std::string Engine::recording_status() const {
 
 // The stage with the loss counts targets and tokens. Tensor parts process the same tokens, so only the first
 // of them counts.
-void Engine::begin_numbers(bool is_training) {
+void Engine::begin_step_scalars(bool is_training) {
   if (fp8_ != nullptr) fp8_->begin_step(is_training);
   const bool has_loss = stage_.chunks.back().end_block() == plan_.num_blocks;
   const bool is_first =
       has_loss && program_.location.index % strategy_of(stage_, plan_.num_blocks - 1).tp == 0;
-  host_numbers_.zero_();
-  auto* numbers = host_numbers_.data_ptr<double>();
-  number(numbers, StepScalar::learning_rate) = update_.learning_rate;
-  number(numbers, StepScalar::loss_scale) = scale_;
-  number(numbers, StepScalar::num_updates) = static_cast<double>(num_updates);
-  number(numbers, StepScalar::num_targets) = is_first ? static_cast<double>(num_counted_) : 0;
-  number(numbers, StepScalar::num_tokens) = is_first ? static_cast<double>(num_tokens_) : 0;
-  numbers_.copy_(host_numbers_, /*non_blocking=*/true);
+  host_step_scalars_.zero_();
+  auto* step_scalars = host_step_scalars_.data_ptr<double>();
+  step_scalar(step_scalars, StepScalar::learning_rate) = update_options_.learning_rate;
+  step_scalar(step_scalars, StepScalar::loss_scale) = step_loss_scale_;
+  step_scalar(step_scalars, StepScalar::num_updates) = static_cast<double>(num_updates);
+  step_scalar(step_scalars, StepScalar::num_targets) = is_first ? static_cast<double>(num_targets_) : 0;
+  step_scalar(step_scalars, StepScalar::num_tokens) = is_first ? static_cast<double>(num_tokens_) : 0;
+  step_scalars_.copy_(host_step_scalars_, /*non_blocking=*/true);
 }
 
 // The only place where a step waits for the device.
 StepReport Engine::end_step() {
-  host_numbers_.copy_(numbers_);
-  auto* numbers = host_numbers_.data_ptr<double>();
-  const bool is_finite = number(numbers, StepScalar::is_finite) != 0;
-  num_updates = std::llround(number(numbers, StepScalar::num_updates));
-  const double counted = number(numbers, StepScalar::num_targets);
-  last_update_.options = update_;
-  std::copy_n(numbers, kNumStepScalars, last_update_.numbers.begin());
-  const double* const sums = &number(numbers, kFirstSum);
+  host_step_scalars_.copy_(step_scalars_);
+  auto* step_scalars = host_step_scalars_.data_ptr<double>();
+  const bool is_finite = step_scalar(step_scalars, StepScalar::is_finite) != 0;
+  num_updates = std::llround(step_scalar(step_scalars, StepScalar::num_updates));
+  const double counted = step_scalar(step_scalars, StepScalar::num_targets);
+  last_update_.options = update_options_;
+  std::copy_n(step_scalars, kNumStepScalars, last_update_.step_scalars.begin());
+  const double* const sums = &step_scalar(step_scalars, kFirstSum);
   gate_sums_.assign(sums, sums + kNumSums);
   if (fp8_ != nullptr) {
-    fp8_->end_step(is_finite);
+    fp8_->end_step(/*is_skipped=*/!is_finite);
     const at::Tensor maxima = fp8_->maxima().to(at::kCPU);
     gate_sums_.insert(gate_sums_.end(), maxima.const_data_ptr<float>(),
                       maxima.const_data_ptr<float>() + maxima.numel());
   }
-  StepReport report{.loss = number(numbers, StepScalar::loss_sum) / std::max(1.0, counted),
-                    .grad_norm = number(numbers, StepScalar::grad_norm),
-                    .num_tokens = std::llround(number(numbers, StepScalar::num_tokens)),
+  StepReport report{.loss = step_scalar(step_scalars, StepScalar::loss_sum) / std::max(1.0, counted),
+                    .grad_norm = step_scalar(step_scalars, StepScalar::grad_norm),
+                    .num_tokens = std::llround(step_scalar(step_scalars, StepScalar::num_tokens)),
                     .num_targets = std::llround(counted),
                     .is_skipped = !is_finite};
-  if (update_.measures_gradient_noise && is_finite && !is_asynchronous(plan_.schedule)) update_noise(numbers);
+  if (update_options_.measures_gradient_noise && is_finite && !is_asynchronous(plan_.schedule))
+    update_noise(step_scalars);
   if (plan_.precision == Precision::fp16) {
-    report.loss_scale = scale_;
+    report.loss_scale = step_loss_scale_;
     if (counted > 0) loss_scale.update(is_finite);
   }
   return report;
@@ -139,7 +143,7 @@ void Engine::load(const Batch& batch) {
   ensure(batch.microbatches.size() == microbatches_.size() && batch.sequence_length == plan_.sequence_length,
          "a batch of {} micro-batches of length {} does not match the plan", batch.microbatches.size(),
          batch.sequence_length);
-  num_counted_ = batch.num_targets, num_tokens_ = batch.num_tokens;
+  num_targets_ = batch.num_targets, num_tokens_ = batch.num_tokens;
   // On the CPU the batch's own memory is used, on other devices a tensor at a fixed address.
   const auto copy_values = [&](const auto& values, at::ScalarType type, at::Tensor& to) {
     void* data = const_cast<void*>(static_cast<const void*>(values.data()));  // from_blob reads only
@@ -169,28 +173,29 @@ void Engine::load(const Batch& batch) {
 CommOutcome<void> Engine::run(const RunMode& mode) {
   mode_ = mode;
   if (!mode.is_forward_only)
-    for (at::Tensor& sums : cleared_sums_) sums.zero_();
+    for (at::Tensor& sums : zeroed_sums_) sums.zero_();
   pending_.resize(program_.instructions.size());
   last_on_lane_.assign(6, -1);
   for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
-    // Also done for skipped instructions: the memory plan assumes that buffers are free from this point on.
-    if (CommOutcome<void> done = end_before(i); !done) return done;
+    // Operations are completed before skipped instructions too: the memory plan assumes that their buffers
+    // are free from this point on.
+    if (CommOutcome<void> outcome = end_before(i); !outcome) return outcome;
     if (mode.is_forward_only && !is_forward_[i]) continue;
     if (instruction_log != nullptr) instruction_log->begin(i);
     time_limits_.begin(i, program_.instructions[i]);
-    if (CommOutcome<void> done = execute(i); !done) return done;
+    if (CommOutcome<void> outcome = execute(i); !outcome) return outcome;
     time_limits_.end(i, program_.instructions[i]);
-    if (instruction_log != nullptr) instruction_log->executed(i, pending_[i].get());
+    if (instruction_log != nullptr) instruction_log->mark_executed(i, pending_[i].get());
   }
   for (std::size_t i = 0; i < pending_.size(); ++i)
-    if (CommOutcome<void> done = end(static_cast<int>(i)); !done) return done;
+    if (CommOutcome<void> outcome = end(static_cast<int>(i)); !outcome) return outcome;
   return {};
 }
 
 CommOutcome<void> Engine::end_before(std::size_t index) {
   const Instruction& instruction = program_.instructions[index];
   for (const int wait : program_.waits(instruction))
-    if (CommOutcome<void> done = end(wait); !done) return done;
+    if (CommOutcome<void> outcome = end(wait); !outcome) return outcome;
   const bool is_in_order = instruction.lane != Lane::compute && instruction.lane != Lane::host &&
                            instruction.lane != Lane::transfer;
   if (!is_in_order) return {};
@@ -200,9 +205,9 @@ CommOutcome<void> Engine::end_before(std::size_t index) {
 
 CommOutcome<void> Engine::execute(std::size_t index) {
   const Instruction& instruction = program_.instructions[index];
-  versions_.before(index);
-  for (const int buffer : cleared_[index])
-    if (!mode_.is_forward_only) flats_[static_cast<std::size_t>(buffer)].zero_();
+  weight_versions_.before_instruction(index);
+  for (const int buffer : zeroed_buffers_[index])
+    if (!mode_.is_forward_only) flat_buffers_[static_cast<std::size_t>(buffer)].zero_();
   switch (instruction.op) {
     case Op::load_batch:
       break;  // done by load(), before the step begins
@@ -210,8 +215,8 @@ CommOutcome<void> Engine::execute(std::size_t index) {
     case Op::recompute:
     case Op::backward_input:
     case Op::backward_weight:
-      if (options_.pace)
-        compute_paced(index);
+      if (options_.min_duration)
+        compute_with_min_duration(index);
       else
         compute(index);
       break;
@@ -232,7 +237,7 @@ CommOutcome<void> Engine::execute(std::size_t index) {
     case Op::sync_gradients:
     case Op::send_copy:
     case Op::receive_copy:
-      pending_[index] = state_.begin(instruction, buffers_of(index));
+      pending_[index] = state_exchange_.begin(instruction, buffers_of(index));
       break;
     case Op::step_gate:
       return is_asynchronous(plan_.schedule) ? end_updates() : pass_gate();
@@ -251,17 +256,17 @@ CommOutcome<void> Engine::end(int index) {
   const auto at = static_cast<std::size_t>(index);
   std::unique_ptr<Pending> pending = std::move(pending_[at]);
   const Instruction& instruction = program_.instructions[at];
-  if (CommOutcome<void> done = pending->wait(Deadline::after(options_.timeout, text(instruction.op)));
-      !done) {
-    done.error().operation +=
+  if (CommOutcome<void> outcome = pending->wait(Deadline::after(options_.timeout, text(instruction.op)));
+      !outcome) {
+    outcome.error().operation +=
         fmt::format(" ({}{}, stage {})", text(instruction.op),
                     instruction.microbatch < 0 ? "" : fmt::format(", micro-batch {}", instruction.microbatch),
                     program_.location.stage);
-    return done;
+    return outcome;
   }
   const bool belongs_to_state = instruction.lane == Lane::gather || instruction.lane == Lane::reduce,
              belongs_to_block = instruction.lane == Lane::tensor && instruction.serves != Op::receive;
-  if (belongs_to_state) state_.end(instruction, buffers_of(at));
+  if (belongs_to_state) state_exchange_.end(instruction, buffers_of(at));
   if (belongs_to_block)
     blocks_[static_cast<std::size_t>(instruction.block)]->end_exchange(instruction, pass_of(at));
   if (instruction_log != nullptr) instruction_log->end(at, std::move(pending));
@@ -273,16 +278,16 @@ StateBuffers Engine::buffers_of(std::size_t index) const {
   for (const Use& use : program_.uses(program_.instructions[index])) {
     const BufferKind kind = program_.buffers[static_cast<std::size_t>(use.buffer)].kind;
     at::Tensor& buffer = kind == BufferKind::exchange         ? result.exchange
-                         : kind == BufferKind::copy_gradients ? result.copied
+                         : kind == BufferKind::copy_gradients ? result.copy_gradients
                                                               : result.whole;
-    buffer = flats_[static_cast<std::size_t>(use.buffer)];
+    buffer = flat_buffers_[static_cast<std::size_t>(use.buffer)];
   }
   return result;
 }
 
 Pass Engine::pass_of(std::size_t index) const {
   Pass pass = passes_[index];
-  pass.gradient_scale = mode_.is_forward_only ? 0 : scale_;
+  pass.gradient_scale = mode_.is_forward_only ? 0 : step_loss_scale_;
   pass.is_training = !mode_.is_forward_only;
   pass.all_logits = mode_.all_logits, pass.cache = mode_.cache;
   return pass;
@@ -304,9 +309,9 @@ void Engine::compute(std::size_t index) {
     block.backward_weight(instruction.part, pass);
 }
 
-void Engine::compute_paced(std::size_t index) {
+void Engine::compute_with_min_duration(std::size_t index) {
   const auto end = std::chrono::steady_clock::now() +
-                   std::chrono::duration<double>(options_.pace(program_.instructions[index]).value);
+                   std::chrono::duration<double>(options_.min_duration(program_.instructions[index]).value);
   compute(index);
   std::this_thread::sleep_until(end);
 }
@@ -350,20 +355,20 @@ std::unique_ptr<Pending> Engine::begin_exchange(std::size_t index) {
 CommOutcome<void> Engine::forward_only(const Batch& batch, const RunMode& mode) {
   const at::AutoDispatchBelowADInplaceOrView no_autograd_dispatch;
   load(batch);
-  begin_numbers(/*is_training=*/false);
+  begin_step_scalars(/*is_training=*/false);
   return run(mode);
 }
 
 CommOutcome<Evaluation> Engine::evaluate(const Batch& batch) {
   const at::AutoDispatchBelowADInplaceOrView no_autograd_dispatch;
-  if (const CommOutcome<void> done = forward_only(batch, {.is_forward_only = true}); !done)
-    return tl::unexpected(done.error());
-  if (const CommOutcome<void> done = sum_over_devices(); !done) return tl::unexpected(done.error());
-  if (const CommOutcome<void> done = synchronize(); !done) return tl::unexpected(done.error());
-  host_numbers_.copy_(numbers_);
-  auto* numbers = host_numbers_.data_ptr<double>();
-  return Evaluation{number(numbers, StepScalar::loss_sum),
-                    std::llround(number(numbers, StepScalar::num_targets))};
+  if (const CommOutcome<void> outcome = forward_only(batch, {.is_forward_only = true}); !outcome)
+    return tl::unexpected(outcome.error());
+  if (const CommOutcome<void> outcome = sum_over_devices(); !outcome) return tl::unexpected(outcome.error());
+  if (const CommOutcome<void> outcome = synchronize(); !outcome) return tl::unexpected(outcome.error());
+  host_step_scalars_.copy_(step_scalars_);
+  auto* step_scalars = host_step_scalars_.data_ptr<double>();
+  return Evaluation{step_scalar(step_scalars, StepScalar::loss_sum),
+                    std::llround(step_scalar(step_scalars, StepScalar::num_targets))};
 }
 
 at::Tensor Engine::logits(const Batch& batch, KeyValueCache* cache) {
@@ -386,7 +391,7 @@ void Engine::set_fp8_history(const Fp8History& history) {
 
 Bytes Engine::arena_bytes() const { return Bytes(static_cast<std::int64_t>(arena_.nbytes())); }
 Bytes Engine::bytes() const {
-  return arena_bytes() + autograd_bytes_ + Bytes(gemm_->bytes()) + versions_.bytes();
+  return arena_bytes() + autograd_bytes_ + Bytes(gemm_->bytes()) + weight_versions_.bytes();
 }
 
 }  // namespace optimus

@@ -46,7 +46,7 @@ namespace optimus {
 // repeated bit for bit.
 struct UpdateRecord {
   UpdateOptions options;
-  std::array<double, kNumStepScalars> numbers{};  // the step scalars (kernels/step_scalars.h)
+  std::array<double, kNumStepScalars> step_scalars{};  // the step scalars (kernels/step_scalars.h)
 };
 
 struct StepReport {
@@ -87,18 +87,18 @@ struct EngineOptions {
   Path gemm_algorithm_file{};
   // Creates a block of a custom model (engine/module_block.h); null for other models.
   std::function<std::unique_ptr<Block>(int block, RecomputeMode mode)> make_custom_block{};
-  int rank = 0;  // the plan's device that this engine runs
+  int rank = 0;  // the device of the plan whose program this engine runs
   // Communication between the devices of the plan, already connected to the groups of groups_of(); null if
   // the plan has one device.
   Comm* comm = nullptr;
   Seconds timeout = Seconds(600);  // of each message and collective
-  // Receives the instruction that the rank executes, from which another thread detects a hang; null for no
-  // monitoring. `predicted` returns the expected seconds of each instruction of a program; may be null.
+  // Receives each instruction that the rank executes, so that another thread can detect a hang; null for no
+  // monitoring. `predicted_times` returns the expected seconds of each instruction of a program; may be null.
   StepHeartbeat* step_heartbeat = nullptr;
-  std::function<std::vector<double>(const Plan& plan, const Program& program)> predicted{};
-  // Returns the least time that a compute instruction takes on a paced device, which waits if it is faster.
-  // For observing schedules on a machine with too few cores; null for no pacing.
-  std::function<Seconds(const Instruction& compute)> pace{};
+  std::function<std::vector<double>(const Plan& plan, const Program& program)> predicted_times{};
+  // Returns the minimum duration of a compute instruction on a paced device, which waits after a faster one.
+  // Used to observe schedules on a machine with too few cores; null for no pacing.
+  std::function<Seconds(const Instruction& compute)> min_duration{};
 };
 
 // The group of the ranks that have a device of the plan, out of `num_ranks` ranks; the other ranks are
@@ -108,7 +108,8 @@ Group world_of(const Plan& plan, int num_ranks);
 // The groups of a device's program, as Comm::connect expects them in a run of `num_ranks` ranks.
 std::vector<Group> groups_of(const Program& program, const Plan& plan, int num_ranks);
 
-// The reason, in one sentence, if the plan is not valid or needs something that this engine does not support.
+// Returns the reason, in one sentence, if the plan is not valid or needs something that this engine does not
+// support.
 std::optional<std::string> unsupported_reason(const Plan& plan, const ModelSpec& model);
 // Refuses the user's plan: throws the reason as a UserError.
 void ensure_engine_supports(const Plan& plan, const ModelSpec& model);
@@ -169,8 +170,8 @@ class Engine {
   Fp8History fp8_history() const;
   void set_fp8_history(const Fp8History& history);
 
-  // What the last step's updates used besides gradients. The reduced gradients stay in Parameters until the
-  // next step begins.
+  // The inputs of the last step's updates besides gradients. The reduced gradients stay in Parameters until
+  // the next step begins.
   const UpdateRecord& last_update() const { return last_update_; }
   // Called once per step, immediately before masters and moments change: other threads must have stopped
   // reading them. Not called with asynchronous schedules, which change them throughout the step, nor on CUDA,
@@ -199,23 +200,23 @@ class Engine {
   void make_passes();
   ViewKey add_buffers(const Instruction& instruction, Pass& pass) const;
   const BlockViews* views(const ViewKey& key);
-  at::Tensor whole(int block, int buffer, StateKind kind) const;
+  at::Tensor whole_buffer(int block, int buffer, StateKind kind) const;
   at::Tensor whole_weights(const ViewKey& key) const;
-  at::Tensor flat(int buffer, std::int64_t offset, std::int64_t count, at::ScalarType type) const;
+  at::Tensor flat_view(int buffer, std::int64_t offset, std::int64_t count, at::ScalarType type) const;
   void load(const Batch& batch);
   void mark_first_passes();
   void clear_other_ranges(const std::vector<at::Tensor>& written);
-  void begin_numbers(bool is_training);
+  void begin_step_scalars(bool is_training);
   bool can_record(const Batch& batch) const;
   StepReport end_step();
-  void update_noise(const double* numbers);
+  void update_noise(const double* step_scalars);
   void add_moment_sum();
   CommOutcome<void> run(const RunMode& mode);
   CommOutcome<void> end_before(std::size_t index);
   CommOutcome<void> execute(std::size_t index);
   CommOutcome<void> end(int index);
   void compute(std::size_t index);
-  void compute_paced(std::size_t index);
+  void compute_with_min_duration(std::size_t index);
   void copy_arrivals(std::size_t index, const Pass& pass);
   std::unique_ptr<Pending> begin_exchange(std::size_t index);
   CommOutcome<void> sum_over_devices();
@@ -228,14 +229,14 @@ class Engine {
   // The operands of AdamW for a block: `of` has masters and moments, `gradients` has the same layout, and
   // `weights` receives the results. has_whole_weights: `weights` is laid out as a whole buffer, otherwise
   // as a shard.
-  struct Updated {
+  struct UpdateOperands {
     const Parameters& of;
     at::Tensor gradients, weights;
     bool has_whole_weights = false;
   };
-  void update_block(int block, const at::Tensor& numbers);
+  void update_block(int block, const at::Tensor& step_scalars);
   void repeat_update(std::size_t index);
-  void update(int block, const at::Tensor& numbers, const Updated& updated);
+  void update(int block, const at::Tensor& step_scalars, const UpdateOperands& operands);
   void update_immediately(const Instruction& instruction);
   Pass pass_of(std::size_t index) const;
   StateBuffers buffers_of(std::size_t index) const;
@@ -253,43 +254,44 @@ class Engine {
   const Stage& stage_;
   std::unique_ptr<Kernels> kernels_;
   std::unique_ptr<Attention> attention_;
-  std::unique_ptr<RingAttention> ring_;
+  std::unique_ptr<RingAttention> ring_attention_;
   std::unique_ptr<Gemm> gemm_;
   std::unique_ptr<Fp8Scales> fp8_;  // null if no layer uses fp8
   at::Tensor arena_;
   Bytes autograd_bytes_;  // planned memory of autograd, which is not in the arena
   // Scalars of the current step (kernels/step_scalars.h) and their host copy.
-  at::Tensor numbers_, host_numbers_;
-  at::Tensor loss_sum_, square_sum_;  // views of these two elements of numbers_
+  at::Tensor step_scalars_, host_step_scalars_;
+  at::Tensor loss_sum_, square_sum_;  // views of these two elements of step_scalars_
   BlockServices services_;
   std::vector<std::unique_ptr<Block>> blocks_;         // [block]; null for blocks of other stages
   std::vector<ActivationTensors> activation_buffers_;  // [buffer]
   // [buffer]: memory of gathered weights, unreduced gradients and transferred activations
-  std::vector<at::Tensor> flats_;
+  std::vector<at::Tensor> flat_buffers_;
   std::vector<at::Tensor> outgoing_;  // [buffer]: outgoing activations, [tokens, width]
   std::vector<std::unique_ptr<BlockViews>> views_;
   std::map<ViewKey, const BlockViews*> view_cache_;
   std::vector<Pass> passes_;  // [instruction]
-  // [instruction]: buffers of unreduced gradients that it is the first to use; they are zeroed before it
-  std::vector<std::vector<int>> cleared_;
-  std::vector<at::Tensor> cleared_sums_;        // accumulators that are zeroed at the start of each step
+  // [instruction]: the buffers of unreduced gradients that no earlier instruction uses; they are zeroed first
+  std::vector<std::vector<int>> zeroed_buffers_;
+  std::vector<at::Tensor> zeroed_sums_;         // accumulators that are zeroed at the start of each step
   std::vector<bool> is_forward_;                // [instruction]: whether it belongs to a forward pass
   std::vector<DeviceMicrobatch> microbatches_;  // in the order of Batch::microbatches
   Crossings crossings_;
-  StateExchange state_;
-  WeightVersions versions_;
-  MicrobatchUpdates updates_;
+  StateExchange state_exchange_;
+  WeightVersions weight_versions_;
+  MicrobatchUpdates microbatch_updates_;
   StepGraph recording_;
 
   // State of the current step.
   RunMode mode_;
   std::vector<std::unique_ptr<Pending>> pending_;  // [instruction]: outstanding operations
   std::vector<int> last_on_lane_;
-  UpdateOptions update_;
-  std::int64_t num_counted_ = 0, num_tokens_ = 0;  // on this device
-  double scale_ = 1;
+  UpdateOptions update_options_;
+  std::int64_t num_targets_ = 0, num_tokens_ = 0;  // on this device
+  double step_loss_scale_ = 1;
   Progress progress_ = Progress::between;
-  std::size_t next_update_ = 0;  // in state updating: index of the first instruction whose update is not done
+  std::size_t next_update_ =
+      0;  // in state updating: index of the first instruction whose update is still to be made
   std::vector<double> gate_sums_;
   UpdateRecord last_update_;
 };

@@ -112,11 +112,11 @@ std::vector<Group> Engine::groups() const {
 
 namespace {
 
-using Reason = std::optional<std::string>;
+using UnsupportedReason = std::optional<std::string>;
 
 // If several tensor parts have the same key/value head, each computes only a part of the sum that is its
 // gradient. Rounding these parts to fp8 separately differs from rounding the sum.
-Reason problem_with_shared_kv_heads(const Plan& plan, const ModelSpec& model, const Stage& stage) {
+UnsupportedReason problem_with_shared_kv_heads(const Plan& plan, const ModelSpec& model, const Stage& stage) {
   for (const int block : fp8_blocks(plan)) {
     if (block < stage.chunks.front().first_block() || block >= stage.chunks.back().end_block()) continue;
     for (const Chunk& chunk : stage.chunks) {
@@ -134,8 +134,8 @@ Reason problem_with_shared_kv_heads(const Plan& plan, const ModelSpec& model, co
   return std::nullopt;
 }
 
-Reason unsupported_reason(const Plan& plan, const ModelSpec& model, const Stage& stage) {
-  if (Reason reason = problem_with_shared_kv_heads(plan, model, stage)) return reason;
+UnsupportedReason unsupported_reason(const Plan& plan, const ModelSpec& model, const Stage& stage) {
+  if (UnsupportedReason reason = problem_with_shared_kv_heads(plan, model, stage)) return reason;
   const bool has_both_ends =
       stage.chunks.front().first_block() == 0 && stage.chunks.back().end_block() == plan.num_blocks;
   if (model.is_tied && has_both_ends) {
@@ -161,7 +161,8 @@ Reason unsupported_reason(const Plan& plan, const ModelSpec& model, const Stage&
 }  // namespace
 
 std::optional<std::string> unsupported_reason(const Plan& plan, const ModelSpec& model) {
-  if (const Reason problem = find_problem(plan, model)) return fmt::format("the plan: {}", *problem);
+  if (const UnsupportedReason problem = find_problem(plan, model))
+    return fmt::format("the plan: {}", *problem);
   if (model.is_mixture())
     return fmt::format("{} is a mixture of experts: it can be planned and simulated, but not trained yet",
                        model.name);
@@ -174,12 +175,12 @@ std::optional<std::string> unsupported_reason(const Plan& plan, const ModelSpec&
                        text(plan.accumulators));
   for (const Pipeline& pipeline : plan.pipelines)
     for (const Stage& stage : pipeline.stages)
-      if (Reason reason = unsupported_reason(plan, model, stage)) return reason;
+      if (UnsupportedReason reason = unsupported_reason(plan, model, stage)) return reason;
   return std::nullopt;
 }
 
 void ensure_engine_supports(const Plan& plan, const ModelSpec& model) {
-  if (const Reason reason = unsupported_reason(plan, model)) throw UserError("{}", *reason);
+  if (const UnsupportedReason reason = unsupported_reason(plan, model)) throw UserError("{}", *reason);
 }
 
 Engine::Engine(const Plan& plan, const ModelSpec& model, Parameters& parameters, const EngineOptions& options)
@@ -191,24 +192,25 @@ Engine::Engine(const Plan& plan, const ModelSpec& model, Parameters& parameters,
       program_(compile(plan_, model_,
                        options.comm == nullptr ? plan_.pipelines[0].stages[0].devices[0] : options.rank)),
       time_limits_(options.step_heartbeat, program_.instructions.size(),
-                   options.step_heartbeat != nullptr && options.predicted ? options.predicted(plan_, program_)
-                                                                          : std::vector<double>()),
+                   options.step_heartbeat != nullptr && options.predicted_times
+                       ? options.predicted_times(plan_, program_)
+                       : std::vector<double>()),
       world_(world_of(plan_, options.comm == nullptr ? 1 : options.comm->size())),
       pipeline_(plan_.pipelines[static_cast<std::size_t>(program_.location.pipeline)]),
       stage_(pipeline_.stages[static_cast<std::size_t>(program_.location.stage)]),
       kernels_(make_kernels(options.device)),
       attention_(make_attention(options.device, types_.element)),
-      ring_(make_ring_attention(options.device)),
+      ring_attention_(make_ring_attention(options.device)),
       gemm_(make_gemm(options.device, types_.element, options.gemm_algorithm_file)),
-      services_{model_, types_, *kernels_, *attention_, *ring_, *gemm_, {}, {}},
-      crossings_(plan_, model_, program_, flats_, types_.element, options.comm),
-      state_(plan_, model_, program_, parameters, options.comm),
-      versions_(plan_, program_, parameters),
-      updates_(plan_, program_.location, options.device),
+      services_{model_, types_, *kernels_, *attention_, *ring_attention_, *gemm_, {}, {}},
+      crossings_(plan_, model_, program_, flat_buffers_, types_.element, options.comm),
+      state_exchange_(plan_, model_, program_, parameters, options.comm),
+      weight_versions_(plan_, program_, parameters),
+      microbatch_updates_(plan_, program_.location, options.device),
       recording_(options.device) {
   if (has_fp8(plan_)) fp8_ = std::make_unique<Fp8Scales>(plan_, options.device);
   services_.fp8 = fp8_.get();
-  if (fp8_ != nullptr) state_.gather_in_fp8(*fp8_, *kernels_);
+  if (fp8_ != nullptr) state_exchange_.gather_in_fp8(*fp8_, *kernels_);
   std::tie(services_.cosine, services_.sine) =
       rope_tables(model_, std::max(plan_.sequence_length, options.num_positions), types_, options.device);
   make_blocks();
@@ -249,20 +251,20 @@ void Engine::make_memory() {
   const Arena planned = plan_arena(program_);
   autograd_bytes_ = planned.autograd_peak;
   arena_ = at::empty({planned.bytes.value}, at::TensorOptions(at::kByte).device(options_.device));
-  numbers_ = at::zeros({kNumStepScalars}, at::TensorOptions(at::kDouble).device(options_.device));
-  host_numbers_ =
+  step_scalars_ = at::zeros({kNumStepScalars}, at::TensorOptions(at::kDouble).device(options_.device));
+  host_step_scalars_ =
       at::zeros({kNumStepScalars}, at::TensorOptions(at::kDouble).pinned_memory(options_.device.is_cuda()));
-  loss_sum_ = numbers_.narrow(0, static_cast<int>(StepScalar::loss_sum), 1);
-  square_sum_ = numbers_.narrow(0, static_cast<int>(StepScalar::square_sum), 1);
+  loss_sum_ = step_scalars_.narrow(0, static_cast<int>(StepScalar::loss_sum), 1);
+  square_sum_ = step_scalars_.narrow(0, static_cast<int>(StepScalar::square_sum), 1);
   const DeviceSizes sizes(plan_, model_, program_.location);
   const std::vector<int>& sequences = pipeline_.microbatches;
-  activation_buffers_.resize(program_.buffers.size()), flats_.resize(program_.buffers.size());
+  activation_buffers_.resize(program_.buffers.size()), flat_buffers_.resize(program_.buffers.size());
   outgoing_.resize(program_.buffers.size());
   for (std::size_t b = 0; b < program_.buffers.size(); ++b) {
     const Buffer& buffer = program_.buffers[b];
     if (planned.offsets[b] < 0) continue;
     const at::Tensor memory = arena_.narrow(0, planned.offsets[b], buffer.bytes.value);
-    if (is_flat(buffer.kind)) flats_[b] = memory;
+    if (is_flat(buffer.kind)) flat_buffers_[b] = memory;
     if (buffer.kind == BufferKind::outgoing)
       outgoing_[b] = crossings_.outgoing(static_cast<int>(b));
     else if (!is_flat(buffer.kind) && buffer.microbatch >= 0)
@@ -274,50 +276,52 @@ void Engine::make_memory() {
 }
 
 // A flat tensor of `count` elements inside a byte buffer, after `offset` elements.
-at::Tensor Engine::flat(int buffer, std::int64_t offset, std::int64_t count, at::ScalarType type) const {
+at::Tensor Engine::flat_view(int buffer, std::int64_t offset, std::int64_t count, at::ScalarType type) const {
   const auto width = static_cast<std::int64_t>(at::elementSize(type));
-  return flats_[static_cast<std::size_t>(buffer)].narrow(0, offset * width, count * width).view(type);
+  return flat_buffers_[static_cast<std::size_t>(buffer)].narrow(0, offset * width, count * width).view(type);
 }
 
 // The whole weights or gradients of a block: in a buffer of the program, or in Parameters if `buffer` is
 // -1; undefined if Parameters has only a shard.
-at::Tensor Engine::whole(int block, int buffer, StateKind kind) const {
+at::Tensor Engine::whole_buffer(int block, int buffer, StateKind kind) const {
   const BlockShape& shape = parameters_.shape(block);
   const bool is_weights = kind == StateKind::weights;
-  if (buffer >= 0) return flat(buffer, 0, shape.whole_elements, is_weights ? types_.element : types_.wide);
+  if (buffer >= 0)
+    return flat_view(buffer, 0, shape.whole_elements, is_weights ? types_.element : types_.wide);
   if (shape.is_sharded(kind)) return {};
   return is_weights ? parameters_.block(block).weights : parameters_.block(block).gradients;
 }
 
 at::Tensor Engine::whole_weights(const ViewKey& key) const {
-  if (key.version >= 0) return versions_.weights(key.block, key.version);
-  return whole(key.block, key.weights, StateKind::weights);
+  if (key.version >= 0) return weight_versions_.weights(key.block, key.version);
+  return whole_buffer(key.block, key.weights, StateKind::weights);
 }
 
 // Returns the views of a block's tensors, which are created once for each set of buffers.
 const BlockViews* Engine::views(const ViewKey& key) {
-  const BlockViews*& found = view_cache_[key];
-  if (found != nullptr) return found;
+  const BlockViews*& cached_views = view_cache_[key];
+  if (cached_views != nullptr) return cached_views;
   BlockViews block_views;
   if (!parameters_.shape(key.block).tensors.empty())
     block_views = parameters_.views(key.block, whole_weights(key),
-                                    whole(key.block, key.gradients, StateKind::gradients));
+                                    whole_buffer(key.block, key.gradients, StateKind::gradients));
   // In a stage without the first block, the head's own tensors include a copy of the tied embedding.
-  const bool is_tied_here = model_.is_tied && stage_.chunks.front().first_block() == 0;
-  if (block_kind(model_, key.block) == BlockKind::head && is_tied_here) {
+  const bool uses_first_block_embedding = model_.is_tied && stage_.chunks.front().first_block() == 0;
+  if (block_kind(model_, key.block) == BlockKind::head && uses_first_block_embedding) {
     constexpr const char* kWords = "embedding.words.weight";
-    WeightView word_embedding = parameters_.views(0, whole(0, -1, StateKind::weights),
-                                                  whole(0, key.tied, StateKind::gradients))[kWords];
+    WeightView word_embedding = parameters_.views(0, whole_buffer(0, -1, StateKind::weights),
+                                                  whole_buffer(0, key.tied, StateKind::gradients))[kWords];
     if (key.weights >= 0) {
       const std::int64_t rows =
           tensor_part(model_, strategy_of(stage_, key.block), program_.location.index).vocab.size();
-      word_embedding.weight = flat(key.weights, state_.tied_offset(), rows * model_.hidden, types_.element)
-                                  .view({rows, model_.hidden});
+      word_embedding.weight =
+          flat_view(key.weights, state_exchange_.tied_offset(), rows * model_.hidden, types_.element)
+              .view({rows, model_.hidden});
     }
     block_views.add(kWords, word_embedding);
   }
   views_.push_back(std::make_unique<BlockViews>(std::move(block_views)));
-  return found = views_.back().get();
+  return cached_views = views_.back().get();
 }
 
 // Determines the operands of each instruction.
@@ -328,7 +332,7 @@ void Engine::make_passes() {
   const std::vector<Side> splits = splits_of(stage_);
   const std::vector<Slot> slots = order_of(plan_.schedule, position);
   std::vector<bool> is_cleared(program_.buffers.size());
-  cleared_.resize(program_.instructions.size());
+  zeroed_buffers_.resize(program_.instructions.size());
   for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
     const Instruction& instruction = program_.instructions[i];
     Pass& pass = passes_.emplace_back();
@@ -348,12 +352,12 @@ void Engine::make_passes() {
     ViewKey key = add_buffers(instruction, pass);
     for (const int buffer : {key.gradients, key.tied})
       if (buffer >= 0 && !is_cleared[static_cast<std::size_t>(buffer)]) {
-        cleared_[i].push_back(buffer);
+        zeroed_buffers_[i].push_back(buffer);
         is_cleared[static_cast<std::size_t>(buffer)] = true;
       }
     const bool belongs_to_block = instruction.lane == Lane::compute || instruction.lane == Lane::tensor;
     if (!belongs_to_block || instruction.op == Op::optimizer) continue;
-    if (!is_forward_.back()) key.version = versions_.version_of(instruction.microbatch);
+    if (!is_forward_.back()) key.version = weight_versions_.version_of(instruction.microbatch);
     pass.weights = views(key);
   }
 }
@@ -374,23 +378,23 @@ Engine::ViewKey Engine::add_buffers(const Instruction& instruction, Pass& pass) 
   for (const Use& use : program_.uses(instruction)) {
     const Buffer& buffer = program_.buffers[static_cast<std::size_t>(use.buffer)];
     const ActivationTensors& activation_buffer = activation_buffers_[static_cast<std::size_t>(use.buffer)];
-    const bool is_own = buffer.block == instruction.block;
+    const bool is_own_block = buffer.block == instruction.block;
     if (buffer.kind == BufferKind::gathered_weights)
       key.weights = use.buffer;
     else if (buffer.kind == BufferKind::whole_gradients)
-      (is_own ? key.gradients : key.tied) = use.buffer;
+      (is_own_block ? key.gradients : key.tied) = use.buffer;
     else if (buffer.kind == BufferKind::outgoing) {
       if (use.is_write)
-        (belongs_to_backward(instruction) ? pass.below : pass.next_input) =
+        (belongs_to_backward(instruction) ? pass.input_gradient : pass.next_input) =
             &outgoing_[static_cast<std::size_t>(use.buffer)];
     } else if (is_flat(buffer.kind))
       continue;
-    else if (is_own)
+    else if (is_own_block)
       pass.activation_buffers.push_back(&activation_buffer);
     else if (buffer.block > instruction.block)
       pass.next_input = activation_buffer.find(input_name(model_, buffer.block));
     else
-      pass.below = activation_buffer.find("output.gradient");
+      pass.input_gradient = activation_buffer.find("output.gradient");
   }
   return key;
 }
@@ -399,24 +403,27 @@ Engine::ViewKey Engine::add_buffers(const Instruction& instruction, Pass& pass) 
 // therefore need not be zeroed; all others are zeroed. Gradients that are reduced to shards are always
 // zeroed.
 void Engine::mark_first_passes() {
-  std::set<std::pair<int, Part>> seen_blocks;
+  std::set<std::pair<int, Part>> marked_blocks;
   std::vector<at::Tensor> written;
-  // each update zeroes the gradients that it used
+  // Each update zeroes the gradients that it used.
   if (is_asynchronous(plan_.schedule)) return clear_other_ranges(written);
   for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
     const Instruction& instruction = program_.instructions[i];
     if (instruction.lane != Lane::compute || instruction.op == Op::optimizer) continue;
     const LayerStrategy& strategy = strategy_of(stage_, instruction.block);
     const bool is_head = block_kind(model_, instruction.block) == BlockKind::head;
-    const Op first = !is_head ? Op::backward_weight : strategy.tp == 1 ? Op::forward : Op::backward_input;
-    if (instruction.op != first || parameters_.shape(instruction.block).is_sharded(StateKind::gradients))
+    const Op overwriting_op = !is_head           ? Op::backward_weight
+                              : strategy.tp == 1 ? Op::forward
+                                                 : Op::backward_input;
+    if (instruction.op != overwriting_op ||
+        parameters_.shape(instruction.block).is_sharded(StateKind::gradients))
       continue;
     // A device may have nothing to compute in a small micro-batch.
     const Side side{static_cast<int>(stage_.devices.size()), strategy};
     const int sequences = pipeline_.microbatches[static_cast<std::size_t>(instruction.microbatch)];
     if (share_of(side, program_.location.index, sequences, plan_.sequence_length, false).num_tokens() == 0)
       continue;
-    if (!seen_blocks.emplace(instruction.block, instruction.part).second) continue;
+    if (!marked_blocks.emplace(instruction.block, instruction.part).second) continue;
     passes_[i].is_first = true;
     for (const std::string& name :
          blocks_[static_cast<std::size_t>(instruction.block)]->overwritten_gradients())
@@ -438,12 +445,12 @@ void Engine::clear_other_ranges(const std::vector<at::Tensor>& written) {
     const auto element = static_cast<std::int64_t>(flat.element_size());
     char *const begin = static_cast<char*>(flat.data_ptr()), *const end = begin + flat.nbytes();
     const auto clear = [&](char* from, char* to) {
-      if (from < to) cleared_sums_.push_back(flat.narrow(0, (from - begin) / element, (to - from) / element));
+      if (from < to) zeroed_sums_.push_back(flat.narrow(0, (from - begin) / element, (to - from) / element));
     };
-    char* done = begin;
+    char* next = begin;
     for (const auto& [from, to] : ranges)
-      if (from >= begin && from < end) clear(done, from), done = std::max(done, to);
-    clear(done, end);
+      if (from >= begin && from < end) clear(next, from), next = std::max(next, to);
+    clear(next, end);
   }
 }
 

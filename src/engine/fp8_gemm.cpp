@@ -11,8 +11,8 @@ namespace {
 // Computes fp8 GEMMs by rounding the operands to fp8 and multiplying them in the element type.
 class RoundedGemm final : public Gemm {
  public:
-  RoundedGemm(const Fp8GemmServices& services, int layer, LayerGemm product)
-      : gemm_(services.gemm), scales_(services.scales), layer_(layer), product_(product) {}
+  RoundedGemm(const Fp8GemmServices& services, int layer, LayerGemm layer_gemm)
+      : gemm_(services.gemm), scales_(services.scales), layer_(layer), layer_gemm_(layer_gemm) {}
 
   void forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, at::Tensor& y,
                bool adds) override {
@@ -38,7 +38,7 @@ class RoundedGemm final : public Gemm {
 
  private:
   at::Tensor rounded(const at::Tensor& tensor, Fp8Operand operand) {
-    const int slot = fp8_slot(layer_, product_, operand);
+    const int slot = fp8_slot(layer_, layer_gemm_, operand);
     const bool is_measured_already = operand == Fp8Operand::weight && scales_.has_rounded_weights(layer_);
     if (!is_measured_already) scales_.measure(slot, tensor);
     if (!scales_.uses_fp8()) return tensor;
@@ -49,7 +49,7 @@ class RoundedGemm final : public Gemm {
   Gemm& gemm_;
   Fp8Scales& scales_;
   const int layer_;
-  const LayerGemm product_;
+  const LayerGemm layer_gemm_;
 };
 
 }  // namespace
@@ -60,15 +60,15 @@ at::Tensor rounded_to_fp8(const at::Tensor& tensor, Fp8Operand operand, const at
   return (to_fp8(tensor, operand, scale).to(wide) * inverse.to(wide)).to(tensor.scalar_type());
 }
 
-std::unique_ptr<Gemm> make_rounded_gemm(const Fp8GemmServices& services, int layer, LayerGemm product) {
-  return std::make_unique<RoundedGemm>(services, layer, product);
+std::unique_ptr<Gemm> make_rounded_gemm(const Fp8GemmServices& services, int layer, LayerGemm layer_gemm) {
+  return std::make_unique<RoundedGemm>(services, layer, layer_gemm);
 }
 
-std::unique_ptr<Gemm> make_fp8_gemm(const Fp8GemmServices& services, int layer, LayerGemm product) {
+std::unique_ptr<Gemm> make_fp8_gemm(const Fp8GemmServices& services, int layer, LayerGemm layer_gemm) {
 #ifdef OPTIMUS_CUDA
-  if (services.gemm.autotuner() != nullptr) return make_cuda_fp8_gemm(services, layer, product);
+  if (services.gemm.autotuner() != nullptr) return make_cuda_fp8_gemm(services, layer, layer_gemm);
 #endif
-  return make_rounded_gemm(services, layer, product);
+  return make_rounded_gemm(services, layer, layer_gemm);
 }
 
 }  // namespace optimus

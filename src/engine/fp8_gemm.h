@@ -28,12 +28,12 @@ struct Fp8GemmServices {
 };
 // Returns the fastest available implementation: cuBLASLt on CUDA (fp8_gemm_cuda.cpp), otherwise
 // make_rounded_gemm.
-std::unique_ptr<Gemm> make_fp8_gemm(const Fp8GemmServices& services, int layer, LayerGemm product);
+std::unique_ptr<Gemm> make_fp8_gemm(const Fp8GemmServices& services, int layer, LayerGemm layer_gemm);
 // Returns the reference implementation, for any device: rounds the operands to fp8 and multiplies them in
 // the element type.
-std::unique_ptr<Gemm> make_rounded_gemm(const Fp8GemmServices& services, int layer, LayerGemm product);
+std::unique_ptr<Gemm> make_rounded_gemm(const Fp8GemmServices& services, int layer, LayerGemm layer_gemm);
 #ifdef OPTIMUS_CUDA
-std::unique_ptr<Gemm> make_cuda_fp8_gemm(const Fp8GemmServices& services, int layer, LayerGemm product);
+std::unique_ptr<Gemm> make_cuda_fp8_gemm(const Fp8GemmServices& services, int layer, LayerGemm layer_gemm);
 #endif
 
 }  // namespace optimus

@@ -29,9 +29,9 @@ namespace optimus {
 namespace {
 
 struct Fp8Copies {
-  at::Tensor plain, transposed;   // [rows, width], [width, rows]
-  at::Tensor inverse;             // inverse scale: one fp32 element
-  bool exists_only_here = false;  // the tensor itself was never written
+  at::Tensor plain, transposed;  // [rows, width], [width, rows]
+  at::Tensor inverse;            // inverse scale: one fp32 element
+  bool is_only_copy = false;     // the tensor itself was never written
 };
 
 // An fp8 operand of a GEMM.
@@ -41,11 +41,11 @@ struct Operand {
 
 class CudaFp8Gemm final : public Gemm {
  public:
-  CudaFp8Gemm(const Fp8GemmServices& services, int layer, LayerGemm product)
+  CudaFp8Gemm(const Fp8GemmServices& services, int layer, LayerGemm layer_gemm)
       : services_(services),
         layer_(layer),
-        product_(product),
-        reference_(make_rounded_gemm(services, layer, product)) {}
+        layer_gemm_(layer_gemm),
+        reference_(make_rounded_gemm(services, layer, layer_gemm)) {}
 
   void forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, at::Tensor& y,
                bool adds) override {
@@ -61,7 +61,8 @@ class CudaFp8Gemm final : public Gemm {
     if (gradient == nullptr) {
       if (!can_use_fp8(dy, weight) || !all_aligned(dx, stream))
         return reference_->input_gradient(dy, weight, dx, stream);
-      gradient = &store_gradient(dy, quantized(dy, Fp8Operand::gradient, /*plain=*/true, /*turned=*/true));
+      gradient =
+          &store_gradient(dy, quantized(dy, Fp8Operand::gradient, /*plain=*/true, /*transposed=*/true));
     }
     LtShape shape = shape_of(weight.size(1), dy.size(0), weight.size(0));
     shape.b_is_gradient = true, shape.d_stride = dx.stride(0);
@@ -70,7 +71,7 @@ class CudaFp8Gemm final : public Gemm {
                               {gradient->plain, gradient->inverse}, stream, dx, {});
     gradient->plain.reset();
     if (has_input_gradient_) return;
-    ensure(!gradient->exists_only_here, "cuBLASLt no longer supports a GEMM that it ran before");
+    ensure(!gradient->is_only_copy, "cuBLASLt no longer supports a GEMM that it ran before");
     reference_->input_gradient(dy, weight, dx, stream);
   }
   // cuBLASLt's fp8 GEMM with a fused GELU gradient took three times as long as without (cuBLASLt 13.1).
@@ -81,13 +82,14 @@ class CudaFp8Gemm final : public Gemm {
   void weight_gradient(const at::Tensor& dy, const at::Tensor& x, at::Tensor& gradient, bool adds) override {
     const Fp8Copies stored = take_stored_gradient(dy);
     if (!can_use_fp8(dy, x) || !all_aligned(gradient)) {
-      ensure(!stored.exists_only_here && find_fp8_input(x) == nullptr,
+      ensure(!stored.is_only_copy && find_fp8_input(x) == nullptr,
              "an operand exists only in fp8, but this GEMM does not run in fp8");
       return reference_->weight_gradient(dy, x, gradient, adds);
     }
-    const Fp8Copies transposed = stored.transposed.defined()
-                                     ? stored
-                                     : quantized(dy, Fp8Operand::gradient, /*plain=*/false, /*turned=*/true);
+    const Fp8Copies transposed =
+        stored.transposed.defined()
+            ? stored
+            : quantized(dy, Fp8Operand::gradient, /*plain=*/false, /*transposed=*/true);
     const Operand input = transposed_input(x);
     LtShape shape = shape_of(x.size(1), dy.size(1), x.size(0));
     shape.b_is_gradient = true, shape.is_wide = true, shape.has_addend = adds;
@@ -95,12 +97,12 @@ class CudaFp8Gemm final : public Gemm {
     has_weight_gradient_ =
         run(shape, input, {transposed.transposed, transposed.inverse}, gradient, gradient, {});
     if (has_weight_gradient_) return;
-    ensure(!stored.exists_only_here && find_fp8_input(x) == nullptr,
+    ensure(!stored.is_only_copy && find_fp8_input(x) == nullptr,
            "cuBLASLt no longer supports a GEMM that it ran before");
     reference_->weight_gradient(dy, x, gradient, adds);
   }
 
-  // Accepts them only if cuBLASLt has run both GEMMs that read the gradient before: the reference
+  // Accepts gradients only if cuBLASLt has run both GEMMs that read the gradient before: the reference
   // implementation could not read a gradient that exists only in fp8.
   bool accepts_gradients(const at::Tensor& weight, std::int64_t rows) const override {
     return has_input_gradient_ && has_weight_gradient_ && services_.scales.uses_fp8() &&
@@ -111,7 +113,7 @@ class CudaFp8Gemm final : public Gemm {
                        const at::Tensor& gate, const at::Tensor& gradient,
                        at::Tensor& bias_gradient) override {
     Fp8Copies copies = allocate_copies(gradient, Fp8Operand::gradient, true, true);
-    copies.exists_only_here = true, copies.inverse = services_.scales.inverse(slot(Fp8Operand::gradient));
+    copies.is_only_copy = true, copies.inverse = services_.scales.inverse(slot(Fp8Operand::gradient));
     at::Tensor maximum = services_.scales.maximum(slot(Fp8Operand::gradient));
     services_.kernels.quantize_activation_gradient(kind, d_activated, x, gate,
                                                    services_.scales.scale(slot(Fp8Operand::gradient)),
@@ -119,14 +121,15 @@ class CudaFp8Gemm final : public Gemm {
     store_gradient(gradient, std::move(copies));
   }
   bool has_stored_gradient(const at::Tensor& gradient) const override {
-    const auto found = stored_gradients_.find(gradient.data_ptr());
-    return found != stored_gradients_.end() && stored_gradients_step_ == services_.scales.number() &&
-           found->second.exists_only_here;
+    const auto match = stored_gradients_.find(gradient.data_ptr());
+    return match != stored_gradients_.end() && stored_gradients_step_ == services_.scales.step_number() &&
+           match->second.is_only_copy;
   }
   // Returns a destination only if cuBLASLt has run both GEMMs that read the input before, as for gradients.
   std::optional<Fp8Output> input_destination(const at::Tensor& input, const at::Tensor& weight,
                                              bool transposes) override {
-    if (std::exchange(inputs_step_, services_.scales.number()) != services_.scales.number()) inputs_.clear();
+    if (std::exchange(inputs_step_, services_.scales.step_number()) != services_.scales.step_number())
+      inputs_.clear();
     inputs_.erase(input.data_ptr());
     const bool accepts = has_forward_ && has_weight_gradient_ &&
                          services_.scales.is_scale_known(Fp8Operand::input) && can_use_fp8(input, weight) &&
@@ -150,7 +153,7 @@ class CudaFp8Gemm final : public Gemm {
   bool can_use_fp8(const at::Tensor& a, const at::Tensor& b) const {
     return services_.scales.uses_fp8() && is_in_tiles(a) && is_in_tiles(b);
   }
-  int slot(Fp8Operand operand) const { return fp8_slot(layer_, product_, operand); }
+  int slot(Fp8Operand operand) const { return fp8_slot(layer_, layer_gemm_, operand); }
 
   static Fp8Copies allocate_copies(const at::Tensor& tensor, Fp8Operand operand, bool plain,
                                    bool transposed) {
@@ -168,39 +171,41 @@ class CudaFp8Gemm final : public Gemm {
   // Stores the fp8 copies of a gradient between its two GEMMs, by its address. Several micro-batches may
   // have stored gradients, if weight gradients are computed later.
   Fp8Copies& store_gradient(const at::Tensor& gradient, Fp8Copies copies) {
-    if (std::exchange(stored_gradients_step_, services_.scales.number()) != services_.scales.number())
+    if (std::exchange(stored_gradients_step_, services_.scales.step_number()) !=
+        services_.scales.step_number())
       stored_gradients_.clear();
     return stored_gradients_[gradient.data_ptr()] = std::move(copies);
   }
   Fp8Copies* find_stored_gradient(const at::Tensor& gradient) {
-    const auto found = stored_gradients_.find(gradient.data_ptr());
-    const bool is_stored = found != stored_gradients_.end() &&
-                           stored_gradients_step_ == services_.scales.number() &&
-                           found->second.plain.defined() && found->second.plain.sizes() == gradient.sizes();
-    return is_stored ? &found->second : nullptr;
+    const auto match = stored_gradients_.find(gradient.data_ptr());
+    const bool is_stored = match != stored_gradients_.end() &&
+                           stored_gradients_step_ == services_.scales.step_number() &&
+                           match->second.plain.defined() && match->second.plain.sizes() == gradient.sizes();
+    return is_stored ? &match->second : nullptr;
   }
   Fp8Copies take_stored_gradient(const at::Tensor& gradient) {
-    if (stored_gradients_step_ != services_.scales.number()) stored_gradients_.clear();
-    const auto found = stored_gradients_.find(gradient.data_ptr());
-    if (found == stored_gradients_.end()) return {};
-    Fp8Copies copies = std::move(found->second);
-    stored_gradients_.erase(found);
+    if (stored_gradients_step_ != services_.scales.step_number()) stored_gradients_.clear();
+    const auto match = stored_gradients_.find(gradient.data_ptr());
+    if (match == stored_gradients_.end()) return {};
+    Fp8Copies copies = std::move(match->second);
+    stored_gradients_.erase(match);
     return copies;
   }
   // The fp8 copies that were written into the memory of this input in this step; null if there are none.
   const Fp8Copies* find_fp8_input(const at::Tensor& input) const {
-    const auto found = inputs_.find(input.data_ptr());
-    return found == inputs_.end() || inputs_step_ != services_.scales.number() ? nullptr : &found->second;
+    const auto match = inputs_.find(input.data_ptr());
+    return match == inputs_.end() || inputs_step_ != services_.scales.step_number() ? nullptr
+                                                                                    : &match->second;
   }
   Operand transposed_input(const at::Tensor& input) const {
     const Fp8Copies* fp8_input = find_fp8_input(input);
     if (fp8_input == nullptr) {
-      const Fp8Copies copies = quantized(input, Fp8Operand::input, /*plain=*/false, /*turned=*/true);
+      const Fp8Copies copies = quantized(input, Fp8Operand::input, /*plain=*/false, /*transposed=*/true);
       return {copies.transposed, copies.inverse};
     }
     if (fp8_input->transposed.defined()) return {fp8_input->transposed, fp8_input->inverse};
     at::Tensor transposed =
-        allocate_copies(input, Fp8Operand::input, /*plain=*/false, /*turned=*/true).transposed;
+        allocate_copies(input, Fp8Operand::input, /*plain=*/false, /*transposed=*/true).transposed;
     services_.kernels.transpose_fp8(fp8_input->plain, transposed);
     return {transposed, fp8_input->inverse};
   }
@@ -215,9 +220,9 @@ class CudaFp8Gemm final : public Gemm {
   const Fp8Copies& weight_of(const at::Tensor& weight) {
     if (!weight_.plain.defined() || weight_.plain.sizes() != weight.sizes())
       weight_ = quantized(weight, Fp8Operand::weight, true, true);
-    else if (weight_step_ != services_.scales.number())
+    else if (weight_step_ != services_.scales.step_number())
       fill(weight, Fp8Operand::weight, weight_);
-    weight_step_ = services_.scales.number();
+    weight_step_ = services_.scales.step_number();
     return weight_;
   }
 
@@ -235,8 +240,9 @@ class CudaFp8Gemm final : public Gemm {
       ensure(fp8_input == nullptr, "an operand exists only in fp8, but this GEMM does not run in fp8");
       return false;
     }
-    const Fp8Copies input =
-        fp8_input != nullptr ? *fp8_input : quantized(x, Fp8Operand::input, /*plain=*/true, /*turned=*/false);
+    const Fp8Copies input = fp8_input != nullptr
+                                ? *fp8_input
+                                : quantized(x, Fp8Operand::input, /*plain=*/true, /*transposed=*/false);
     LtShape shape = shape_of(weight.size(0), x.size(0), x.size(1));
     shape.d_stride = y.stride(0);
     shape.has_addend = addend.defined(), shape.c_stride = addend.defined() ? addend.stride(0) : y.stride(0);
@@ -256,12 +262,12 @@ class CudaFp8Gemm final : public Gemm {
 
   const Fp8GemmServices services_;
   const int layer_;
-  const LayerGemm product_;
+  const LayerGemm layer_gemm_;
   const std::unique_ptr<Gemm> reference_;
   Fp8Copies weight_;
-  std::int64_t weight_step_ = -1;  // Fp8Scales::number() when it was quantized
+  std::int64_t weight_step_ = -1;  // Fp8Scales::step_number() when it was quantized
   std::map<const void*, Fp8Copies> stored_gradients_;
-  std::int64_t stored_gradients_step_ = -1;  // Fp8Scales::number() of these gradients
+  std::int64_t stored_gradients_step_ = -1;  // Fp8Scales::step_number() of these gradients
   std::map<const void*, Fp8Copies> inputs_;  // by address
   std::int64_t inputs_step_ = -1;
   // Whether cuBLASLt supported the last GEMM of each kind.
@@ -270,8 +276,8 @@ class CudaFp8Gemm final : public Gemm {
 
 }  // namespace
 
-std::unique_ptr<Gemm> make_cuda_fp8_gemm(const Fp8GemmServices& services, int layer, LayerGemm product) {
-  return std::make_unique<CudaFp8Gemm>(services, layer, product);
+std::unique_ptr<Gemm> make_cuda_fp8_gemm(const Fp8GemmServices& services, int layer, LayerGemm layer_gemm) {
+  return std::make_unique<CudaFp8Gemm>(services, layer, layer_gemm);
 }
 
 }  // namespace optimus

@@ -25,27 +25,28 @@ Fp8Scales::Fp8Scales(const Plan& plan, at::Device device)
   maxima_ = at::zeros({num_slots_}, options);
   scales_ = at::ones({num_slots_, kScaleStride}, options),
   inverses_ = at::ones({num_slots_, kScaleStride}, options);
-  host_ =
+  host_scales_ =
       at::ones({2, num_slots_, kScaleStride}, at::TensorOptions(at::kFloat).pinned_memory(device.is_cuda()));
 }
 
 void Fp8Scales::begin_step(bool is_training) {
-  ++number_;
+  ++step_number_;
   is_measured_ = is_training, uses_fp8_ = !history_.is_empty();
   if (is_training) maxima_.zero_();
   if (!uses_fp8_) return;
-  auto* const scales = host_.data_ptr<float>();
+  auto* const scales = host_scales_.data_ptr<float>();
   for (int slot = 0; slot < num_slots_; ++slot) {
     const auto operand = static_cast<Fp8Operand>(slot % kNumFp8Operands);
     const int exponent = fp8_exponent(operand, history_.maximum(slot));
     scales[kScaleStride * slot] = std::ldexp(1.0f, exponent);
     scales[kScaleStride * (num_slots_ + slot)] = std::ldexp(1.0f, -exponent);
   }
-  scales_.copy_(host_[0], /*non_blocking=*/true), inverses_.copy_(host_[1], /*non_blocking=*/true);
+  scales_.copy_(host_scales_[0], /*non_blocking=*/true),
+      inverses_.copy_(host_scales_[1], /*non_blocking=*/true);
 }
 
-void Fp8Scales::end_step(bool counts) {
-  if (!counts) return;
+void Fp8Scales::end_step(bool is_skipped) {
+  if (is_skipped) return;
   const at::Tensor host_maxima = maxima_.to(at::kCPU);
   const auto* const values = host_maxima.const_data_ptr<float>();
   history_.add({values, values + num_slots_}, window_);
@@ -53,16 +54,16 @@ void Fp8Scales::end_step(bool counts) {
 
 void Fp8Scales::measure(int slot, const at::Tensor& tensor) {
   if (!is_measured_) return;
-  at::Tensor largest = maxima_.select(0, slot);
-  update_maximum(tensor, largest);
+  at::Tensor maximum = maxima_.select(0, slot);
+  update_maximum(tensor, maximum);
 }
 
 Fp8Scale Fp8Scales::scale_for(int slot, const at::Tensor& tensor) const {
   const auto operand = static_cast<Fp8Operand>(slot % kNumFp8Operands);
   if (is_scale_known(operand)) return {scale(slot), inverse(slot)};
-  at::Tensor largest = at::zeros({}, maxima_.options());
-  update_maximum(tensor, largest);
-  return fp8_scale_for(operand, largest);
+  at::Tensor maximum = at::zeros({}, maxima_.options());
+  update_maximum(tensor, maximum);
+  return fp8_scale_for(operand, maximum);
 }
 
 void Fp8Scales::set_history(Fp8History history) {

@@ -29,11 +29,11 @@ class Fp8Scales {
   // [slots], fp32: largest absolute value of each slot's operand on this device in this step. The caller
   // replaces them with the maxima over all devices before end_step.
   at::Tensor& maxima() { return maxima_; }
-  // Appends the maxima to the history if `counts`, that is, if the step was not skipped.
-  void end_step(bool counts);
+  // Appends the maxima to the history unless the step was skipped.
+  void end_step(bool is_skipped);
 
   // Counts calls of begin_step. Weights do not change while it stays the same.
-  std::int64_t number() const { return number_; }
+  std::int64_t step_number() const { return step_number_; }
   bool is_measured() const { return is_measured_; }
   // False while there is no history: GEMMs then run without fp8.
   bool uses_fp8() const { return uses_fp8_; }
@@ -68,9 +68,9 @@ class Fp8Scales {
   // [slots, 4]: only element 0 of each row is used, because cuBLASLt needs addresses that are aligned to 16
   // bytes.
   at::Tensor scales_, inverses_;
-  at::Tensor host_;  // [2, slots, 4]: scales and inverses as computed on the host
+  at::Tensor host_scales_;  // [2, slots, 4]: scales and inverses as computed on the host
   bool is_measured_ = false, uses_fp8_ = false;
-  std::int64_t number_ = 0;
+  std::int64_t step_number_ = 0;
 };
 
 }  // namespace optimus

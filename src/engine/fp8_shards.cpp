@@ -12,15 +12,15 @@ namespace {
 
 constexpr std::int64_t kPieceAlignment = 16;
 
-std::optional<LayerGemm> product_of(std::string_view name) {
+std::optional<LayerGemm> layer_gemm_of(std::string_view name) {
   constexpr std::pair<std::string_view, LayerGemm> kMatrices[] = {
       {".attention.q.weight", LayerGemm::qkv}, {".attention.k.weight", LayerGemm::qkv},
       {".attention.v.weight", LayerGemm::qkv}, {".attention.out.weight", LayerGemm::out},
       {".mlp.gate.weight", LayerGemm::up},     {".mlp.up.weight", LayerGemm::up},
       {".mlp.down.weight", LayerGemm::down},
   };
-  for (const auto& [ending, product] : kMatrices)
-    if (name.ends_with(ending)) return product;
+  for (const auto& [ending, layer_gemm] : kMatrices)
+    if (name.ends_with(ending)) return layer_gemm;
   return std::nullopt;
 }
 
@@ -30,9 +30,10 @@ Fp8Shards::Fp8Shards(const BlockShape& shape, int layer, at::ScalarType element)
     : num_shards_(shape.num_shards), element_(element) {
   for (const LocalTensor& local_tensor : shape.tensors) {
     if (local_tensor.rows == 0 || local_tensor.row == 0) continue;
-    const std::optional<LayerGemm> product = product_of(local_tensor.name);
-    const std::int64_t size = product ? 1 : static_cast<std::int64_t>(at::elementSize(element));
-    pieces_.push_back({local_tensor, product ? fp8_slot(layer, *product, Fp8Operand::weight) : -1, bytes_});
+    const std::optional<LayerGemm> layer_gemm = layer_gemm_of(local_tensor.name);
+    const std::int64_t size = layer_gemm ? 1 : static_cast<std::int64_t>(at::elementSize(element));
+    pieces_.push_back(
+        {local_tensor, layer_gemm ? fp8_slot(layer, *layer_gemm, Fp8Operand::weight) : -1, bytes_});
     bytes_ += (local_tensor.shard_rows * local_tensor.row * size + kPieceAlignment - 1) / kPieceAlignment *
               kPieceAlignment;
   }

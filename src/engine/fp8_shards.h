@@ -5,7 +5,7 @@
 //   bytes of a member    | q k v out up down: e4m3, a byte each | norms, biases: unchanged |
 //                        each tensor is 16-byte aligned
 //
-// Read next: state_exchange.h, which gathers; fp8_scales.h, which has the scales.
+// Read next: state_exchange.h, which gathers the shards, and fp8_scales.h, which has the scales.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -26,7 +26,7 @@ bool Gemm::has_stored_gradient(const at::Tensor&) const { return false; }
 std::optional<Fp8Output> Gemm::input_destination(const at::Tensor&, const at::Tensor&, bool) { return {}; }
 void Gemm::accept_gradient(Activation, const at::Tensor&, const at::Tensor&, const at::Tensor&,
                            const at::Tensor&, at::Tensor&) {
-  ensure(false, "these GEMMs cannot take a gradient in their own format");
+  ensure(false, "this GEMM implementation cannot store a gradient in its own format");
 }
 
 }  // namespace optimus

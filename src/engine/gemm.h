@@ -52,9 +52,9 @@ class Gemm {
                                const at::Tensor& gate, const at::Tensor& gradient, at::Tensor& bias_gradient);
   virtual bool has_stored_gradient(const at::Tensor& gradient) const;
   // An input that only these GEMMs read can be written in fp8 into the memory of `input`, where two fp8
-  // copies need the space of one 16-bit tensor. Returns the destination, which later calls with `input`
-  // read; nullopt if the input must be written in the element type. `transposes` tells whether its producer
-  // can also write the transposed copy.
+  // copies need the space of one 16-bit tensor. Returns the destination, which later calls with `input` read;
+  // nullopt if the input must be written in the element type. `transposes` specifies whether its producer can
+  // also write the transposed copy.
   virtual std::optional<Fp8Output> input_destination(const at::Tensor& input, const at::Tensor& weight,
                                                      bool transposes);
 };

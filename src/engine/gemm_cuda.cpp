@@ -16,16 +16,16 @@ namespace {
 
 class CudaGemm final : public Gemm {
  public:
-  CudaGemm(at::Device device, at::ScalarType element, const Path& record, std::unique_ptr<Gemm> plain)
-      : element_(element), fallback_(std::move(plain)), autotuner_(device, record) {}
+  CudaGemm(at::Device device, at::ScalarType element, const Path& algorithm_path, std::unique_ptr<Gemm> plain)
+      : element_(element), fallback_(std::move(plain)), autotuner_(device, algorithm_path) {}
 
   void forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, at::Tensor& y,
                bool adds) override {
     for (const Span part : parts_of(y)) {
-      const at::Tensor some_weight = rows(weight, part), some_bias = rows(bias, part);
-      at::Tensor some = columns(y, part);
-      if (!multiply(x, some_weight, some_bias, adds ? some : at::Tensor(), some))
-        fallback_->forward(x, some_weight, some_bias, some, adds);
+      const at::Tensor weight_part = rows(weight, part), bias_part = rows(bias, part);
+      at::Tensor output_part = columns(y, part);
+      if (!multiply(x, weight_part, bias_part, adds ? output_part : at::Tensor(), output_part))
+        fallback_->forward(x, weight_part, bias_part, output_part, adds);
     }
   }
   void forward_with_residual(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
@@ -39,9 +39,9 @@ class CudaGemm final : public Gemm {
     const std::vector<Span> parts = parts_of(dy);
     if (parts.size() == 1) return whole_input_gradient(dy, weight, dx, stream);
     // The few remaining columns come first, so that their contribution is rounded while it is small.
-    at::Tensor rest = at::empty_like(dx);
-    whole_input_gradient(columns(dy, parts[1]), rows(weight, parts[1]), rest, stream);
-    whole_input_gradient(columns(dy, parts[0]), rows(weight, parts[0]), dx, rest);
+    at::Tensor partial_dx = at::empty_like(dx);
+    whole_input_gradient(columns(dy, parts[1]), rows(weight, parts[1]), partial_dx, stream);
+    whole_input_gradient(columns(dy, parts[0]), rows(weight, parts[0]), dx, partial_dx);
   }
   bool input_gradient_through_activation(Activation kind, const at::Tensor& dy, const at::Tensor& weight,
                                          const at::Tensor& x, at::Tensor& dx) override {
@@ -52,8 +52,8 @@ class CudaGemm final : public Gemm {
   }
   void weight_gradient(const at::Tensor& dy, const at::Tensor& x, at::Tensor& gradient, bool adds) override {
     for (const Span part : parts_of(dy)) {
-      at::Tensor some = rows(gradient, part);
-      whole_weight_gradient(columns(dy, part), x, some, adds);
+      at::Tensor output_part = rows(gradient, part);
+      whole_weight_gradient(columns(dy, part), x, output_part, adds);
     }
   }
   std::int64_t bytes() const override { return autotuner_.bytes(); }
@@ -64,10 +64,10 @@ class CudaGemm final : public Gemm {
   // kernels for matrices without 16-byte alignment, and the logits of GPT-2's 50,257 tokens are such a
   // matrix. If the row stride is aligned, the last few columns are a separate GEMM.
   static std::vector<Span> parts_of(const at::Tensor& y) {
-    constexpr std::int64_t kMany = 4096, kUnit = 64;
-    const std::int64_t outputs = y.size(1), even = outputs / kUnit * kUnit;
-    if (outputs < kMany || outputs % 8 == 0 || y.stride(0) % 8 != 0) return {{0, outputs}};
-    return {{0, even}, {even, outputs}};
+    constexpr std::int64_t kMinSplitOutputs = 4096, kUnit = 64;
+    const std::int64_t outputs = y.size(1), aligned_outputs = outputs / kUnit * kUnit;
+    if (outputs < kMinSplitOutputs || outputs % 8 == 0 || y.stride(0) % 8 != 0) return {{0, outputs}};
+    return {{0, aligned_outputs}, {aligned_outputs, outputs}};
   }
   static at::Tensor rows(const at::Tensor& tensor, const Span& part) {
     return tensor.defined() ? tensor.narrow(0, part.begin, part.size()) : tensor;
@@ -128,9 +128,9 @@ class CudaGemm final : public Gemm {
 
 }  // namespace
 
-std::unique_ptr<Gemm> make_cuda_gemm(at::Device device, at::ScalarType element, const Path& record,
+std::unique_ptr<Gemm> make_cuda_gemm(at::Device device, at::ScalarType element, const Path& algorithm_path,
                                      std::unique_ptr<Gemm> plain) {
-  return std::make_unique<CudaGemm>(device, element, record, std::move(plain));
+  return std::make_unique<CudaGemm>(device, element, algorithm_path, std::move(plain));
 }
 
 }  // namespace optimus

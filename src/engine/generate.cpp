@@ -42,9 +42,10 @@ std::size_t sample_index(const std::vector<double>& probabilities, double unifor
 // Selects a token from one row of logits. `uniform` is a random number in [0, 1).
 std::int64_t select_token(const at::Tensor& logits, const GenerateOptions& options, double uniform) {
   if (options.temperature == 0) return logits.argmax().item<std::int64_t>();
-  const at::Tensor shares = logits.to(at::kCPU, at::kDouble).div(options.temperature).softmax(0).contiguous();
-  const double* begin = shares.const_data_ptr<double>();
-  std::vector<double> probabilities(begin, begin + shares.numel());
+  const at::Tensor softmax =
+      logits.to(at::kCPU, at::kDouble).div(options.temperature).softmax(0).contiguous();
+  const double* begin = softmax.const_data_ptr<double>();
+  std::vector<double> probabilities(begin, begin + softmax.numel());
   if (options.top_p >= 1) return static_cast<std::int64_t>(sample_index(probabilities, uniform));
   std::vector<std::int64_t> ids(probabilities.size());
   std::iota(ids.begin(), ids.end(), 0);
@@ -61,7 +62,7 @@ void check_request(const ModelSpec& model, const std::vector<std::int64_t>& prom
   if (prompt.empty()) throw UserError("generation needs a prompt of at least one token");
   for (const std::int64_t id : prompt)
     if (id < 0 || id >= model.vocab)
-      throw UserError("the prompt's token {} is outside the vocabulary of {}", id, model.vocab);
+      throw UserError("the prompt's token {} is outside the vocabulary of {} tokens", id, model.vocab);
   const std::int64_t num_available =
       model.max_positions + 1 - std::ssize(prompt);  // the last new token needs no position
   if (model.positions == PositionKind::learned && num_tokens > num_available)

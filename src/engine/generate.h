@@ -15,7 +15,7 @@ struct GenerateOptions {
   double temperature = 0;  // 0 selects the most likely token
   std::int64_t seed = 0;
   double top_p = 1;  // sample only from the most likely tokens with this total probability
-  // generation stops after any of these; if empty, exactly num_tokens are generated
+  // Generation stops after any of these tokens; if empty, exactly num_tokens are generated
   std::vector<std::int64_t> end_tokens{};
   std::function<void(std::int64_t id)> on_token{};  // called for each token as it is generated; may throw
 };

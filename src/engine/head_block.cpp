@@ -1,8 +1,8 @@
 // The last block: final norm (or BERT's transform), output projection and loss. On a device with the whole
-// vocabulary the forward processes some tokens at a time: it computes logits, loss, and the gradient of the
-// logits in place, and from that immediately the projection's weight gradient and the gradient of its
-// input, which overwrites the input. Logits are therefore computed once, and only those of some tokens are
-// in memory at a time.
+// vocabulary the forward processes a few tokens at a time. It computes the logits, the loss and, in place,
+// the gradient of the logits. From that it immediately computes the projection's weight gradient and the
+// gradient of its input, which overwrites the input. Logits are therefore computed once, and only those of a
+// few tokens are in memory at a time.
 //
 // Under tensor parallelism each device has some columns of the logits. The forward computes the largest logit
 // and the sum of exponentials for each token; the parts exchange these statistics, and the backward
@@ -34,8 +34,8 @@ class HeadBlock final : public Block {
     at::Tensor losses = pass["head.loss.tokens"];
     for_each_piece(pass, [&](const Piece& piece) {
       at::Tensor logits = piece.logits,
-                 some_losses = losses.narrow(0, piece.begin, piece.input.size(0)).squeeze(1);
-      services_.kernels.cross_entropy(logits, piece.targets, some_losses, pass.gradient_scale);
+                 piece_losses = losses.narrow(0, piece.begin, piece.input.size(0)).squeeze(1);
+      services_.kernels.cross_entropy(logits, piece.targets, piece_losses, pass.gradient_scale);
       if (pass.gradient_scale != 0) apply_logits_gradient(pass, piece);
     });
     pass.loss->add_(losses.sum(at::kDouble));
@@ -92,9 +92,9 @@ class HeadBlock final : public Block {
   void for_each_piece(const Pass& pass, Use use) {
     const at::Tensor input = pass[part_.is_sequence_parallel ? "head.whole" : "head.output.input"],
                      logits = pass["head.logits"].narrow(1, 0, part_.vocab.size());
-    const std::int64_t rows = input.size(0), most = logits.size(0);
-    for (std::int64_t begin = 0; begin < rows; begin += most) {
-      const std::int64_t count = std::min(most, rows - begin);
+    const std::int64_t rows = input.size(0), max_rows = logits.size(0);
+    for (std::int64_t begin = 0; begin < rows; begin += max_rows) {
+      const std::int64_t count = std::min(max_rows, rows - begin);
       Piece piece{begin, input.narrow(0, begin, count), logits.narrow(0, 0, count),
                   pass.microbatch->targets.narrow(0, begin, count)};
       services_.gemm.forward(piece.input, output(pass).weight, output_bias(pass).weight, piece.logits);
@@ -112,15 +112,17 @@ class HeadBlock final : public Block {
   // logit.
   void sum_losses(const Pass& pass) {
     const std::int64_t rows = pass.microbatch->num_rows();
-    const at::Tensor all = pass["head.statistics.all"].view({part_.tp, rows, 3});
-    const at::Tensor largest = all.select(2, 0), most = largest.amax(0);
-    const at::Tensor sums = ((largest - most).exp() * all.select(2, 1)).sum(0).log() + most;
+    const at::Tensor statistics = pass["head.statistics.all"].view({part_.tp, rows, 3});
+    const at::Tensor largest_of_parts = statistics.select(2, 0), largest_of_all = largest_of_parts.amax(0);
+    const at::Tensor sums =
+        ((largest_of_parts - largest_of_all).exp() * statistics.select(2, 1)).sum(0).log() + largest_of_all;
     pass["head.logsumexp"].squeeze(1).copy_(sums);
-    const at::Tensor losses = sums - all.select(2, 2).sum(0);
-    const at::Tensor counted = at::where(pass.microbatch->targets.ge(0), losses, at::zeros_like(losses));
-    if (part_.is_first()) pass.loss->add_(counted.sum(at::kDouble));
+    const at::Tensor losses = sums - statistics.select(2, 2).sum(0);
+    const at::Tensor counted_losses =
+        at::where(pass.microbatch->targets.ge(0), losses, at::zeros_like(losses));
+    if (part_.is_first()) pass.loss->add_(counted_losses.sum(at::kDouble));
   }
-  // Column indices of the targets in this part's logits; -2 if another part has the target, -1 without a
+  // Column indices of the targets in this part's logits; -2 if another part has the target, -1 if it has no
   // loss.
   at::Tensor own_targets(const at::Tensor& targets) const {
     const at::Tensor is_elsewhere = targets.lt(part_.vocab.begin).logical_or(targets.ge(part_.vocab.end));
@@ -140,12 +142,12 @@ class HeadBlock final : public Block {
 
   void backward_through_norms(const Pass& pass) {
     const at::Tensor gradient = pass["head.output.input"];  // of all tokens, or of this device's slice
-    at::Tensor input = *pass.below;
+    at::Tensor input = *pass.input_gradient;
     if (!model_.is_bert()) return backward_through_norm(pass, "head.norm", gradient, input);
-    at::Tensor d_transform = pass["head.transform.gradient"], none;
+    at::Tensor d_transform = pass["head.transform.gradient"], no_gradient;
     backward_through_norm(pass, "head.transform_norm", gradient, d_transform);
     services_.kernels.activation_backward(model_.activation, d_transform, pass["head.transform.output"], {},
-                                          d_transform, none);
+                                          d_transform, no_gradient);
     const at::Tensor weight = (*pass.weights)["head.transform.weight"].weight;
     if (model_.norm_position == NormPosition::post)
       return services_.gemm.input_gradient(d_transform, weight, input);

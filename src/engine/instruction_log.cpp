@@ -48,21 +48,19 @@ double InstructionLog::seconds(const Mark& mark) const {
 }
 
 void InstructionLog::begin(std::size_t instruction) {
-  const bool transfer = is_transfer(instruction);
-  if (!transfer && first_of(instruction) != static_cast<int>(instruction)) return;
+  const bool is_timed_transfer = is_transfer(instruction);
+  if (!is_timed_transfer && first_of(instruction) != static_cast<int>(instruction)) return;
   if (instruction >= entries_.size()) entries_.resize(instruction + 1);
-  entries_[instruction].begin = transfer ? Mark{Clock::now(), nullptr} : now();
+  entries_[instruction].begin = is_timed_transfer ? Mark{Clock::now(), nullptr} : now();
 }
 
-void InstructionLog::executed(std::size_t instruction, Pending* pending) {
-  const bool transfer = is_transfer(instruction);
+void InstructionLog::mark_executed(std::size_t instruction, Pending* pending) {
+  const bool is_timed_transfer = is_transfer(instruction);
   const int first = first_of(instruction);
-  if (!transfer && (first < 0 || !is_last(instruction))) return;
+  if (!is_timed_transfer && (first < 0 || !is_last(instruction))) return;
   if (pending != nullptr)
-    pending
-        // polling starts here, so that the transport notices the end of the operation when it happens
-        ->is_done();
-  else if (!transfer)
+    pending->is_done();  // starts polling, so that the transport notices the end of the operation at once
+  else if (!is_timed_transfer)
     entries_[static_cast<std::size_t>(first)].end = now();
 }
 
@@ -76,9 +74,9 @@ void InstructionLog::end(std::size_t instruction, std::unique_ptr<Pending> ended
   if (first_of(instruction) != static_cast<int>(instruction)) return;
   Entry& entry = entries_[instruction];
   entry.end = now();
-  const std::optional<Clock::time_point> earlier = ended->end_time();
-  if (device_.is_cpu() && earlier && entry.begin)
-    entry.end->time = std::clamp(*earlier, entry.begin->time, entry.end->time);
+  const std::optional<Clock::time_point> completion_time = ended->end_time();
+  if (device_.is_cpu() && completion_time && entry.begin)
+    entry.end->time = std::clamp(*completion_time, entry.begin->time, entry.end->time);
 }
 
 void InstructionLog::add_span(std::size_t first, std::vector<InstructionTime>& times) const {

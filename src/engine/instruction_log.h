@@ -38,7 +38,7 @@ class InstructionLog {
   void begin(std::size_t instruction);
   // Called when the host has executed the instruction. This is its end unless it has started an outstanding
   // operation, `pending`.
-  void executed(std::size_t instruction, Pending* pending);
+  void mark_executed(std::size_t instruction, Pending* pending);
   // Called when the outstanding operation has completed and its result is in place.
   void end(std::size_t instruction, std::unique_ptr<Pending> ended);
 
@@ -56,7 +56,7 @@ class InstructionLog {
   };
   struct Entry {
     std::optional<Mark> begin, end;
-    std::unique_ptr<Pending> transfer;  // the operation, until its duration is known
+    std::unique_ptr<Pending> transfer;  // the operation, while its duration is not known yet
     std::optional<Seconds> duration;
   };
   Mark now();

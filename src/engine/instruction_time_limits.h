@@ -1,6 +1,6 @@
-// How long each of a rank's own instructions may take before its thread counts as hung: a multiple of its
-// predicted and of its previously measured time. The instructions of a slow device still end, and their
-// measured times raise the limit, so a slow device is never declared dead.
+// The time that each of a rank's own instructions may take before its thread is considered hung: a multiple
+// of its predicted and of its previously measured time. The instructions of a slow device still end, and
+// their measured times raise the limit, so a slow device is never declared dead.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace optimus {
 // Used by the working thread only. Waits and collectives are not limited here.
 class InstructionTimeLimits {
  public:
-  static bool is_own(Op op) {
+  static bool is_limited(Op op) {
     return op == Op::forward || op == Op::recompute || op == Op::backward_input ||
            op == Op::backward_weight || op == Op::optimizer;
   }
@@ -21,7 +21,7 @@ class InstructionTimeLimits {
   // disables monitoring.
   InstructionTimeLimits(StepHeartbeat* step_heartbeat, std::size_t num_instructions,
                         std::vector<double> predicted)
-      : step_heartbeat_(step_heartbeat), expected_(std::move(predicted)), is_seen_(num_instructions) {
+      : step_heartbeat_(step_heartbeat), expected_(std::move(predicted)), has_run_(num_instructions) {
     expected_.resize(num_instructions);
   }
 
@@ -29,31 +29,31 @@ class InstructionTimeLimits {
     if (step_heartbeat_ != nullptr) step_heartbeat_->wait();
   }
   void begin(std::size_t index, const Instruction& instruction) {
-    if (step_heartbeat_ == nullptr || !is_own(instruction.op)) return;
+    if (step_heartbeat_ == nullptr || !is_limited(instruction.op)) return;
     begin_time_ = std::chrono::steady_clock::now();
-    step_heartbeat_->begin_instruction(instruction, expected_[index], allowed(index));
+    step_heartbeat_->begin_instruction(instruction, expected_[index], limit_of(index));
   }
   void end(std::size_t index, const Instruction& instruction) {
-    if (step_heartbeat_ == nullptr || !is_own(instruction.op)) return;
+    if (step_heartbeat_ == nullptr || !is_limited(instruction.op)) return;
     const double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_time_).count();
-    expected_[index] = std::max(expected_[index], seconds), is_seen_[index] = true;
+    expected_[index] = std::max(expected_[index], seconds), has_run_[index] = true;
     step_heartbeat_->wait();
   }
 
-  double allowed(std::size_t index) const {
+  double limit_of(std::size_t index) const {
     // Published stragglers run at no less than a tenth of normal speed, and a thread that the system does not
     // schedule for a second is not hung. The first execution of an instruction may load libraries and select
     // kernels, and its prediction may be for a different machine.
     constexpr double kSlowdownFactor = 20, kMinSeconds = 2, kFirstSlowdownFactor = 100, kFirstMinSeconds = 30;
-    return is_seen_[index] ? std::max(kMinSeconds, kSlowdownFactor * expected_[index])
+    return has_run_[index] ? std::max(kMinSeconds, kSlowdownFactor * expected_[index])
                            : std::max(kFirstMinSeconds, kFirstSlowdownFactor * expected_[index]);
   }
 
  private:
   StepHeartbeat* const step_heartbeat_;
   std::vector<double> expected_;  // [instruction]
-  std::vector<bool> is_seen_;
+  std::vector<bool> has_run_;
   std::chrono::steady_clock::time_point begin_time_;
 };
 

@@ -31,11 +31,11 @@ class LayerBlock final : public Block, private LayerTensors {
       : LayerTensors(services.model, block - 1, strategy, part),
         services_(services),
         head_ranges_(head_ranges(services.model, part)),
-        ring_(services, block - 1, part, head_ranges_) {
+        ring_attention_(services, block - 1, part, head_ranges_) {
     if (services.fp8 == nullptr || !services.fp8->has_layer(layer_)) return;
-    for (int product = 0; product < kNumLayerGemms; ++product)
-      fp8_gemms_[static_cast<std::size_t>(product)] = make_fp8_gemm(
-          {services.gemm, services.kernels, *services.fp8}, layer_, static_cast<LayerGemm>(product));
+    for (int i = 0; i < kNumLayerGemms; ++i)
+      fp8_gemms_[static_cast<std::size_t>(i)] =
+          make_fp8_gemm({services.gemm, services.kernels, *services.fp8}, layer_, static_cast<LayerGemm>(i));
   }
 
   void forward(Part part, const Pass& pass) override {
@@ -46,11 +46,12 @@ class LayerBlock final : public Block, private LayerTensors {
         return project_attention(pass);
       case Part::attention_input:
         begin_attention(pass);
-        return ring_.begin_forward(pass, heads(pass["attention.key"]), heads(pass["attention.value"]));
+        return ring_attention_.begin_forward(pass, heads(pass["attention.key"]),
+                                             heads(pass["attention.value"]));
       case Part::attention_ring_step:
-        return ring_.forward_ring_step(pass, heads(pass["attention.query"]));
+        return ring_attention_.forward_ring_step(pass, heads(pass["attention.query"]));
       case Part::attention_output:
-        ring_.end_forward(pass, heads(pass["attention.output"]));
+        ring_attention_.end_forward(pass, heads(pass["attention.output"]));
         return project_attention(pass);
       case Part::mlp:
         return forward_mlp(pass);
@@ -68,13 +69,16 @@ class LayerBlock final : public Block, private LayerTensors {
         return backward_attention_input(pass);
       case Part::attention_output:
         begin_backward_attention(pass);
-        return ring_.begin_backward(pass, heads(pass["attention.key"]), heads(pass["attention.value"]));
+        return ring_attention_.begin_backward(pass, heads(pass["attention.key"]),
+                                              heads(pass["attention.value"]));
       case Part::attention_ring_step:
-        return ring_.backward_ring_step(pass, heads(pass["attention.output.gradient"]),
-                                        heads(pass["attention.query"]), heads(pass["attention.output"]));
+        return ring_attention_.backward_ring_step(pass, heads(pass["attention.output.gradient"]),
+                                                  heads(pass["attention.query"]),
+                                                  heads(pass["attention.output"]));
       case Part::attention_input:
-        ring_.end_backward(pass, heads(pass["attention.query.gradient"]),
-                           heads(pass["attention.key.gradient"]), heads(pass["attention.value.gradient"]));
+        ring_attention_.end_backward(pass, heads(pass["attention.query.gradient"]),
+                                     heads(pass["attention.key.gradient"]),
+                                     heads(pass["attention.value.gradient"]));
         return backward_attention_input(pass);
       case Part::mlp:
         return backward_mlp(pass);
@@ -94,7 +98,7 @@ class LayerBlock final : public Block, private LayerTensors {
       add_weight_gradient(pass, LayerGemm::down, whole_gradient(pass, part), pass["mlp.activation.output"]);
       if (!has_sums_in_norm()) add_bias_gradient(pass, "mlp.down", mlp_down_gradient(pass));
       const bool is_summed =
-          // already summed during the conversion to fp8
+          // Already summed during the conversion to fp8.
           gemm(LayerGemm::up).has_stored_gradient(pass["up.gradient"]);
       add_weight_gradient(pass, LayerGemm::up, pass["up.gradient"], mlp_operand(pass));
       if (!is_summed) add_bias_gradient(pass, up_name(), pass["up.gradient"]);
@@ -107,7 +111,7 @@ class LayerBlock final : public Block, private LayerTensors {
   }
 
   Exchange begin_exchange(const Instruction& collective, const Pass& pass) override {
-    if (collective.op == Op::ring_exchange) return ring_.exchange(collective, pass);
+    if (collective.op == Op::ring_exchange) return ring_attention_.exchange(collective, pass);
     const bool is_attention = collective.part == Part::attention;
     if (collective.op != Op::all_gather) return partial_sum(collective, pass);
     at::Tensor from = collective.is_backward ? gradient_to_gather(collective.part, pass)
@@ -126,9 +130,9 @@ class LayerBlock final : public Block, private LayerTensors {
   }
 
  private:
-  Gemm& gemm(LayerGemm product) const {
-    const std::unique_ptr<Gemm>& narrow = fp8_gemms_[static_cast<std::size_t>(product)];
-    return narrow == nullptr ? services_.gemm : *narrow;
+  Gemm& gemm(LayerGemm layer_gemm) const {
+    const std::unique_ptr<Gemm>& fp8_gemm = fp8_gemms_[static_cast<std::size_t>(layer_gemm)];
+    return fp8_gemm == nullptr ? services_.gemm : *fp8_gemm;
   }
   void begin_attention(const Pass& pass) {
     if (is_pre() && !uses_sequence_parallel()) normalize_for(pass, "norm1", LayerGemm::qkv);
@@ -199,8 +203,8 @@ class LayerBlock final : public Block, private LayerTensors {
     if (!services_.cosine.defined()) return;
     // q and k are adjacent columns of one matrix: one call rotates the heads of both.
     if (q.strides() == k.strides() && k.storage_offset() == q.storage_offset() + q.size(1) * q.stride(1)) {
-      at::Tensor both = q.as_strided({q.size(0), q.size(1) + k.size(1), q.size(2)}, q.strides());
-      services_.kernels.rope(both, services_.cosine, services_.sine, pass.microbatch->positions, is_backward);
+      at::Tensor qk = q.as_strided({q.size(0), q.size(1) + k.size(1), q.size(2)}, q.strides());
+      services_.kernels.rope(qk, services_.cosine, services_.sine, pass.microbatch->positions, is_backward);
       return;
     }
     services_.kernels.rope(q, services_.cosine, services_.sine, pass.microbatch->positions, is_backward);
@@ -209,9 +213,9 @@ class LayerBlock final : public Block, private LayerTensors {
 
   void attend(const Pass& pass) {
     const at::Tensor q = heads(pass["attention.query"]), k = heads(pass["attention.key"]),
-                     v = heads(pass["attention.value"]), all = heads(pass["attention.output"]);
+                     v = heads(pass["attention.value"]), outputs = heads(pass["attention.output"]);
     for (const HeadRange& run : head_ranges_) {
-      at::Tensor output = select_query_heads(all, run), sums = logsumexp(pass, run);
+      at::Tensor output = select_query_heads(outputs, run), sums = logsumexp(pass, run);
       const at::Tensor queries = select_query_heads(q, run), keys = select_kv_heads(k, run),
                        values = select_kv_heads(v, run);
       if (pass.cache != nullptr)
@@ -236,19 +240,19 @@ class LayerBlock final : public Block, private LayerTensors {
     }
   }
 
-  // sum = x + dropout(product + bias), in as few passes as possible.
-  void add_to_stream(const Pass& pass, LayerGemm which, const at::Tensor& input, const at::Tensor& x,
+  // sum = x + dropout(W input + bias), in as few passes as possible.
+  void add_to_stream(const Pass& pass, LayerGemm layer_gemm, const at::Tensor& input, const at::Tensor& x,
                      at::Tensor& sum) {
-    const Weights linear = weights(pass, name_of(which));
-    const DropoutSite dropout = dropout_of(pass, which == LayerGemm::out ? "attention" : "mlp");
+    const Weights linear = weights(pass, name_of(layer_gemm));
+    const DropoutSite dropout = dropout_of(pass, layer_gemm == LayerGemm::out ? "attention" : "mlp");
     if (dropout.rate > 0) {
-      gemm(which).forward(input, linear.weight, {}, sum);
+      gemm(layer_gemm).forward(input, linear.weight, {}, sum);
       services_.kernels.add(sum, linear.bias, x, dropout, sum);
     } else {
-      gemm(which).forward_with_residual(input, linear.weight, linear.bias, x, sum);
+      gemm(layer_gemm).forward_with_residual(input, linear.weight, linear.bias, x, sum);
     }
   }
-  // The same, if `sum` already contains the product.
+  // As add_to_stream, if `sum` already contains the result of the GEMM.
   void add_stream(const Pass& pass, const at::Tensor& bias, const at::Tensor& x, std::string_view site,
                   at::Tensor& sum) {
     services_.kernels.add(sum, bias, x, dropout_of(pass, site), sum);
@@ -278,17 +282,17 @@ class LayerBlock final : public Block, private LayerTensors {
     at::Tensor d_up = pass["mlp.up.gradient"],
                d_gate = model_.is_gated ? pass["mlp.gate.gradient"] : at::Tensor();
     at::Tensor d_activated = model_.is_gated ? pass["mlp.activation.gradient"] : d_up;
-    const at::Tensor d_product = whole_gradient(pass, Part::mlp), down = weights(pass, "mlp.down").weight;
+    const at::Tensor d_output = whole_gradient(pass, Part::mlp), down = weights(pass, "mlp.down").weight;
     Gemm& down_gemm = gemm(LayerGemm::down);
     if (up_accepts_gradient(pass)) {
       at::Tensor bias_gradient = weights(pass, up_name()).bias_gradient;
-      down_gemm.input_gradient(d_product, down, d_activated);
+      down_gemm.input_gradient(d_output, down, d_activated);
       gemm(LayerGemm::up)
           .accept_gradient(model_.activation, d_activated, pass["mlp.up.output"], gate(pass),
                            pass["up.gradient"], bias_gradient);
     } else if (model_.is_gated || !down_gemm.input_gradient_through_activation(
-                                      model_.activation, d_product, down, pass["mlp.up.output"], d_up)) {
-      down_gemm.input_gradient(d_product, down, d_activated);
+                                      model_.activation, d_output, down, pass["mlp.up.output"], d_up)) {
+      down_gemm.input_gradient(d_output, down, d_activated);
       services_.kernels.activation_backward(model_.activation, d_activated, pass["mlp.up.output"], gate(pass),
                                             d_up, d_gate);
     }
@@ -366,10 +370,10 @@ class LayerBlock final : public Block, private LayerTensors {
   }
   void backward_through_head_norm(const Pass& pass, const std::string& name, at::Tensor& gradient) {
     Weights norm = weights(pass, name);
-    at::Tensor none;
+    at::Tensor no_gradient;
     services_.kernels.norm_backward(norm_options(), gradient, heads(pass[name + ".input"]), norm.weight,
                                     pass[name + ".statistics"].unsqueeze(2), {}, gradient,
-                                    norm.weight_gradient, none);
+                                    norm.weight_gradient, no_gradient);
   }
 
   void mask_gradient(const Pass& pass, const at::Tensor& stream, std::string_view site,
@@ -409,12 +413,12 @@ class LayerBlock final : public Block, private LayerTensors {
   at::Tensor input_to_gather(const Instruction& collective, const Pass& pass) {
     const bool is_attention = collective.part == Part::attention,
                is_first_time = collective.serves != Op::backward_weight;
-    const bool is_lost = strategy_.recompute == RecomputeMode::selective;
+    const bool must_recompute = strategy_.recompute == RecomputeMode::selective;
     if (is_attention) {
-      if (is_pre() && (is_first_time || is_lost)) normalize(pass, "norm1");
+      if (is_pre() && (is_first_time || must_recompute)) normalize(pass, "norm1");
       return attention_input(pass);
     }
-    if (is_pre() ? is_first_time || is_lost : !is_first_time && is_lost)
+    if (is_pre() ? is_first_time || must_recompute : !is_first_time && must_recompute)
       normalize(pass, is_pre() ? "norm2" : "norm1");
     return mlp_input(pass);
   }
@@ -451,10 +455,10 @@ class LayerBlock final : public Block, private LayerTensors {
                                     pass[name + ".statistics"], residual, dx, norm.weight_gradient,
                                     norm.bias_gradient);
   }
-  void add_weight_gradient(const Pass& pass, LayerGemm which, const at::Tensor& dy,
+  void add_weight_gradient(const Pass& pass, LayerGemm layer_gemm, const at::Tensor& dy,
                            const at::Tensor& x) const {
-    Weights linear = weights(pass, name_of(which));
-    gemm(which).weight_gradient(dy, x, linear.weight_gradient, !pass.is_first);
+    Weights linear = weights(pass, name_of(layer_gemm));
+    gemm(layer_gemm).weight_gradient(dy, x, linear.weight_gradient, !pass.is_first);
   }
   void add_bias_gradient(const Pass& pass, const std::string& name, const at::Tensor& dy) const {
     Weights linear = weights(pass, name);
@@ -463,7 +467,7 @@ class LayerBlock final : public Block, private LayerTensors {
 
   const BlockServices& services_;
   const std::vector<HeadRange> head_ranges_;
-  const LayerRingAttention ring_;
+  const LayerRingAttention ring_attention_;
   std::array<std::unique_ptr<Gemm>, kNumLayerGemms> fp8_gemms_;  // null if the layer does not compute in fp8
 };
 

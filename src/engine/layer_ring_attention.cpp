@@ -51,8 +51,8 @@ at::Tensor LayerRingAttention::logsumexp(const Pass& pass, const HeadRange& run)
 RingTask LayerRingAttention::task(const Pass& pass, const HeadRange& run) const {
   const ModelSpec& model = services_.model;
   const Microbatch& host = *pass.microbatch->host;
-  const int theirs = ((part_.context - pass.ring_step) % part_.cp + part_.cp) % part_.cp;
-  const ContextPositions positions = context_positions(pass.sequence_length, part_.cp, theirs);
+  const int peer_part = ((part_.context - pass.ring_step) % part_.cp + part_.cp) % part_.cp;
+  const ContextPositions positions = context_positions(pass.sequence_length, part_.cp, peer_part);
   RingTask task;
   task.shape = {.sequences = std::ssize(host.samples),
                 .length = pass.sequence_length,
@@ -116,9 +116,9 @@ void LayerRingAttention::backward_ring_step(const Pass& pass, const at::Tensor& 
 }
 
 void LayerRingAttention::end_backward(const Pass& pass, at::Tensor dq, at::Tensor dk, at::Tensor dv) const {
-  const Keys home = keys_in(pass[gradient_name(part_.cp)]);
+  const Keys own_gradients = keys_in(pass[gradient_name(part_.cp)]);
   dq.copy_(sum(pass));
-  dk.copy_(home.k.narrow(0, 0, dk.size(0))), dv.copy_(home.v.narrow(0, 0, dv.size(0)));
+  dk.copy_(own_gradients.k.narrow(0, 0, dk.size(0))), dv.copy_(own_gradients.v.narrow(0, 0, dv.size(0)));
 }
 
 Exchange LayerRingAttention::exchange(const Instruction& ring_step, const Pass& pass) const {
@@ -140,24 +140,25 @@ class PendingAll final : public Pending {
  public:
   explicit PendingAll(std::vector<std::unique_ptr<Pending>> pendings) : pendings_(std::move(pendings)) {}
   bool is_done() override {
-    return std::all_of(pendings_.begin(), pendings_.end(), [](const auto& one) { return one->is_done(); });
+    return std::all_of(pendings_.begin(), pendings_.end(),
+                       [](const auto& operation) { return operation->is_done(); });
   }
   CommOutcome<void> wait(const Deadline& deadline) override {
-    for (const auto& one : pendings_)
-      if (CommOutcome<void> done = one->wait(deadline); !done) return done;
+    for (const auto& operation : pendings_)
+      if (CommOutcome<void> done = operation->wait(deadline); !done) return done;
     return {};
   }
   std::optional<Deadline::Clock::time_point> end_time() const override {
     std::optional<Deadline::Clock::time_point> last;
-    for (const auto& one : pendings_) last = std::max(last, one->end_time());
+    for (const auto& operation : pendings_) last = std::max(last, operation->end_time());
     return last;
   }
   std::optional<Seconds> duration() const override {
     std::optional<Seconds> longest;
-    for (const auto& one : pendings_) {
-      const std::optional<Seconds> its = one->duration();
-      if (!its) return std::nullopt;
-      longest = std::max(longest, its);
+    for (const auto& operation : pendings_) {
+      const std::optional<Seconds> operation_duration = operation->duration();
+      if (!operation_duration) return std::nullopt;
+      longest = std::max(longest, operation_duration);
     }
     return longest;
   }
@@ -173,15 +174,16 @@ std::unique_ptr<Pending> send_around_ring(Comm& comm, const Group& group,
                                           std::string_view description) {
   constexpr int kTag = 16;  // distinct from the tags of messages between stages (crossing.cpp)
   const auto size = std::ssize(group.members);
-  const auto own = std::find(group.members.begin(), group.members.end(), comm.rank()) - group.members.begin();
-  const int next = group.members[static_cast<std::size_t>((own + 1) % size)],
-            previous_rank = group.members[static_cast<std::size_t>((own + size - 1) % size)];
-  std::vector<std::unique_ptr<Pending>> all;
+  const auto own_index =
+      std::find(group.members.begin(), group.members.end(), comm.rank()) - group.members.begin();
+  const int next_rank = group.members[static_cast<std::size_t>((own_index + 1) % size)],
+            previous_rank = group.members[static_cast<std::size_t>((own_index + size - 1) % size)];
+  std::vector<std::unique_ptr<Pending>> pendings;
   for (const auto& [from, to] : tensors) {
-    all.push_back(comm.receive(previous_rank, to, kTag, description));
-    all.push_back(comm.send(next, from, kTag, description));
+    pendings.push_back(comm.receive(previous_rank, to, kTag, description));
+    pendings.push_back(comm.send(next_rank, from, kTag, description));
   }
-  return std::make_unique<PendingAll>(std::move(all));
+  return std::make_unique<PendingAll>(std::move(pendings));
 }
 
 }  // namespace optimus

@@ -1,6 +1,6 @@
-// LayerTensors: which tensors a pass through a transformer layer reads and writes, by their role. The roles
-// depend on the position of the norms, on gates and dropout, and on sequence parallelism. It computes
-// nothing; layer_block.cpp does.
+// LayerTensors: the tensors that a pass through a transformer layer reads and writes, by their role. The
+// roles depend on the position of the norms, on gates and dropout, and on sequence parallelism. The
+// computations are in layer_block.cpp.
 #pragma once
 
 #include <cmath>
@@ -25,8 +25,8 @@ class LayerTensors {
   bool is_pre() const { return model_.norm_position == NormPosition::pre; }
   bool uses_sequence_parallel() const { return part_.is_sequence_parallel; }
   const char* up_name() const { return model_.is_gated ? "mlp.gate_up" : "mlp.up"; }
-  const char* name_of(LayerGemm product) const {
-    switch (product) {
+  const char* name_of(LayerGemm layer_gemm) const {
+    switch (layer_gemm) {
       case LayerGemm::qkv:
         return "attention.qkv";
       case LayerGemm::out:
@@ -80,7 +80,7 @@ class LayerTensors {
   at::Tensor attention_out_gradient(const Pass& pass) const {
     return pass[model_.hidden_dropout > 0 ? "attention.out.gradient" : "middle.gradient"];
   }
-  // The same for all tokens: with sequence parallelism, the gathered gradient.
+  // These gradients for all tokens: with sequence parallelism, the gathered gradient.
   at::Tensor whole_gradient(const Pass& pass, Part part) const {
     if (part == Part::attention)
       return uses_sequence_parallel() ? pass["attention.whole.gradient"] : attention_out_gradient(pass);
@@ -97,7 +97,7 @@ class LayerTensors {
   at::Tensor output(const Pass& pass) const {
     return pass.next_input ? *pass.next_input : pass["norm2.output"];
   }
-  at::Tensor input_gradient(const Pass& pass) const { return *pass.below; }
+  at::Tensor input_gradient(const Pass& pass) const { return *pass.input_gradient; }
   NormOptions norm_options() const { return {model_.norm, model_.norm_eps}; }
   // [rows, width] -> [rows, heads, head_dim]
   at::Tensor heads(const at::Tensor& x) const { return x.unflatten(1, {-1, model_.head_dim}); }

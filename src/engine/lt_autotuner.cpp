@@ -33,15 +33,15 @@ class LtAutotuner::AlgorithmFile {
   AlgorithmFile(const Path& path, const std::string& device) : path_(path), device_(device) {
     if (path_.empty() || !std::filesystem::exists(path_)) return;
     try {
-      all_ = read_json(path_);
-      if (!all_.is_object()) all_ = Json::object();
+      entries_ = read_json(path_);
+      if (!entries_.is_object()) entries_ = Json::object();
     } catch (const ReportedError&) {
-      all_ = Json::object();
+      entries_ = Json::object();
     }
   }
   std::optional<LtAlgorithm> find(const LtShape& shape) const {
-    const auto device_entry = all_.find(device_);
-    if (device_entry == all_.end() || !device_entry->is_object()) return std::nullopt;
+    const auto device_entry = entries_.find(device_);
+    if (device_entry == entries_.end() || !device_entry->is_object()) return std::nullopt;
     const auto cached = device_entry->find(text(shape));
     constexpr std::size_t kWords = std::size(LtAlgorithm{}.algorithm.data);
     if (cached == device_entry->end() || !cached->is_array() || cached->size() != kWords + 1)
@@ -58,20 +58,20 @@ class LtAutotuner::AlgorithmFile {
     Json words = Json::array();
     for (const std::uint64_t word : algorithm.algorithm.data) words.push_back(word);
     words.push_back(static_cast<std::uint64_t>(algorithm.is_transposed));
-    all_[device_][text(shape)] = std::move(words);
+    entries_[device_][text(shape)] = std::move(words);
     RealFileSystem files;
-    if (files.create_folders(path_.parent_path())) write_atomically(files, path_, all_.dump(0));
+    if (files.create_folders(path_.parent_path())) write_atomically(files, path_, entries_.dump(0));
   }
 
  private:
   const Path path_;
   const std::string device_;
-  Json all_ = Json::object();
+  Json entries_ = Json::object();
 };
 
-LtAutotuner::LtAutotuner(at::Device device, const Path& record)
+LtAutotuner::LtAutotuner(at::Device device, const Path& algorithm_path)
     : device_(device),
-      algorithm_file_(std::make_unique<AlgorithmFile>(record, device_and_library(device))),
+      algorithm_file_(std::make_unique<AlgorithmFile>(algorithm_path, device_and_library(device))),
       workspace_(at::empty({static_cast<std::int64_t>(kLtWorkspace)},
                            at::TensorOptions(at::kByte).device(device))) {}
 LtAutotuner::~LtAutotuner() = default;
@@ -105,16 +105,16 @@ LtAutotuner::TunedGemm LtAutotuner::choose(const LtShape& shape, const LtOperand
     return tuned;  // nothing can be timed during graph capture
   // If the result is accumulated in place, repeated runs would add it several times, so the timed runs
   // write to separate memory.
-  LtOperands trial = operands;
+  LtOperands trial_operands = operands;
   at::Tensor scratch_output;
   if (shape.has_addend && operands.c == operands.d) {
     scratch_output = scratch_output_for(shape);
     if (!scratch_output.defined()) return tuned;
-    trial.d = scratch_output.data_ptr();
-    trial.c = trial.d;
+    trial_operands.d = scratch_output.data_ptr();
+    trial_operands.c = trial_operands.d;
   }
-  tuned.algorithm =
-      select_fastest(*tuned.gemm, supported_algorithms, handle, trial, workspace_.data_ptr(), stream);
+  tuned.algorithm = select_fastest(*tuned.gemm, supported_algorithms, handle, trial_operands,
+                                   workspace_.data_ptr(), stream);
   algorithm_file_->add(shape, tuned.algorithm);
   return tuned;
 }

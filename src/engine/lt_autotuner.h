@@ -16,8 +16,8 @@ namespace optimus {
 
 class LtAutotuner {
  public:
-  // `record` is the file that stores the fastest algorithms; empty if they are not stored.
-  LtAutotuner(at::Device device, const Path& record);
+  // `algorithm_path` is the file that stores the fastest algorithms; empty if they are not stored.
+  LtAutotuner(at::Device device, const Path& algorithm_path);
   ~LtAutotuner();
 
   // Starts the GEMM on the current stream. Returns false if cuBLASLt does not support it.
@@ -50,8 +50,8 @@ inline bool is_aligned(const at::Tensor& tensor) {
          (tensor.dim() == 1 ||
           (tensor.stride(1) == 1 && tensor.stride(0) % unit == 0 && tensor.size(1) % unit == 0));
 }
-template <typename... More>
-bool all_aligned(const More&... tensors) {
+template <typename... Tensors>
+bool all_aligned(const Tensors&... tensors) {
   return (is_aligned(tensors) && ...);
 }
 

@@ -13,8 +13,9 @@
 namespace optimus {
 namespace {
 
-void check(cublasStatus_t status, const char* what) {
-  ensure(status == CUBLAS_STATUS_SUCCESS, "{}: cuBLASLt returned status {}", what, static_cast<int>(status));
+void check(cublasStatus_t status, const char* action) {
+  ensure(status == CUBLAS_STATUS_SUCCESS, "{}: cuBLASLt returned status {}", action,
+         static_cast<int>(status));
 }
 
 // Describes a matrix in memory. `stride` is the distance between columns, or between rows if row-major.
@@ -50,18 +51,18 @@ cublasLtEpilogue_t epilogue_of(LtEpilogue epilogue) {
 // fast accumulation GPT-2 124M learned 1.3 % less (docs/results/fp8.md).
 bool uses_exact_accumulation(const LtShape& shape) { return shape.b_is_gradient && shape.is_wide; }
 
-class Events {
+class StreamTimer {
  public:
-  explicit Events(cudaStream_t stream) : stream_(stream) {
+  explicit StreamTimer(cudaStream_t stream) : stream_(stream) {
     C10_CUDA_CHECK(cudaEventCreate(&begin_));
     C10_CUDA_CHECK(cudaEventCreate(&end_));
   }
-  ~Events() {
+  ~StreamTimer() {
     cudaEventDestroy(begin_);
     cudaEventDestroy(end_);
   }
-  Events(const Events&) = delete;
-  Events& operator=(const Events&) = delete;
+  StreamTimer(const StreamTimer&) = delete;
+  StreamTimer& operator=(const StreamTimer&) = delete;
   void begin() { C10_CUDA_CHECK(cudaEventRecord(begin_, stream_)); }
   float milliseconds() {
     C10_CUDA_CHECK(cudaEventRecord(end_, stream_));
@@ -95,12 +96,12 @@ struct LtGemm::Description {
   cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr, d = nullptr;
 
   Description(const LtShape& of, bool is_transposed) {
-    const cudaDataType_t narrow = of.is_half ? CUDA_R_16F : CUDA_R_16BF;
-    const cudaDataType_t wide = of.is_wide ? CUDA_R_32F : narrow;
-    const cudaDataType_t a_type = of.uses_fp8 ? CUDA_R_8F_E4M3 : narrow, b_type = !of.uses_fp8 ? narrow
-                                                                                  : of.b_is_gradient
-                                                                                      ? CUDA_R_8F_E5M2
-                                                                                      : CUDA_R_8F_E4M3;
+    const cudaDataType_t half_type = of.is_half ? CUDA_R_16F : CUDA_R_16BF;
+    const cudaDataType_t output_type = of.is_wide ? CUDA_R_32F : half_type;
+    const cudaDataType_t a_type = of.uses_fp8 ? CUDA_R_8F_E4M3 : half_type, b_type = !of.uses_fp8 ? half_type
+                                                                                     : of.b_is_gradient
+                                                                                         ? CUDA_R_8F_E5M2
+                                                                                         : CUDA_R_8F_E4M3;
     check(cublasLtMatmulDescCreate(&gemm, CUBLAS_COMPUTE_32F, CUDA_R_32F), "creating a matmul descriptor");
     const cublasLtMatrixLayout_t first = of.a_is_transposed ? layout(a_type, of.k, of.m, of.a_stride, false)
                                                             : layout(a_type, of.m, of.k, of.a_stride, false);
@@ -111,15 +112,15 @@ struct LtGemm::Description {
     const bool a_transposed = is_transposed ? !of.b_is_transposed : of.a_is_transposed,
                b_transposed = is_transposed ? !of.a_is_transposed : of.b_is_transposed;
     const std::int64_t rows = is_transposed ? of.n : of.m, columns = is_transposed ? of.m : of.n;
-    c = layout(wide, rows, columns, of.c_stride, is_transposed);
-    d = layout(wide, rows, columns, of.d_stride, is_transposed);
+    c = layout(output_type, rows, columns, of.c_stride, is_transposed);
+    d = layout(output_type, rows, columns, of.d_stride, is_transposed);
     set(CUBLASLT_MATMUL_DESC_TRANSA, a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(CUBLASLT_MATMUL_DESC_TRANSB, b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(of.epilogue));
     if (of.epilogue == LtEpilogue::gelu_gradient) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, of.aux_stride);
     if (!of.uses_fp8) return;
     set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<std::int8_t>(uses_exact_accumulation(of) ? 0 : 1));
-    if (of.epilogue == LtEpilogue::bias) set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, narrow);
+    if (of.epilogue == LtEpilogue::bias) set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, half_type);
   }
   ~Description() {
     for (const cublasLtMatrixLayout_t matrix : {a, b, c, d}) cublasLtMatrixLayoutDestroy(matrix);
@@ -129,8 +130,9 @@ struct LtGemm::Description {
   Description& operator=(const Description&) = delete;
 
   template <typename T>
-  void set(cublasLtMatmulDescAttributes_t which, const T& value) {
-    check(cublasLtMatmulDescSetAttribute(gemm, which, &value, sizeof value), "setting a matmul attribute");
+  void set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
+    check(cublasLtMatmulDescSetAttribute(gemm, attribute, &value, sizeof value),
+          "setting a matmul attribute");
   }
 };
 
@@ -159,16 +161,16 @@ std::vector<LtAlgorithm> LtGemm::supported_algorithms(cublasLtHandle_t handle) c
   std::vector<LtAlgorithm> result;
   for (const std::unique_ptr<Description>& description : descriptions_) {
     if (description == nullptr) continue;
-    std::array<cublasLtMatmulHeuristicResult_t, kMaxAlgorithms> found{};
+    std::array<cublasLtMatmulHeuristicResult_t, kMaxAlgorithms> candidates{};
     int count = 0;
     if (cublasLtMatmulAlgoGetHeuristic(handle, description->gemm, description->a, description->b,
                                        description->c, description->d, preference, kMaxAlgorithms,
-                                       found.data(), &count) != CUBLAS_STATUS_SUCCESS)
+                                       candidates.data(), &count) != CUBLAS_STATUS_SUCCESS)
       continue;
     for (int i = 0; i < count; ++i)
-      if (found[static_cast<std::size_t>(i)].state == CUBLAS_STATUS_SUCCESS)
-        result.push_back({description == descriptions_[1], found[static_cast<std::size_t>(i)].algo,
-                          found[static_cast<std::size_t>(i)].workspaceSize});
+      if (candidates[static_cast<std::size_t>(i)].state == CUBLAS_STATUS_SUCCESS)
+        result.push_back({description == descriptions_[1], candidates[static_cast<std::size_t>(i)].algo,
+                          candidates[static_cast<std::size_t>(i)].workspaceSize});
   }
   cublasLtMatmulPreferenceDestroy(preference);
   return result;
@@ -197,11 +199,11 @@ bool LtGemm::run(cublasLtHandle_t handle, const LtAlgorithm& algorithm, const Lt
     description.set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER,
                     algorithm.is_transposed ? operands.a_scale : operands.b_scale);
   }
-  const float one = 1, beta = shape_.has_addend ? 1 : 0;
+  const float alpha = 1, beta = shape_.has_addend ? 1 : 0;
   const void* addend = shape_.has_addend ? operands.c : operands.d;
   const void *a = algorithm.is_transposed ? operands.b : operands.a,
              *b = algorithm.is_transposed ? operands.a : operands.b;
-  return cublasLtMatmul(handle, description.gemm, &one, a, description.a, b, description.b, &beta, addend,
+  return cublasLtMatmul(handle, description.gemm, &alpha, a, description.a, b, description.b, &beta, addend,
                         description.c, operands.d, description.d, &algorithm.algorithm, workspace,
                         kLtWorkspace, stream) == CUBLAS_STATUS_SUCCESS;
 }
@@ -216,11 +218,11 @@ LtAlgorithm select_fastest(const LtGemm& gemm, std::vector<LtAlgorithm> algorith
     LtAlgorithm algorithm;
     std::vector<float> times;
   };
-  Events events(stream);
+  StreamTimer timer(stream);
   const auto time = [&](const LtAlgorithm& algorithm, int runs) {
-    events.begin();
+    timer.begin();
     for (int i = 0; i < runs; ++i) gemm.run(handle, algorithm, operands, workspace, stream);
-    return events.milliseconds() / static_cast<float>(runs);
+    return timer.milliseconds() / static_cast<float>(runs);
   };
   std::vector<Entry> entries;
   for (const LtAlgorithm& algorithm : algorithms)

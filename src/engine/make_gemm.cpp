@@ -83,11 +83,11 @@ class BlasGemm final : public AtenGemm {
 class Bf16Gemm final : public AtenGemm {
  public:
   void weight_gradient(const at::Tensor& dy, const at::Tensor& x, at::Tensor& gradient, bool adds) override {
-    const at::Tensor product = at::mm(dy.t(), x);
+    const at::Tensor rounded_gradient = at::mm(dy.t(), x);
     if (adds)
-      gradient.add_(product);
+      gradient.add_(rounded_gradient);
     else
-      gradient.copy_(product);
+      gradient.copy_(rounded_gradient);
   }
 };
 
@@ -174,13 +174,13 @@ bool has_native_gemm(at::ScalarType element) {
 
 }  // namespace
 
-std::unique_ptr<Gemm> make_gemm(at::Device device, at::ScalarType element, const Path& record) {
+std::unique_ptr<Gemm> make_gemm(at::Device device, at::ScalarType element, const Path& algorithm_path) {
   const bool is_wide = element == at::kFloat || element == at::kDouble;
 #ifdef OPTIMUS_CUDA
   if (device.is_cuda() && !is_wide)
-    return make_cuda_gemm(device, element, record, std::make_unique<Fp32SumGemm>());
+    return make_cuda_gemm(device, element, algorithm_path, std::make_unique<Fp32SumGemm>());
 #endif
-  (void)record;
+  (void)algorithm_path;
   if (device.is_cuda()) return std::make_unique<AtenGemm>();
   if (is_wide) return std::make_unique<BlasGemm>();
   if (has_native_gemm(element)) return std::make_unique<Bf16Gemm>();

@@ -45,33 +45,33 @@ class ModuleBlock final : public Block {
     ForwardOptions options{.wants_input_gradient = !is_first_, .wide = description_.types.wide};
     options.is_recorded = pass.gradient_scale != 0 && (pass.is_recompute || !is_recomputed_);
     if (is_last_) options.targets = pass.microbatch->host->labels.to(input.device());
-    ModuleForward done = run_forward(
+    ModuleForward result = run_forward(
         model_, part_, input.view(with_samples(samples, description_.input_shapes[part_])), options);
     if (is_last_)
-      pass.loss->add_(done.output.reshape({1}).to(at::kDouble));
+      pass.loss->add_(result.output.reshape({1}).to(at::kDouble));
     else if (!pass.is_recompute)
-      copy_to_next_block(done.output, *pass.next_input);
-    if (options.is_recorded) graphs_[pass.microbatch] = std::move(done.graph);
+      copy_to_next_block(result.output, *pass.next_input);
+    if (options.is_recorded) graphs_[pass.microbatch] = std::move(result.graph);
   }
 
   void backward_input(Part, const Pass& pass) override {
     const ModuleGradients& gradients = backward(pass);
-    at::Tensor below = *pass.below;
+    at::Tensor input_gradient = *pass.input_gradient;
     if (gradients.input.defined())
-      below.copy_(gradients.input.reshape(below.sizes()));
+      input_gradient.copy_(gradients.input.reshape(input_gradient.sizes()));
     else
-      below.zero_();
+      input_gradient.zero_();
   }
 
   void backward_weight(Part, const Pass& pass) override {
     if (is_first_) backward(pass);
-    const auto computed = computed_.find(pass.microbatch);
-    ensure(computed != computed_.end(), "weight gradients of {} requested before its backward",
+    const auto match = gradients_.find(pass.microbatch);
+    ensure(match != gradients_.end(), "weight gradients of {} requested before its backward",
            model_.parts[part_].name);
     for (std::size_t i = 0; i < names_.size(); ++i)
-      if (const at::Tensor& gradient = computed->second.parameters[i]; gradient.defined())
+      if (const at::Tensor& gradient = match->second.parameters[i]; gradient.defined())
         (*pass.weights)[names_[i]].gradient.view(gradient.sizes()).add_(gradient);
-    computed_.erase(computed);
+    gradients_.erase(match);
   }
 
  private:
@@ -84,7 +84,7 @@ class ModuleBlock final : public Block {
     const at::Tensor gradient = is_last_
                                     ? at::full(graph.root.sizes(), pass.gradient_scale, graph.root.options())
                                     : pass["output.gradient"];
-    return computed_[pass.microbatch] = run_backward(std::move(graph), gradient, parameters_);
+    return gradients_[pass.microbatch] = run_backward(std::move(graph), gradient, parameters_);
   }
 
   // With ZeRO 3 weights are gathered for each use, at changing addresses.
@@ -111,7 +111,7 @@ class ModuleBlock final : public Block {
   std::vector<std::string> names_;
   std::vector<at::Tensor> parameters_;  // parameters of the module
   std::map<const DeviceMicrobatch*, ModuleGraph> graphs_;
-  std::map<const DeviceMicrobatch*, ModuleGradients> computed_;
+  std::map<const DeviceMicrobatch*, ModuleGradients> gradients_;
 };
 
 }  // namespace
@@ -173,9 +173,9 @@ void ModuleBinding::restore_tensor(BoundTensor& binding) const {
   if (parameters_.find(binding.parameter) == nullptr) return;  // trained by another stage
   const at::Tensor master = parameters_.master(binding.parameter),
                    weight = parameters_.weight(binding.parameter);
-  const std::int64_t all = binding.original.numel();
-  if (master.numel() == all || weight.numel() == all) {
-    binding.original.copy_((master.numel() == all ? master : weight).view(binding.original.sizes()));
+  const std::int64_t num_elements = binding.original.numel();
+  if (master.numel() == num_elements || weight.numel() == num_elements) {
+    binding.original.copy_((master.numel() == num_elements ? master : weight).view(binding.original.sizes()));
     return;
   }
   const Span rows = parameters_.box(binding.parameter, &BlockState::masters)[0];
@@ -208,24 +208,24 @@ Batch read_batch(const ModuleData& data, const ModuleDescription& description, c
   const Pipeline& pipeline = plan.pipelines[static_cast<std::size_t>(location.pipeline)];
   const Stage& stage = pipeline.stages[static_cast<std::size_t>(location.stage)];
   // Stages between the first part and the last need neither inputs nor targets.
-  const bool reads =
+  const bool needs_samples =
       stage.chunks.front().first_block() == 0 || stage.chunks.back().end_block() == plan.num_blocks;
-  std::int64_t sample_number = first_sample + num_sequences_before(plan, location.pipeline);
+  std::int64_t position = first_sample + num_sequences_before(plan, location.pipeline);
   for (const int size : pipeline.microbatches) {
     Microbatch& microbatch = batch.microbatches.emplace_back();
     std::vector<at::Tensor> inputs, labels;
     const Span own_samples = share_of(splits_of(stage).front(), location.index, size, 1, false).samples;
-    for (int i = 0; i < size; ++i, ++sample_number) {
+    for (int i = 0; i < size; ++i, ++position) {
       if (i < own_samples.begin || i >= own_samples.end) continue;
-      microbatch.samples.push_back(sample_number);
-      if (!reads) continue;
-      const Permutation order(key.derive(static_cast<std::uint64_t>(sample_number / data.num_samples)),
+      microbatch.samples.push_back(position);
+      if (!needs_samples) continue;
+      const Permutation order(key.derive(static_cast<std::uint64_t>(position / data.num_samples)),
                               data.num_samples);
-      const std::int64_t number = order(sample_number % data.num_samples);
-      const ModuleSample sample = data.read(number);
+      const std::int64_t sample_index = order(position % data.num_samples);
+      const ModuleSample sample = data.read(sample_index);
       if (sample.input.sizes() != at::IntArrayRef(description.input_shapes.front()) ||
           sample.target.sizes() != at::IntArrayRef(description.target_shape))
-        throw UserError("expected samples of one shape, but sample {} differs from sample 0", number);
+        throw UserError("expected samples of one shape, but sample {} differs from sample 0", sample_index);
       inputs.push_back(sample.input), labels.push_back(sample.target);
     }
     batch.num_tokens += own_samples.size(), batch.num_targets += own_samples.size();

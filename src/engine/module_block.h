@@ -2,11 +2,13 @@
 // modules' parameters are views into the engine's flat buffers, so that everything after the gradients is
 // the same as for other models.
 //
-//   const ModuleDescription facts = describe(model, data.read(0), precision, device);  // runs each part once
-//   Parameters parameters(plan, facts.spec, 0, device);
+//   // Runs each part once.
+//   const ModuleDescription description = describe(model, data.read(0), precision, device);
+//   Parameters parameters(plan, description.spec, 0, device);
 //   set_values(model, parameters);
-//   ModuleBinding binding(model, facts, parameters);
-//   Engine engine(plan, facts.spec, parameters, {.make_custom_block = module_blocks(model, facts)});
+//   ModuleBinding binding(model, description, parameters);
+//   Engine engine(plan, description.spec, parameters,
+//                 {.make_custom_block = module_blocks(model, description)});
 //
 // Activations saved by autograd are outside the engine's arena. describe() measures them, and programs
 // include them as buffers (BufferKind::graph), so that the memory of a plan is known before it runs.
@@ -39,10 +41,9 @@ ModuleDescription describe(const ModuleModel& model, const ModuleSample& example
 void set_values(const ModuleModel& model, Parameters& parameters);
 
 // While it exists, the modules' parameters are views into the engine's buffers. Its destructor gives the
-// modules tensors of their own again, with their former types and devices and the current values of the
-// parameters (with ZeRO 3, only those of this rank's shard). `parameters` must outlive it. A run that
-// changes its plan creates a new ModuleBinding, so that no memory of the old plan is referenced while state
-// moves.
+// modules their own tensors back, with their former types and devices and the current values of the
+// parameters (with ZeRO 3, only those of this rank's shard). `parameters` must outlive it. A run that changes
+// its plan creates a new ModuleBinding, so that no memory of the old plan is referenced while state moves.
 class ModuleBinding {
  public:
   ModuleBinding(const ModuleModel& model, const ModuleDescription& description, Parameters& parameters);

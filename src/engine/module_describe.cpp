@@ -39,7 +39,7 @@ struct AllocationMeter final : c10::MemoryReportingInfoBase {
 // which is found through the same thread-local as the allocator's.
 std::unique_ptr<at::ObserverContext> count_flops(const at::RecordFunction& function) {
   const std::string name = function.name();
-  // elementwise operations are memory-bound
+  // Elementwise operations are memory-bound.
   const bool is_counted = name != "aten::mul" && name != "aten::add";
   auto* const meter =
       dynamic_cast<AllocationMeter*>(c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE));
@@ -90,7 +90,7 @@ struct Batches {
   at::Tensor first_batch, second_batch;
 };
 
-struct Measured {
+struct PartMeasurement {
   std::int64_t graph_bytes = 0, scratch_bytes = 0;
   double flops = 0;
 };
@@ -122,7 +122,7 @@ class PartInspector {
  private:
   void name_tensors(std::size_t part, CustomBlock& block) {
     for (const auto& [name, tensor] : trained_parameters(model_.parts[part])) {
-      if (!seen_.insert(tensor.unsafeGetTensorImpl()).second)
+      if (!known_tensors_.insert(tensor.unsafeGetTensorImpl()).second)
         throw UserError(
             "{}: parameter {} also belongs to an earlier part; put everything that shares it into one part",
             model_.name, name);
@@ -141,14 +141,14 @@ class PartInspector {
   // Returns the outputs for both batches, after checking that they depend only on the sample.
   Batches check(std::size_t part) const {
     const ModulePart& part_info = model_.parts[part];
-    const std::vector<at::Tensor> others = other_tensors(part_info);
+    const std::vector<at::Tensor> untrained_tensors = other_tensors(part_info);
     std::vector<at::Tensor> original_buffers;
-    for (const at::Tensor& tensor : others) original_buffers.push_back(tensor.detach().clone());
+    for (const at::Tensor& tensor : untrained_tensors) original_buffers.push_back(tensor.detach().clone());
     const at::Tensor first_output = output(part, batches_.first_batch),
                      repeated_output = output(part, batches_.first_batch),
                      other_output = output(part, batches_.second_batch);
-    for (std::size_t i = 0; i < others.size(); ++i)
-      if (!at::equal(others[i], original_buffers[i]))
+    for (std::size_t i = 0; i < untrained_tensors.size(); ++i)
+      if (!at::equal(untrained_tensors[i], original_buffers[i]))
         throw UserError(
             "{}: part {} changes its buffers (batch statistics?), so training would depend on how batches "
             "are split; use a norm over each sample, such as GroupNorm or LayerNorm",
@@ -178,19 +178,19 @@ class PartInspector {
   }
 
   void measure(std::size_t part, CustomBlock& block) const {
-    constexpr std::int64_t kFew = 2, kMore = 4;
-    const Measured few = measure_once(part, kFew), more = measure_once(part, kMore);
-    const auto line = [](std::int64_t at_few, std::int64_t at_more) {
-      const std::int64_t step =
-          std::max<std::int64_t>(0, (at_more - at_few + kMore - kFew - 1) / (kMore - kFew));
-      return SampleBytes{std::max<std::int64_t>(0, at_more - kMore * step), step};
+    constexpr std::int64_t kFewSamples = 2, kMoreSamples = 4;
+    const PartMeasurement few = measure_once(part, kFewSamples), more = measure_once(part, kMoreSamples);
+    const auto linear_fit = [](std::int64_t at_few, std::int64_t at_more) {
+      const std::int64_t step = std::max<std::int64_t>(
+          0, (at_more - at_few + kMoreSamples - kFewSamples - 1) / (kMoreSamples - kFewSamples));
+      return SampleBytes{std::max<std::int64_t>(0, at_more - kMoreSamples * step), step};
     };
-    block.graph = line(few.graph_bytes, more.graph_bytes),
-    block.graph_work = line(few.scratch_bytes, more.scratch_bytes);
-    block.forward_flops = more.flops / kMore;
+    block.graph = linear_fit(few.graph_bytes, more.graph_bytes),
+    block.graph_work = linear_fit(few.scratch_bytes, more.scratch_bytes);
+    block.forward_flops = more.flops / kMoreSamples;
   }
 
-  Measured measure_once(std::size_t part, std::int64_t samples) const {
+  PartMeasurement measure_once(std::size_t part, std::int64_t samples) const {
     const bool is_last = part + 1 == model_.parts.size();
     std::vector<at::Tensor> parameters;
     for (const auto& [name, tensor] : trained_parameters(model_.parts[part])) parameters.push_back(tensor);
@@ -206,20 +206,20 @@ class PartInspector {
       const FlopsCounting counting;
       forward = run_forward(model_, part, input, options);
     }
-    // in training this is stored in the engine's arena, so it is not counted
+    // In training this is stored in the engine's arena, so it is not counted.
     const at::Tensor gradient = at::ones_like(forward.output);
     const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter);
     forward.output.reset();
-    const std::int64_t kept = meter->current;
-    const ModuleGradients done = run_backward(std::move(forward.graph), gradient, parameters);
-    return {kept, meter->peak - kept, meter->flops};
+    const std::int64_t graph_bytes_after_forward = meter->current;
+    const ModuleGradients gradients = run_backward(std::move(forward.graph), gradient, parameters);
+    return {graph_bytes_after_forward, meter->peak - graph_bytes_after_forward, meter->flops};
   }
 
   const ModuleModel& model_;
   ModuleDescription& description_;
   Batches batches_;
   at::Tensor target_;
-  std::set<const void*> seen_;
+  std::set<const void*> known_tensors_;
 };
 
 void check_complete(const ModuleModel& model, const ModuleSample& example) {

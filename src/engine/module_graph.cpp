@@ -57,10 +57,10 @@ ModuleGradients run_backward(ModuleGraph graph, const at::Tensor& gradient,
 
 std::vector<std::pair<std::string, at::Tensor>> trained_parameters(const ModulePart& part) {
   std::vector<std::pair<std::string, at::Tensor>> result;
-  std::set<const void*> seen;
+  std::set<const void*> known_tensors;
   if (part.module != nullptr)
     for (const auto& item : part.module->named_parameters())
-      if (item.value().requires_grad() && seen.insert(item.value().unsafeGetTensorImpl()).second)
+      if (item.value().requires_grad() && known_tensors.insert(item.value().unsafeGetTensorImpl()).second)
         result.emplace_back(part.name + "." + item.key(), item.value());
   return result;
 }

@@ -26,7 +26,7 @@ class AutogradGuard {
   at::AutoGradMode grad_mode_;
 };
 
-// What a backward pass starts from.
+// The starting point of a backward pass.
 struct ModuleGraph {
   at::Tensor input;  // undefined if its gradient is not needed
   at::Tensor root;   // the output, whose values are already freed, or the loss

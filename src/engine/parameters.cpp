@@ -22,11 +22,11 @@ struct Fusion {
   std::vector<const char*> single;
 };
 const std::vector<Fusion>& fusions() {
-  static const std::vector<Fusion> all = {
+  static const std::vector<Fusion> list = {
       {"attention.qkv", {"attention.q", "attention.k", "attention.v"}},
       {"mlp.gate_up", {"mlp.gate", "mlp.up"}},
   };
-  return all;
+  return list;
 }
 
 // "layers.3.mlp.up.weight" -> "mlp.up.weight"
@@ -45,9 +45,9 @@ std::vector<std::int64_t> sizes_of(const Box& box) {
 }  // namespace
 
 const WeightView& BlockViews::operator[](std::string_view name) const {
-  for (const auto& [own, view] : views_)
-    if (own == name) return view;
-  return none_;
+  for (const auto& [view_name, view] : views_)
+    if (view_name == name) return view;
+  return undefined_view_;
 }
 
 Parameters::Parameters(const Plan& plan, const ModelSpec& model, int rank, at::Device device,
@@ -63,7 +63,7 @@ Parameters::Parameters(const Plan& plan, const ModelSpec& model, int rank, at::D
     copies_ = std::make_unique<Parameters>(plan, model, rank, device, StorageMode::copies);
   for (std::size_t b = 0; b < shapes_.size(); ++b) {
     const BlockShape& shape = shapes_[b];
-    updates_.push_back(update_ranges(shape)), counted_.push_back(counted_ranges(shape));
+    update_ranges_.push_back(update_ranges(shape)), counted_ranges_.push_back(counted_ranges(shape));
     for (std::size_t i = 0; i < shape.tensors.size(); ++i)
       tensor_locations_[shape.tensors[i].name] = {static_cast<int>(b), i};
     if (storage_mode == StorageMode::training) allocate_state(static_cast<int>(b));
@@ -158,12 +158,12 @@ Box Parameters::box(const std::string& name, at::Tensor BlockState::*member) con
 }
 
 const Parameters* Parameters::holder(const std::string& name, at::Tensor BlockState::*member,
-                                     const Box& wanted) const {
-  const auto has = [&](const Parameters& one) {
-    return one.view(name, member).defined() && one.box(name, member).contains(wanted);
+                                     const Box& target_box) const {
+  const auto contains_target = [&](const Parameters& candidate) {
+    return candidate.view(name, member).defined() && candidate.box(name, member).contains(target_box);
   };
-  if (has(*this)) return this;
-  return copies_ != nullptr && has(*copies_) ? copies_.get() : nullptr;
+  if (contains_target(*this)) return this;
+  return copies_ != nullptr && contains_target(*copies_) ? copies_.get() : nullptr;
 }
 
 at::Tensor Parameters::view(const std::string& name, at::Tensor BlockState::*member) const {
@@ -255,8 +255,8 @@ void Parameters::set(const std::string& name, std::span<const double> values) {
   const LocalTensor* local_tensor = find(name);
   if (local_tensor == nullptr) return;
   const LogicalTensor& tensor = tensors_[static_cast<std::size_t>(local_tensor->tensor)];
-  ensure(std::ssize(values) == tensor.shape.num_elements(),
-         "{} values given for tensor {}, which has another size", values.size(), name);
+  ensure(std::ssize(values) == tensor.shape.num_elements(), "tensor {}: expected {} values, got {}", name,
+         tensor.shape.num_elements(), values.size());
   // from_blob only reads.
   set_from(name, at::from_blob(const_cast<double*>(values.data()), sizes_of(Box(tensor.shape)), at::kDouble));
 }
@@ -264,8 +264,8 @@ void Parameters::set(const std::string& name, std::span<const float> values) {
   const LocalTensor* local_tensor = find(name);
   if (local_tensor == nullptr) return;
   const LogicalTensor& tensor = tensors_[static_cast<std::size_t>(local_tensor->tensor)];
-  ensure(std::ssize(values) == tensor.shape.num_elements(),
-         "{} values given for tensor {}, which has another size", values.size(), name);
+  ensure(std::ssize(values) == tensor.shape.num_elements(), "tensor {}: expected {} values, got {}", name,
+         tensor.shape.num_elements(), values.size());
   set_from(name, at::from_blob(const_cast<float*>(values.data()), sizes_of(Box(tensor.shape)), at::kFloat));
 }
 
@@ -299,7 +299,7 @@ void Parameters::round_masters() {
     BlockState& state = blocks_[b];
     if (!state.weights.defined() || state.weights.is_same(state.masters)) continue;
     const bool is_whole = !shapes_[b].is_sharded(StateKind::weights);
-    for (const StateRange& run : updates_[b])
+    for (const StateRange& run : update_ranges_[b])
       state.weights.narrow(0, is_whole ? run.whole : run.shard, run.length)
           .copy_(state.masters.narrow(0, run.shard, run.length));
   }

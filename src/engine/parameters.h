@@ -19,7 +19,7 @@
 
 namespace optimus {
 
-// What Parameters allocates:
+// Selects the memory that Parameters allocates:
 //   training  everything that training needs
 //   weights   only weights; gradients and moments are undefined, and masters are the weights
 //   nothing   initially nothing; the code that moves state allocates block by block (switching/move.h)
@@ -49,7 +49,7 @@ class BlockViews {
 
  private:
   std::vector<std::pair<std::string, WeightView>> views_;
-  WeightView none_;
+  WeightView undefined_view_;
 };
 
 class Parameters {
@@ -91,7 +91,7 @@ class Parameters {
   // weights.
   Box box(const std::string& name, at::Tensor BlockState::*member) const;
   // Returns the object whose view of masters or moments contains `box`: these parameters, their copies, or
-  // null if neither does.
+  // null if neither contains it.
   const Parameters* holder(const std::string& name, at::Tensor BlockState::*member, const Box& box) const;
 
   // The views that a block uses for computation, in the given whole buffers (gradients may be undefined).
@@ -110,8 +110,12 @@ class Parameters {
   BlockState& block(int index) { return blocks_[static_cast<std::size_t>(index)]; }
   const BlockState& block(int index) const { return blocks_[static_cast<std::size_t>(index)]; }
   const BlockShape& shape(int index) const { return shapes_[static_cast<std::size_t>(index)]; }
-  std::span<const StateRange> updates(int block) const { return updates_[static_cast<std::size_t>(block)]; }
-  std::span<const StateRange> counted(int block) const { return counted_[static_cast<std::size_t>(block)]; }
+  std::span<const StateRange> update_ranges_of(int block) const {
+    return update_ranges_[static_cast<std::size_t>(block)];
+  }
+  std::span<const StateRange> counted_ranges_of(int block) const {
+    return counted_ranges_[static_cast<std::size_t>(block)];
+  }
   const LocalTensor* find(const std::string& name) const;  // null if no part of it is on the device
   // The block whose buffers contain a tensor. A tied embedding is stored with the head in a stage without the
   // first block.
@@ -131,7 +135,7 @@ class Parameters {
   const StorageMode storage_mode_;
   std::vector<BlockShape> shapes_;
   std::vector<BlockState> blocks_;
-  std::vector<std::vector<StateRange>> updates_, counted_;
+  std::vector<std::vector<StateRange>> update_ranges_, counted_ranges_;  // [block]
   // Tensor name -> block, index into the tensors of its shape.
   std::map<std::string, std::pair<int, std::size_t>> tensor_locations_;
   std::unique_ptr<Parameters> copies_;

@@ -82,16 +82,17 @@ class KernelProbe {
     RateTable* const tables[] = {&times_.tables["product"], &times_.tables["product.add"],
                                  &times_.tables["product.input"], &times_.tables["product.weight"]};
     for (RateTable* table : tables) table->axes = {rows, widths, widths};
-    const std::size_t a_row = widths.size() * widths.size(), total = rows.size() * a_row;
+    const std::size_t points_per_row = widths.size() * widths.size(), total = rows.size() * points_per_row;
     for (std::size_t point = 0; point < total; ++point) {
-      const double r = rows[point / a_row], i = widths[point / widths.size() % widths.size()],
+      const double r = rows[point / points_per_row], i = widths[point / widths.size() % widths.size()],
                    o = widths[point % widths.size()];
       progress("GEMMs", static_cast<std::int64_t>(point), static_cast<std::int64_t>(total));
       for (std::size_t use = 0; use < std::size(tables); ++use) {
         std::vector<double>& rates = tables[use]->rates;
-        const double before = point < a_row ? 0 : rates[point - a_row];  // with fewer rows
-        const bool is_long = before > 0 && 2 * r * i * o / before > max_gemm_seconds();
-        rates.push_back(is_long ? before
+        const double previous_rate =
+            point < points_per_row ? 0 : rates[point - points_per_row];  // with fewer rows
+        const bool is_long = previous_rate > 0 && 2 * r * i * o / previous_rate > max_gemm_seconds();
+        rates.push_back(is_long ? previous_rate
                                 : gemm_rate(use, static_cast<std::int64_t>(r), static_cast<std::int64_t>(i),
                                             static_cast<std::int64_t>(o)));
       }
@@ -122,13 +123,13 @@ class KernelProbe {
     const Axis lengths =
         is_cuda() ? Axis{128, 512, 1024, 2048, 4096, 8192, 16384} : Axis{32, 128, 512, 1024, 2048};
     const Axis widths = is_cuda() ? Axis{64, 128} : Axis{16, 32, 64, 128};
-    std::int64_t done = 0;
+    std::int64_t num_done = 0;
     for (const bool is_causal : {true, false}) {
       const std::string name = is_causal ? "attention" : "attention.whole";
       times_.tables[name].axes = times_.tables[name + ".backward"].axes = {lengths, widths};
       for (const double length : lengths)
         for (const double width : widths) {
-          progress("attention", done++, 2 * std::ssize(lengths) * std::ssize(widths));
+          progress("attention", num_done++, 2 * std::ssize(lengths) * std::ssize(widths));
           measure_attention(name, static_cast<std::int64_t>(length), static_cast<std::int64_t>(width),
                             is_causal);
         }
@@ -260,7 +261,7 @@ class KernelProbe {
     constexpr std::int64_t kVocab = 16384, kWidth = 1024;
     const at::Tensor table = inputs_.next(kVocab, kWidth);
     at::Tensor sums = at::zeros({kVocab, kWidth}, at::TensorOptions(types_.wide).device(device_));
-    at::Tensor ids, positions, none;
+    at::Tensor ids, positions;
     const auto prepare = [&](std::int64_t rows) {
       if (ids.defined() && ids.size(0) == rows) return;
       ids = at::randint(kVocab, {rows}, at::TensorOptions(at::kLong).device(device_));
@@ -291,15 +292,15 @@ class KernelProbe {
   // Measures the kernels of an update together, as in each step: zeroing the gradient, its norm, and AdamW.
   void probe_update() {
     at::Tensor square = at::zeros({1}, at::TensorOptions(at::kDouble).device(device_));
-    const at::Tensor numbers = step_scalars_after_gate(device_, 1e-4);
+    const at::Tensor step_scalars = step_scalars_after_gate(device_, 1e-4);
     const bool is_16_bit = types_.element != types_.wide;
     measure_elementwise("update", 1024, [&](std::int64_t rows, std::int64_t width) {
       const auto flat = [&](OperandRing& ring) { return ring.next(rows, width).view({-1}); };
-      at::Tensor gradient = flat(sums_), master = flat(sums_), first = flat(sums_), second = flat(sums_),
-                 weight = is_16_bit ? flat(outputs_) : master;
+      at::Tensor gradient = flat(sums_), master = flat(sums_), first_moment = flat(sums_),
+                 second_moment = flat(sums_), weight = is_16_bit ? flat(outputs_) : master;
       gradient.zero_();
       kernels_->add_square_sum(gradient, square);
-      kernels_->adamw({}, numbers, gradient, master, first, second, weight);
+      kernels_->adamw({}, step_scalars, gradient, master, first_moment, second_moment, weight);
     });
   }
 

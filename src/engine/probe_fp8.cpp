@@ -51,21 +51,21 @@ class Fp8Probe {
   }
 
   // Returns an fp8 output in the memory of a 16-bit tensor, as provided by Gemm::input_destination.
-  Fp8Output make_output(std::int64_t rows, std::int64_t width, bool turns) {
+  Fp8Output make_output(std::int64_t rows, std::int64_t width, bool has_transposed) {
     const std::int64_t count = rows * width;
     const at::Tensor bytes =
         probe_context_.outputs.next(rows, width).view({-1}).view(fp8_type(Fp8Operand::input));
     return {bytes.narrow(0, 0, count).view({rows, width}),
-            turns ? bytes.narrow(0, count, count).view({width, rows}) : at::Tensor(), scale(),
+            has_transposed ? bytes.narrow(0, count, count).view({width, rows}) : at::Tensor(), scale(),
             scales_.maximum(0)};
   }
 
   void probe_casts() {
-    const auto cast = [&](const std::string& name, bool plain, bool turned) {
-      measure_elementwise(name, kWidth, [&, plain, turned](std::int64_t rows, std::int64_t width) {
+    const auto cast = [&](const std::string& name, bool plain, bool transposed) {
+      measure_elementwise(name, kWidth, [&, plain, transposed](std::int64_t rows, std::int64_t width) {
         Fp8Output to = make_output(rows, width, true);
         if (!plain) to.y.reset();
-        if (!turned) to.transposed.reset();
+        if (!transposed) to.transposed.reset();
         probe_context_.kernels.quantize(Fp8Operand::input, probe_context_.inputs.next(rows, width), to.scale,
                                         to.y, to.transposed, to.maximum);
       });
@@ -104,11 +104,12 @@ class Fp8Probe {
       const at::Tensor bytes =
           probe_context_.outputs.next(rows, columns).view({-1}).view(fp8_type(Fp8Operand::gradient));
       at::Tensor y = bytes.narrow(0, 0, count).view({rows, columns}),
-                 turned = bytes.narrow(0, count, count).view({columns, rows}), maximum = scales_.maximum(0),
+                 transposed = bytes.narrow(0, count, count).view({columns, rows}),
+                 maximum = scales_.maximum(0),
                  sum = is_gated ? at::Tensor() : probe_context_.sums.next(1, width).squeeze(0);
       probe_context_.kernels.quantize_activation_gradient(
           kind, next_operand(rows, width), next_operand(rows, width),
-          is_gated ? next_operand(rows, width) : at::Tensor(), scale(), y, turned, maximum, sum);
+          is_gated ? next_operand(rows, width) : at::Tensor(), scale(), y, transposed, maximum, sum);
     });
   }
 
@@ -117,11 +118,11 @@ class Fp8Probe {
     for (const char* name : {"narrow.product", "narrow.input", "narrow.weight"})
       times_.tables[name].axes = {rows, widths, widths};
     const std::int64_t total = std::ssize(rows) * std::ssize(widths) * std::ssize(widths);
-    std::int64_t done = 0;
+    std::int64_t num_done = 0;
     for (const double r : rows)
       for (const double i : widths)
         for (const double o : widths) {
-          probe_context_.progress(done++, total);
+          probe_context_.progress(num_done++, total);
           measure(static_cast<std::int64_t>(r), static_cast<std::int64_t>(i), static_cast<std::int64_t>(o));
         }
   }
@@ -130,10 +131,10 @@ class Fp8Probe {
     const std::unique_ptr<Gemm> fp8_gemm =
         make_fp8_gemm({probe_context_.gemm, probe_context_.kernels, scales_}, 0, LayerGemm::up);
     const at::Tensor weight = probe_context_.inputs.next(outer, inner);
-    const auto forward = [&](bool is_taken) {
+    const auto forward = [&](bool is_input_fp8) {
       const at::Tensor x = probe_context_.inputs.next(rows, inner);
       at::Tensor y = probe_context_.outputs.next(rows, outer);
-      if (is_taken) (void)fp8_gemm->input_destination(x, weight, /*transposes=*/true);
+      if (is_input_fp8) (void)fp8_gemm->input_destination(x, weight, /*transposes=*/true);
       fp8_gemm->forward(x, weight, {}, y);
     };
     const auto backward = [&](bool has_input_gradient) {
@@ -145,7 +146,7 @@ class Fp8Probe {
       (void)fp8_gemm->input_destination(x, weight, /*transposes=*/true);
       fp8_gemm->weight_gradient(dy, x, gradient);
     };
-    forward(false), backward(true);  // after this, inputs can be passed in fp8
+    forward(false), backward(true);  // from now on, inputs can be passed in fp8
     const double multiply_adds =
         2.0 * static_cast<double>(rows) * static_cast<double>(inner) * static_cast<double>(outer);
     const double elements = static_cast<double>(rows * outer);
@@ -154,11 +155,12 @@ class Fp8Probe {
     };
     // Seconds of a GEMM without the cast that was measured with it; at least half of the total, to be
     // robust against noise.
-    const auto without = [&](double both, const char* cast) {
-      return std::max(both / 2, both - times_.seconds(cast, elements, {elements}));
+    const auto seconds_without_cast = [&](double total_seconds, const char* cast) {
+      return std::max(total_seconds / 2, total_seconds - times_.seconds(cast, elements, {elements}));
     };
-    const double weight_gradient_seconds = without(seconds([&] { backward(false); }), "cast.turned"),
-                 backward_seconds = without(seconds([&] { backward(true); }), "cast.both");
+    const double weight_gradient_seconds =
+                     seconds_without_cast(seconds([&] { backward(false); }), "cast.turned"),
+                 backward_seconds = seconds_without_cast(seconds([&] { backward(true); }), "cast.both");
     times_.tables["narrow.product"].rates.push_back(multiply_adds / seconds([&] { forward(true); }));
     times_.tables["narrow.weight"].rates.push_back(multiply_adds / weight_gradient_seconds);
     times_.tables["narrow.input"].rates.push_back(

@@ -26,10 +26,10 @@ class ProbeSocket {
   explicit ProbeSocket(int handle) : handle_(handle) {
     if (handle_ < 0)
       throw RuntimeFailure("cannot create a socket on the loopback interface: {}", std::strerror(errno));
-    const timeval most{static_cast<time_t>(kSocketTimeout), 0};
+    const timeval timeout{static_cast<time_t>(kSocketTimeout), 0};
     const int on = 1;
-    ::setsockopt(handle_, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof most);
-    ::setsockopt(handle_, SOL_SOCKET, SO_SNDTIMEO, &most, sizeof most);
+    ::setsockopt(handle_, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
+    ::setsockopt(handle_, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
     ::setsockopt(handle_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   }
   ~ProbeSocket() {
@@ -43,17 +43,17 @@ class ProbeSocket {
   // or timed out.
   bool send(const char* data, std::size_t size) const {
     while (size > 0) {
-      const ssize_t done = ::send(handle_, data, size, MSG_NOSIGNAL);
-      if (done <= 0) return false;
-      data += done, size -= static_cast<std::size_t>(done);
+      const ssize_t num_bytes = ::send(handle_, data, size, MSG_NOSIGNAL);
+      if (num_bytes <= 0) return false;
+      data += num_bytes, size -= static_cast<std::size_t>(num_bytes);
     }
     return true;
   }
   bool receive(char* data, std::size_t size) const {
     while (size > 0) {
-      const ssize_t done = ::recv(handle_, data, size, 0);
-      if (done <= 0) return false;
-      data += done, size -= static_cast<std::size_t>(done);
+      const ssize_t num_bytes = ::recv(handle_, data, size, 0);
+      if (num_bytes <= 0) return false;
+      data += num_bytes, size -= static_cast<std::size_t>(num_bytes);
     }
     return true;
   }
@@ -81,22 +81,22 @@ double seconds_now() {
 
 // Seconds of a message of `size` bytes in one direction: half the round-trip time.
 double message_seconds(std::size_t size) {
-  const auto [here, there] = socket_pair();
+  const auto [near_end, far_end] = socket_pair();
   const int rounds = size > (1 << 20) ? 7 : 50;
-  std::jthread echo([&other = there, size, rounds] {
+  std::jthread echo([&other = far_end, size, rounds] {
     std::vector<char> data(size);
     for (int i = 0; i < rounds && other.receive(data.data(), size); ++i)
       if (!other.send(data.data(), size)) return;
   });
   std::vector<char> data(size);
-  std::vector<double> all;
+  std::vector<double> times;
   for (int i = 0; i < rounds; ++i) {
     const double begin_time = seconds_now();
-    if (!here.send(data.data(), size) || !here.receive(data.data(), size))
+    if (!near_end.send(data.data(), size) || !near_end.receive(data.data(), size))
       throw RuntimeFailure("no data on the loopback interface for {} s", kSocketTimeout);
-    all.push_back((seconds_now() - begin_time) / 2);
+    times.push_back((seconds_now() - begin_time) / 2);
   }
-  return median(std::move(all));
+  return median(std::move(times));
 }
 
 // Converts measured (bytes, seconds), in ascending order of bytes, to a link. The latency is the time of
@@ -109,14 +109,14 @@ LinkSpec link_of(const std::vector<std::pair<double, double>>& seconds) {
   double previous_efficiency = 0;
   for (const auto& [bytes, time] : seconds) {
     if (bytes < 1024) continue;
-    const double reached = bytes / std::max(time - link.latency.value, 1e-9) / link.bytes_per_second;
-    previous_efficiency = std::clamp(reached, std::max(previous_efficiency, 1e-6), 1.0);
+    const double fraction = bytes / std::max(time - link.latency.value, 1e-9) / link.bytes_per_second;
+    previous_efficiency = std::clamp(fraction, std::max(previous_efficiency, 1e-6), 1.0);
     link.efficiency.points.push_back({bytes, previous_efficiency});
   }
   return link;
 }
 
-constexpr double kMessages[] = {1, 4096, 65536, 1 << 20, 16 << 20, 64 << 20};
+constexpr double kMessageSizes[] = {1, 4096, 65536, 1 << 20, 16 << 20, 64 << 20};
 
 // Seconds of a ring all-reduce of `bytes` bytes.
 double ring_seconds(int members, std::size_t bytes) {
@@ -126,27 +126,28 @@ double ring_seconds(int members, std::size_t bytes) {
     auto [to, from] = socket_pair();
     out.push_back(std::move(to)), in.push_back(std::move(from));
   }
-  const std::size_t part =
+  const std::size_t part_elements =
       std::max<std::size_t>(1, bytes / sizeof(float) / static_cast<std::size_t>(members));
   std::vector<double> seconds(static_cast<std::size_t>(members));
   const auto run_member = [&](int me) {
     const ProbeSocket &to = out[static_cast<std::size_t>(me)],
                       &from = in[static_cast<std::size_t>((me + members - 1) % members)];
-    std::vector<float> data(part * static_cast<std::size_t>(members), 1), arrived(part);
+    std::vector<float> data(part_elements * static_cast<std::size_t>(members), 1), received(part_elements);
     const double begin_time = seconds_now();
     for (int ring_step = 0; ring_step < 2 * (members - 1); ++ring_step) {
-      const auto place = [&](int row) {
-        return data.data() + static_cast<std::size_t>((row + 2 * members) % members) * part;
+      const auto part_of = [&](int row) {
+        return data.data() + static_cast<std::size_t>((row + 2 * members) % members) * part_elements;
       };
       // Send and receive concurrently; otherwise two full sockets would wait for each other.
-      std::jthread sender(
-          [&] { to.send(reinterpret_cast<const char*>(place(me - ring_step)), part * sizeof(float)); });
-      if (!from.receive(reinterpret_cast<char*>(arrived.data()), part * sizeof(float))) return;
-      float* const sum = place(me - ring_step - 1);
+      std::jthread sender([&] {
+        to.send(reinterpret_cast<const char*>(part_of(me - ring_step)), part_elements * sizeof(float));
+      });
+      if (!from.receive(reinterpret_cast<char*>(received.data()), part_elements * sizeof(float))) return;
+      float* const sum = part_of(me - ring_step - 1);
       if (ring_step < members - 1)
-        for (std::size_t i = 0; i < part; ++i) sum[i] += arrived[i];
+        for (std::size_t i = 0; i < part_elements; ++i) sum[i] += received[i];
       else
-        std::copy(arrived.begin(), arrived.end(), sum);
+        std::copy(received.begin(), received.end(), sum);
     }
     seconds[static_cast<std::size_t>(me)] = seconds_now() - begin_time;
   };
@@ -161,8 +162,8 @@ double ring_seconds(int members, std::size_t bytes) {
 
 LinkSpec probe_loopback(EventSink& events) {
   std::vector<std::pair<double, double>> seconds;
-  for (const double size : kMessages) {
-    events.report(Progress{"measuring messages", std::ssize(seconds), std::ssize(kMessages), "sizes"});
+  for (const double size : kMessageSizes) {
+    events.report(Progress{"measuring messages", std::ssize(seconds), std::ssize(kMessageSizes), "sizes"});
     seconds.emplace_back(size, message_seconds(static_cast<std::size_t>(size)));
   }
   return link_of(seconds);
@@ -171,8 +172,8 @@ LinkSpec probe_loopback(EventSink& events) {
 LinkSpec probe_copies(at::Device from, at::Device to, EventSink& events) {
   std::vector<std::pair<double, double>> seconds;
   const at::Device sync_device = to.is_cuda() ? to : from;
-  for (const double size : kMessages) {
-    events.report(Progress{"measuring copies", std::ssize(seconds), std::ssize(kMessages), "sizes"});
+  for (const double size : kMessageSizes) {
+    events.report(Progress{"measuring copies", std::ssize(seconds), std::ssize(kMessageSizes), "sizes"});
     const auto options = [&](at::Device device) {
       return at::TensorOptions(at::kByte).device(device).pinned_memory(device.is_cpu() && to.is_cuda());
     };
@@ -188,9 +189,9 @@ std::vector<CollectiveTime> probe_all_reduce(EventSink& events) {
   for (const int members : {2, 4})
     for (const double bytes : {65536.0, 16.0 * (1 << 20)}) {
       events.report(Progress{"measuring all-reduces", std::ssize(result), 4, "sizes"});
-      std::vector<double> all;
-      for (int i = 0; i < 5; ++i) all.push_back(ring_seconds(members, static_cast<std::size_t>(bytes)));
-      result.push_back({members, bytes, median(std::move(all))});
+      std::vector<double> times;
+      for (int i = 0; i < 5; ++i) times.push_back(ring_seconds(members, static_cast<std::size_t>(bytes)));
+      result.push_back({members, bytes, median(std::move(times))});
     }
   return result;
 }

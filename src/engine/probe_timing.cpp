@@ -16,7 +16,7 @@ namespace optimus {
 namespace {
 
 constexpr std::size_t kMaxViews = 128;
-// in seconds: long compared with the resolution of the clock and with a kernel launch
+// In seconds: long compared with the resolution of the clock and with a kernel launch
 constexpr double kMinSeconds = 2e-3;
 
 double seconds_per_call(at::Device device, const std::function<void()>& call, int count) {
@@ -29,16 +29,17 @@ double seconds_per_call(at::Device device, const std::function<void()>& call, in
 
 #ifdef OPTIMUS_CUDA
 // Median seconds of a call, measured by pairs of events. Each call is followed by a copy that takes about
-// half of `once`, the seconds of a call.
-double seconds_between_copies(const at::Tensor& copy_buffer, const std::function<void()>& call, double once) {
+// half of `call_seconds`, the seconds of a call.
+double seconds_between_copies(const at::Tensor& copy_buffer, const std::function<void()>& call,
+                              double call_seconds) {
   // Bytes per second, read and written, of a Hopper GPU; on slower GPUs the copies take longer.
-  constexpr double kCopied = 3.2e12;
-  const auto elements =
-      static_cast<std::int64_t>(once * 0.5 * kCopied / 2 / static_cast<double>(copy_buffer.element_size()));
+  constexpr double kCopyBytesPerSecond = 3.2e12;
+  const auto elements = static_cast<std::int64_t>(call_seconds * 0.5 * kCopyBytesPerSecond / 2 /
+                                                  static_cast<double>(copy_buffer.element_size()));
   const std::int64_t half = copy_buffer.numel() / 2, count = std::clamp<std::int64_t>(elements, 1, half);
   at::Tensor to = copy_buffer.narrow(0, half, count);
   const at::Tensor from = copy_buffer.narrow(0, 0, count);
-  const int calls = static_cast<int>(std::clamp(4 * kMinSeconds / once, 3.0, 40.0));
+  const int calls = static_cast<int>(std::clamp(4 * kMinSeconds / call_seconds, 3.0, 40.0));
   std::vector<at::cuda::CUDAEvent> begins(static_cast<std::size_t>(calls)), ends(begins.size());
   std::vector<double> values;
   for (std::size_t i = 0; i < begins.size(); ++i) {
@@ -83,11 +84,12 @@ void wait_for(at::Device device) {
 
 double seconds_of(at::Device device, const std::function<void()>& call) {
   call();
-  const double once = seconds_per_call(device, call, 1);
-  const int count = static_cast<int>(std::clamp(kMinSeconds / once, 1.0, 1000.0));
-  std::vector<double> all;
-  for (int i = 0; i < (once > 0.05 ? 2 : 5); ++i) all.push_back(seconds_per_call(device, call, count));
-  return median(std::move(all));
+  const double call_seconds = seconds_per_call(device, call, 1);
+  const int count = static_cast<int>(std::clamp(kMinSeconds / call_seconds, 1.0, 1000.0));
+  std::vector<double> times;
+  for (int i = 0; i < (call_seconds > 0.05 ? 2 : 5); ++i)
+    times.push_back(seconds_per_call(device, call, count));
+  return median(std::move(times));
 }
 
 double seconds_of_kernel(at::Device device, const std::function<void()>& call) {
@@ -95,26 +97,26 @@ double seconds_of_kernel(at::Device device, const std::function<void()>& call) {
   call();
   if (!device.is_cuda() || seconds_per_call(device, call, 2) > kLongKernelSeconds)
     return seconds_of(device, call);
-  constexpr int kCalls = 50, kPlain = 3, kTimed = 5;
+  constexpr int kCalls = 50, kWarmUpReplays = 3, kTimedReplays = 5;
   StepGraph recording(device);
   const auto replay = [&] {
     recording.run({}, [&] {
       for (int i = 0; i < kCalls; ++i) call();
     });
   };
-  for (int i = 0; i < kPlain; ++i) replay();
+  for (int i = 0; i < kWarmUpReplays; ++i) replay();
   if (!recording.is_recorded()) return seconds_of(device, call);
-  std::vector<double> all;
-  for (int i = 0; i < kTimed; ++i) all.push_back(seconds_per_call(device, replay, 4) / kCalls);
-  return median(std::move(all));
+  std::vector<double> times;
+  for (int i = 0; i < kTimedReplays; ++i) times.push_back(seconds_per_call(device, replay, 4) / kCalls);
+  return median(std::move(times));
 }
 
 double seconds_of_gemm(at::Device device, const at::Tensor& copy_buffer, const std::function<void()>& call) {
 #ifdef OPTIMUS_CUDA
   if (device.is_cuda()) {
     call();
-    const double once = seconds_per_call(device, call, 2);
-    if (once > 50e-6) return seconds_between_copies(copy_buffer, call, once);
+    const double call_seconds = seconds_per_call(device, call, 2);
+    if (call_seconds > 50e-6) return seconds_between_copies(copy_buffer, call, call_seconds);
   }
 #endif
   (void)copy_buffer;

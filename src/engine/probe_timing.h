@@ -1,5 +1,5 @@
-// How the probe times kernels: repeatedly, on changing operands, with the device in the state that it has
-// during training.
+// Timing of kernels for the probe: repeated calls on changing operands, with the device in the state that it
+// has during training.
 #pragma once
 
 #include <array>
@@ -33,14 +33,15 @@ double median(std::vector<double> values);
 // Median seconds of one call, after one uncounted call. Synchronizes with the device.
 double seconds_of(at::Device device, const std::function<void()>& call);
 
-// The same for kernels. On a GPU short kernels are replayed from a CUDA graph, as in training (step_graph.h);
-// launched individually, they would take the time of a launch. The call must not wait for anything and must
-// use the same memory each time.
+// As seconds_of, for kernels. On a GPU, short kernels are replayed from a CUDA graph, as in training
+// (step_graph.h); launched individually, they would take the time of a launch. The call must not wait for
+// anything and must use the same memory each time.
 double seconds_of_kernel(at::Device device, const std::function<void()>& call);
 
-// The same for GEMMs. A GPU that runs only GEMMs reaches its power limit and reduces its clock; in training
-// it spends about a third of the time on copies and additions. The measurement therefore copies between the
-// GEMMs, without counting that time. `copy_buffer` is a large buffer for these copies, with any content.
+// As seconds_of_kernel, for GEMMs. A GPU that runs only GEMMs reaches its power limit and reduces its clock;
+// in training it spends about a third of the time on copies and additions. The measurement therefore copies
+// between the GEMMs, without counting that time. `copy_buffer` is a large buffer for these copies, with any
+// content.
 double seconds_of_gemm(at::Device device, const at::Tensor& copy_buffer, const std::function<void()>& call);
 
 }  // namespace optimus

@@ -44,10 +44,10 @@ class ProbeWork {
 // Seconds of a turn, without communication (count 0) or with a gather of `count` bytes from each rank.
 double turn_seconds(Comm& comm, ProbeWork& probe_work, std::int64_t count) {
   const Group world{Role::world, {}};
-  const at::Tensor own = at::empty({std::max<std::int64_t>(count, 1)}, at::kByte);
-  const at::Tensor all = at::empty({2 * own.numel()}, at::kByte);
+  const at::Tensor own_part = at::empty({std::max<std::int64_t>(count, 1)}, at::kByte);
+  const at::Tensor gathered = at::empty({2 * own_part.numel()}, at::kByte);
   const auto gather = [&] {
-    throw_if_failed(comm.all_gather(world, own, all, "probe")
+    throw_if_failed(comm.all_gather(world, own_part, gathered, "probe")
                         ->wait(Deadline::after(Seconds(10), "a gather of the probe")));
   };
   gather();
@@ -59,14 +59,14 @@ double turn_seconds(Comm& comm, ProbeWork& probe_work, std::int64_t count) {
   return (now() - begin_time) / kNumTurns;
 }
 
-std::vector<std::pair<double, double>> measured(Comm& comm) {
+std::vector<std::pair<double, double>> measure_gathers(Comm& comm) {
   const Group world{Role::world, {}};
   throw_if_failed(comm.connect(0, {&world, 1}, Deadline::after(Seconds(10), "connecting the probe")));
   ProbeWork probe_work;
-  const double alone = turn_seconds(comm, probe_work, 0);
+  const double compute_seconds = turn_seconds(comm, probe_work, 0);
   std::vector<std::pair<double, double>> result;
   for (const double size : kSizes) {
-    const double seconds = turn_seconds(comm, probe_work, static_cast<std::int64_t>(size)) - alone;
+    const double seconds = turn_seconds(comm, probe_work, static_cast<std::int64_t>(size)) - compute_seconds;
     result.emplace_back(size, std::max(seconds, 1e-6));
   }
   return result;
@@ -78,7 +78,7 @@ LinkSpec probe_workers(EventSink& events) {
   events.report(Progress{"measuring gathers between workers", 0, 1, "probe"});
   const StoreServer store;
   std::vector<std::pair<double, double>> seconds;
-  std::vector<std::string> problems(2);
+  std::vector<std::string> errors(2);
   {
     std::vector<std::jthread> ranks;
     for (int rank = 0; rank < 2; ++rank)
@@ -87,20 +87,20 @@ LinkSpec probe_workers(EventSink& events) {
           const std::unique_ptr<Comm> comm = value_or_throw(
               make_process_comm({.rank = rank, .size = 2, .store = {.port = store.port(), .token = "probe"}},
                                 Deadline::after(Seconds(10), "joining the probe")));
-          std::vector<std::pair<double, double>> own = measured(*comm);
-          if (rank == 0) seconds = std::move(own);
-        } catch (const std::exception& error) {
-          problems[static_cast<std::size_t>(rank)] = error.what();
+          std::vector<std::pair<double, double>> rank_seconds = measure_gathers(*comm);
+          if (rank == 0) seconds = std::move(rank_seconds);
+        } catch (const std::exception& exception) {
+          errors[static_cast<std::size_t>(rank)] = exception.what();
         }
       });
   }
-  for (const std::string& problem : problems)
-    if (!problem.empty()) throw RuntimeFailure("cannot measure gathers between workers: {}", problem);
+  for (const std::string& error : errors)
+    if (!error.empty()) throw RuntimeFailure("cannot measure gathers between workers: {}", error);
   // The time of a turn varies more than small sizes differ, so a straight line from the smallest to the
   // largest size is used.
-  const auto& [least, latency] = seconds.front();
-  const auto& [most, longest] = seconds.back();
-  return {(most - least) / std::max(longest - latency, 1e-6), Seconds(latency), {}};
+  const auto& [min_bytes, latency] = seconds.front();
+  const auto& [max_bytes, max_seconds] = seconds.back();
+  return {(max_bytes - min_bytes) / std::max(max_seconds - latency, 1e-6), Seconds(latency), {}};
 }
 
 }  // namespace optimus

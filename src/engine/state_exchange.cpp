@@ -37,9 +37,9 @@ void StateExchange::gather_in_fp8(Fp8Scales& scales, const Kernels& kernels) {
   for (const int block : fp8_blocks(plan_)) {
     const BlockShape& shape = parameters_.shape(block);
     if (shape.tensors.empty() || shape.zero < 3 || shape.num_shards == 1) continue;
-    const Fp8Shards& narrow = fp8_shards_.try_emplace(block, shape, block - 1, element_).first->second;
-    const auto whole = shape.shard_elements * static_cast<std::int64_t>(at::elementSize(element_));
-    if (narrow.bytes() > whole)
+    const Fp8Shards& packer = fp8_shards_.try_emplace(block, shape, block - 1, element_).first->second;
+    const auto unpacked_bytes = shape.shard_elements * static_cast<std::int64_t>(at::elementSize(element_));
+    if (packer.bytes() > unpacked_bytes)
       fp8_shards_.erase(block);  // the matrices are so small that padding outweighs the savings
     else
       scales.expect_rounded_weights(block - 1);
@@ -47,15 +47,15 @@ void StateExchange::gather_in_fp8(Fp8Scales& scales, const Kernels& kernels) {
 }
 
 const Fp8Shards* StateExchange::fp8_shards(int block) const {
-  const auto found = fp8_shards_.find(block);
-  return found == fp8_shards_.end() || !scales_->uses_fp8() ? nullptr : &found->second;
+  const auto match = fp8_shards_.find(block);
+  return match == fp8_shards_.end() || !scales_->uses_fp8() ? nullptr : &match->second;
 }
 
 void StateExchange::find_shared_pieces() {
   const bool is_trained = parameters_.block(stage_.chunks.back().end_block() - 1).gradients.defined();
   if (!is_trained || comm_ == nullptr) return;
   for (const SharedSum& sum : shared_sums(plan_, model_, program_.device)) {
-    std::vector<SharedPiece>& pieces = shared_[{sum.block, sum.members}];
+    std::vector<SharedPiece>& pieces = shared_pieces_[{sum.block, sum.members}];
     for (const TensorBox& shared : sum.boxes) pieces.push_back(shared_piece(shared, sum.members));
   }
 }
@@ -90,8 +90,8 @@ StateExchange::SharedPiece StateExchange::shared_piece(const TensorBox& shared,
   return piece;
 }
 
-// Returns the offset after a tied embedding that another stage stores too, or 0 if there is none. The
-// embedding is the first tensor of its block and is summed separately.
+// Returns the offset after a tied embedding that another stage stores too, or 0 if no other stage stores one.
+// The embedding is the first tensor of its block and is summed separately.
 std::int64_t StateExchange::end_of_shared(int block) const {
   const bool has_both_ends =
       stage_.chunks.front().first_block() == 0 && stage_.chunks.back().end_block() == plan_.num_blocks;
@@ -130,19 +130,19 @@ std::unique_ptr<Pending> StateExchange::begin_copy_exchange(const Instruction& i
 }
 
 at::Tensor StateExchange::copied_gradients(int block, const StateBuffers& buffers) const {
-  return leading_elements(buffers.copied, parameters_.shape(block).shard_elements, wide_);
+  return leading_elements(buffers.copy_gradients, parameters_.shape(block).shard_elements, wide_);
 }
 
 at::Tensor StateExchange::copied_weights(int block, const StateBuffers& buffers) const {
   return leading_elements(buffers.exchange, parameters_.shape(block).shard_elements, element_);
 }
 
-// Returns the shape of what a gather of the block gathers. For a tied head, the word embeddings follow its
-// own tensors.
+// Returns the shape of the tensors that a gather of the block collects. For a tied head, the word embeddings
+// follow its own tensors.
 BlockShape StateExchange::gathered_shape(int block) const {
   BlockShape shape = parameters_.shape(block);
-  const bool is_elsewhere = stage_.chunks.front().first_block() > 0;  // then the head has its own copy
-  if (block != head_ || !model_.is_tied || shape.zero < 3 || is_elsewhere) return shape;
+  const bool has_own_embedding = stage_.chunks.front().first_block() > 0;  // then the head has its own copy
+  if (block != head_ || !model_.is_tied || shape.zero < 3 || has_own_embedding) return shape;
   for (const LocalTensor& local_tensor : parameters_.shape(0).tensors) {
     if (!parameters_.tensors()[static_cast<std::size_t>(local_tensor.tensor)].is_tied_to_head) continue;
     LocalTensor word_embedding = local_tensor;
@@ -160,31 +160,32 @@ std::unique_ptr<Pending> StateExchange::begin_gather(const Instruction& instruct
   const BlockShape shape = gathered_shape(instruction.block);
   const BlockState& state = parameters_.block(instruction.block);
   const Group& group = program_.groups[static_cast<std::size_t>(instruction.group)];
-  if (const Fp8Shards* narrow = fp8_shards(instruction.block)) {
-    const at::Tensor all = leading_elements(buffers.exchange, shape.num_shards * narrow->bytes(), at::kByte);
-    const at::Tensor own_shard = all.narrow(0, shape.shard * narrow->bytes(), narrow->bytes());
-    narrow->pack(state.weights, *scales_, *kernels_, own_shard);
-    return comm_->all_gather(group, own_shard, all, description_of(instruction));
+  if (const Fp8Shards* packer = fp8_shards(instruction.block)) {
+    const at::Tensor all_shards =
+        leading_elements(buffers.exchange, shape.num_shards * packer->bytes(), at::kByte);
+    const at::Tensor own_shard = all_shards.narrow(0, shape.shard * packer->bytes(), packer->bytes());
+    packer->pack(state.weights, *scales_, *kernels_, own_shard);
+    return comm_->all_gather(group, own_shard, all_shards, description_of(instruction));
   }
-  const at::Tensor all =
+  const at::Tensor all_shards =
       leading_elements(buffers.exchange, shape.num_shards * shape.shard_elements, element_);
-  at::Tensor own_shard = all.narrow(0, shape.shard * shape.shard_elements, shape.shard_elements);
+  at::Tensor own_shard = all_shards.narrow(0, shape.shard * shape.shard_elements, shape.shard_elements);
   if (shape.zero == 3) {
-    const std::int64_t first = state.weights.numel();
-    own_shard.narrow(0, 0, first).copy_(state.weights);
-    if (first < shape.shard_elements) {
+    const std::int64_t num_own_elements = state.weights.numel();
+    own_shard.narrow(0, 0, num_own_elements).copy_(state.weights);
+    if (num_own_elements < shape.shard_elements) {
       const LocalTensor& word_embedding = shape.tensors.back();
       const at::Tensor& embedding = parameters_.block(0).weights;
       for (const LocalTensor& local_tensor : parameters_.shape(0).tensors)
         if (local_tensor.name == word_embedding.name)
-          own_shard.narrow(0, first, shape.shard_elements - first)
-              .copy_(embedding.narrow(0, local_tensor.shard_offset, shape.shard_elements - first));
+          own_shard.narrow(0, num_own_elements, shape.shard_elements - num_own_elements)
+              .copy_(embedding.narrow(0, local_tensor.shard_offset, shape.shard_elements - num_own_elements));
     }
   } else {
-    for (const StateRange& run : parameters_.updates(instruction.block))
+    for (const StateRange& run : parameters_.update_ranges_of(instruction.block))
       own_shard.narrow(0, run.shard, run.length).copy_(state.weights.narrow(0, run.whole, run.length));
   }
-  return comm_->all_gather(group, own_shard, all, description_of(instruction));
+  return comm_->all_gather(group, own_shard, all_shards, description_of(instruction));
 }
 
 // Returns the rows whose gradients are summed over the tensor parts in the instruction's group. Devices are
@@ -196,12 +197,12 @@ std::vector<StateExchange::Rows> StateExchange::partial_rows(const Instruction& 
     parts.push_back(static_cast<int>(std::find(stage_.devices.begin(), stage_.devices.end(), device) -
                                      stage_.devices.begin()) %
                     s.tp);
-  const std::vector<Span> keys = tensor_parts(model_, SplitUnit::kv_heads, s.tp);
-  const Span own_rows = keys[static_cast<std::size_t>(program_.location.index % s.tp)];
+  const std::vector<Span> kv_spans = tensor_parts(model_, SplitUnit::kv_heads, s.tp);
+  const Span own_rows = kv_spans[static_cast<std::size_t>(program_.location.index % s.tp)];
   const auto owners_of = [&](std::int64_t row) {
     std::vector<int> owners;
     for (int part = 0; part < s.tp; ++part)
-      if (const Span& span = keys[static_cast<std::size_t>(part)]; span.begin <= row && row < span.end)
+      if (const Span& span = kv_spans[static_cast<std::size_t>(part)]; span.begin <= row && row < span.end)
         owners.push_back(part);
     return owners;
   };
@@ -209,11 +210,11 @@ std::vector<StateExchange::Rows> StateExchange::partial_rows(const Instruction& 
   const BlockShape& shape = parameters_.shape(instruction.block);
   for (std::size_t t = 0; t < shape.tensors.size(); ++t) {
     const LocalTensor& local_tensor = shape.tensors[t];
-    const TensorSplit cut = parameters_.tensors()[static_cast<std::size_t>(local_tensor.tensor)].split;
-    if (cut.unit == SplitUnit::none && (s.sequence_parallel || local_tensor.is_per_head) &&
+    const TensorSplit split = parameters_.tensors()[static_cast<std::size_t>(local_tensor.tensor)].split;
+    if (split.unit == SplitUnit::none && (s.sequence_parallel || local_tensor.is_per_head) &&
         std::ssize(parts) == s.tp)
       result.push_back({t, {0, local_tensor.rows}});
-    if (cut.unit != SplitUnit::kv_heads) continue;
+    if (split.unit != SplitUnit::kv_heads) continue;
     for (std::int64_t row = own_rows.begin; row < own_rows.end; row += model_.head_dim)
       if (owners_of(row) == parts && parts.size() > 1)
         result.push_back({t, {row - own_rows.begin, row - own_rows.begin + model_.head_dim}});
@@ -255,9 +256,9 @@ std::unique_ptr<Pending> StateExchange::begin_reduce(const Instruction& instruct
   const Group& group = program_.groups[static_cast<std::size_t>(instruction.group)];
   const BlockShape& shape = parameters_.shape(instruction.block);
   if (group.role == Role::replica) {
-    const at::Tensor all = own_gradients(instruction.block);
+    const at::Tensor gradients = own_gradients(instruction.block);
     const std::int64_t begin = end_of_shared(instruction.block);
-    return comm_->all_reduce(group, all.narrow(0, begin, all.numel() - begin), ReduceOp::sum,
+    return comm_->all_reduce(group, gradients.narrow(0, begin, gradients.numel() - begin), ReduceOp::sum,
                              description_of(instruction));
   }
   if (group.role == Role::tensor) {
@@ -268,13 +269,13 @@ std::unique_ptr<Pending> StateExchange::begin_reduce(const Instruction& instruct
   }
   ensure(group.role == Role::shard, "gradients cannot be reduced over a group with role {}",
          static_cast<int>(group.role));
-  const std::int64_t all = shape.num_shards * shape.shard_elements;
+  const std::int64_t num_elements = shape.num_shards * shape.shard_elements;
   const at::Tensor exchange =
-      leading_elements(buffers.exchange, all + (shape.zero >= 2 ? shape.shard_elements : 0), wide_);
-  at::Tensor shards = exchange.narrow(0, 0, all);
+      leading_elements(buffers.exchange, num_elements + (shape.zero >= 2 ? shape.shard_elements : 0), wide_);
+  at::Tensor shards = exchange.narrow(0, 0, num_elements);
   to_shards(shape, whole_gradients(instruction, buffers), shards);
-  const at::Tensor sum =
-      shape.zero >= 2 ? exchange.narrow(0, all, shape.shard_elements) : own_gradients(instruction.block);
+  const at::Tensor sum = shape.zero >= 2 ? exchange.narrow(0, num_elements, shape.shard_elements)
+                                         : own_gradients(instruction.block);
   return comm_->reduce_scatter(group, shards, sum, description_of(instruction));
 }
 
@@ -284,7 +285,7 @@ std::unique_ptr<Pending> StateExchange::begin_sync(const Instruction& instructio
   const std::int64_t count = instruction.bytes / static_cast<std::int64_t>(at::elementSize(wide_));
   const at::Tensor packed = leading_elements(buffers.exchange, count, wide_);
   std::int64_t offset = 0;
-  for (const SharedPiece& piece : shared_.at({instruction.block, group.members})) {
+  for (const SharedPiece& piece : shared_pieces_.at({instruction.block, group.members})) {
     at::Tensor to = packed.narrow(0, offset, piece.gradient.numel()).view(piece.gradient.sizes());
     if (piece.contributes)
       to.copy_(piece.gradient);
@@ -300,7 +301,7 @@ void StateExchange::end_sync(const Instruction& instruction, const StateBuffers&
   const std::int64_t count = instruction.bytes / static_cast<std::int64_t>(at::elementSize(wide_));
   const at::Tensor packed = leading_elements(buffers.exchange, count, wide_);
   std::int64_t offset = 0;
-  for (const SharedPiece& piece : shared_.at({instruction.block, group.members})) {
+  for (const SharedPiece& piece : shared_pieces_.at({instruction.block, group.members})) {
     at::Tensor to = piece.gradient;
     to.copy_(packed.narrow(0, offset, to.numel()).view(to.sizes()));
     offset += to.numel();
@@ -314,23 +315,23 @@ void StateExchange::end(const Instruction& instruction, const StateBuffers& buff
     const BlockShape gathered = gathered_shape(instruction.block);
     at::Tensor whole = gathered.zero == 3 ? leading_elements(buffers.whole, gathered.whole_elements, element_)
                                           : parameters_.block(instruction.block).weights;
-    if (const Fp8Shards* narrow = fp8_shards(instruction.block))
-      return narrow->unpack(
-          leading_elements(buffers.exchange, gathered.num_shards * narrow->bytes(), at::kByte), *scales_,
+    if (const Fp8Shards* packer = fp8_shards(instruction.block))
+      return packer->unpack(
+          leading_elements(buffers.exchange, gathered.num_shards * packer->bytes(), at::kByte), *scales_,
           whole);
-    const at::Tensor all =
+    const at::Tensor shards =
         leading_elements(buffers.exchange, gathered.num_shards * gathered.shard_elements, element_);
-    return from_shards(gathered, all, whole);
+    return from_shards(gathered, shards, whole);
   }
   const Role role = program_.groups[static_cast<std::size_t>(instruction.group)].role;
   if (role == Role::tensor)
     return for_each_partial(instruction, buffers,
                             [](at::Tensor part, const at::Tensor& from) { part.copy_(from); });
   if (role != Role::shard || shape.zero < 2) return;
-  const std::int64_t all = shape.num_shards * shape.shard_elements;
+  const std::int64_t num_elements = shape.num_shards * shape.shard_elements;
   parameters_.block(instruction.block)
-      .gradients.add_(leading_elements(buffers.exchange, all + shape.shard_elements, wide_)
-                          .narrow(0, all, shape.shard_elements));
+      .gradients.add_(leading_elements(buffers.exchange, num_elements + shape.shard_elements, wide_)
+                          .narrow(0, num_elements, shape.shard_elements));
 }
 
 }  // namespace optimus

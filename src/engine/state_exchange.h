@@ -4,8 +4,9 @@
 //
 //   zero 0   all-reduce over copies, in place
 //   zero 1   reduce-scatter over shards: each device keeps its own shard, at the start of the whole gradient
-//            buffer, whose rest is no longer needed
-//   zero 2,3 the same with the whole gradients of every micro-batch, added to this device's shard
+//            buffer; the other elements are no longer needed
+//   zero 2,3 as zero 1 for the whole gradients of each micro-batch; the result is added to this device's
+//            shard
 //
 // Before that, tensor parts sum the gradients that each has computed only partially. Finally, gradients of
 // tensors that other stages or pipelines also store are summed with theirs (schedule/shared_sums.h). If the
@@ -31,7 +32,7 @@ namespace optimus {
 struct StateBuffers {
   at::Tensor whole;     // weights gathered for use, or one micro-batch's gradients: flat, in whole order
   at::Tensor exchange;  // concatenated shards; or destination of the weights of a repeated update
-  at::Tensor copied;    // gradients of the shard whose update is repeated
+  at::Tensor copy_gradients;  // gradients of the shard whose update is repeated
 };
 
 class StateExchange {
@@ -65,7 +66,7 @@ class StateExchange {
   const Fp8Shards* fp8_shards(int block) const;  // null if this block is currently not gathered in fp8
   std::vector<Rows> partial_rows(const Instruction& instruction) const;
   at::Tensor whole_gradients(const Instruction& instruction, const StateBuffers& buffers) const;
-  at::Tensor own_gradients(int block) const;  // those of this device's shard; all if nothing is sharded
+  at::Tensor own_gradients(int block) const;  // of this device's shard; all gradients if nothing is sharded
   template <typename Copy>
   void for_each_partial(const Instruction& instruction, const StateBuffers& buffers, Copy copy);
   std::unique_ptr<Pending> begin_gather(const Instruction& instruction, const StateBuffers& buffers);
@@ -95,7 +96,7 @@ class StateExchange {
   const Kernels* kernels_ = nullptr;
   std::map<int, Fp8Shards> fp8_shards_;  // by block
   // [(block, members)]
-  std::map<std::pair<int, std::vector<int>>, std::vector<SharedPiece>> shared_;
+  std::map<std::pair<int, std::vector<int>>, std::vector<SharedPiece>> shared_pieces_;
 };
 
 }  // namespace optimus

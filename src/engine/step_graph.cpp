@@ -27,11 +27,11 @@ void StepGraph::forget() {
   num_runs_ = 0;
 }
 
-void StepGraph::run(const std::vector<double>& fixed, const std::function<void()>& body) {
-  constexpr int kPlainRuns = 2;
+void StepGraph::run(const std::vector<double>& kernel_arguments, const std::function<void()>& body) {
+  constexpr int kDirectRuns = 2;
   if (!device_.is_cuda() || !failure_.empty()) return body();
-  if (fixed != fixed_) forget(), fixed_ = fixed;
-  if (num_runs_++ < kPlainRuns) return body();
+  if (kernel_arguments != kernel_arguments_) forget(), kernel_arguments_ = kernel_arguments;
+  if (num_runs_++ < kDirectRuns) return body();
   if (recording_ == nullptr) record(body);
   if (recording_ == nullptr) return body();
 #ifdef OPTIMUS_CUDA

@@ -21,10 +21,11 @@ class StepGraph {
   StepGraph(const StepGraph&) = delete;
   StepGraph& operator=(const StepGraph&) = delete;
 
-  // Runs `body`, which must only start kernels on the current stream and never wait. `fixed` contains the
-  // numbers that are kernel arguments. When they differ from those of the previous call, `body` runs
-  // directly twice, because libraries then select their kernels, and is recorded in the next call.
-  void run(const std::vector<double>& fixed, const std::function<void()>& body);
+  // Runs `body`, which must only start kernels on the current stream and never wait. `kernel_arguments` are
+  // the numbers that the recorded kernels receive as arguments. When they differ from those of the previous
+  // call, `body` runs directly twice, because libraries then select their kernels, and is recorded in the
+  // next call.
+  void run(const std::vector<double>& kernel_arguments, const std::function<void()>& body);
   // Discards the graph because tensors have moved.
   void forget();
   bool is_recorded() const;
@@ -37,8 +38,8 @@ class StepGraph {
   struct Recording;  // at::cuda::CUDAGraph
   const c10::Device device_;
   std::unique_ptr<Recording> recording_;
-  std::vector<double> fixed_;
-  int num_runs_ = 0;  // number of runs with the numbers fixed_
+  std::vector<double> kernel_arguments_;
+  int num_runs_ = 0;  // number of runs with these arguments
   std::string failure_;
 };
 

@@ -19,7 +19,7 @@ class StepHeartbeat {
     int block = 0;
     double seconds = 0;     // since the instruction began
     double expected = 0;    // seconds: the longer of the predicted and the measured time
-    double allowed = 0;     // seconds after which the thread counts as hung
+    double time_limit = 0;  // seconds after which the thread is considered hung
     std::int64_t step = 0;  // a recent step that all ranks have completed
   };
 
@@ -27,10 +27,10 @@ class StepHeartbeat {
     const std::lock_guard lock(mutex_);
     snapshot_ = {}, begin_time_ = Clock::now();
   }
-  void begin_instruction(const Instruction& instruction, double expected, double allowed) {
+  void begin_instruction(const Instruction& instruction, double expected, double time_limit) {
     const std::lock_guard lock(mutex_);
-    snapshot_ = {false, instruction.op, instruction.block, 0, expected, allowed}, begin_time_ = Clock::now(),
-    has_worked_ = true;
+    snapshot_ = {false, instruction.op, instruction.block, 0, expected, time_limit},
+    begin_time_ = Clock::now(), has_worked_ = true;
   }
   // Called when all ranks have reported that they completed the previous step.
   void set_completed_step(std::int64_t step) {

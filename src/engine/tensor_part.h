@@ -32,13 +32,13 @@ inline TensorPart tensor_part(const ModelSpec& model, const LayerStrategy& strat
   part.cp = strategy.cp, part.context = index / strategy.tp % strategy.cp;
   part.is_sequence_parallel = strategy.sequence_parallel;
   if (model.is_custom()) return part;
-  const auto own = [&](SplitUnit unit) {
+  const auto own_span = [&](SplitUnit unit) {
     return tensor_parts(model, unit, strategy.tp)[static_cast<std::size_t>(part.part)];
   };
-  const Span heads = own(SplitUnit::heads), kv_heads = own(SplitUnit::kv_heads);
+  const Span heads = own_span(SplitUnit::heads), kv_heads = own_span(SplitUnit::kv_heads);
   part.heads = {heads.begin / model.head_dim, heads.end / model.head_dim};
   part.kv_heads = {kv_heads.begin / model.head_dim, kv_heads.end / model.head_dim};
-  part.vocab = own(SplitUnit::vocab);
+  part.vocab = own_span(SplitUnit::vocab);
   return part;
 }
 

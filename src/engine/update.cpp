@@ -1,6 +1,6 @@
-// Implements the end of a step (engine.h): the gate, the update of each block after it, for this rank's
-// shard and for the shard of which it has a redundant copy (Plan::copy_distance), how a failed step is
-// finished, and the statistics of gradient noise.
+// Implements the end of a step (engine.h): the gate, the update of each block after it, for this rank's shard
+// and for the shard that it has a redundant copy of (Plan::copy_distance), the completion of a failed step,
+// and the statistics of gradient noise.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/dot.h>
@@ -17,7 +17,7 @@ namespace optimus {
 CommOutcome<void> Engine::sum_over_devices() {
   if (options_.comm == nullptr) return {};
   const std::unique_ptr<Pending> sum =
-      options_.comm->all_reduce(world_, numbers_.narrow(0, static_cast<int>(kFirstSum), kNumSums),
+      options_.comm->all_reduce(world_, step_scalars_.narrow(0, static_cast<int>(kFirstSum), kNumSums),
                                 ReduceOp::sum, "loss and gradient norm");
   return sum->wait(Deadline::after(options_.timeout, "step_gate"));
 }
@@ -25,12 +25,12 @@ CommOutcome<void> Engine::sum_over_devices() {
 // Reduces the maxima of fp8 operands over all devices.
 CommOutcome<void> Engine::reduce_maxima() {
   if (options_.comm == nullptr || fp8_ == nullptr) return {};
-  const std::unique_ptr<Pending> largest =
+  const std::unique_ptr<Pending> maxima =
       options_.comm->all_reduce(world_, fp8_->maxima(), ReduceOp::maximum, "maxima of fp8 operands");
-  return largest->wait(Deadline::after(options_.timeout, "step_gate"));
+  return maxima->wait(Deadline::after(options_.timeout, "step_gate"));
 }
 
-// Waits until all communication of the step has completed successfully; only then does the step count.
+// Waits until all communication of the step has completed successfully; the step counts only then.
 CommOutcome<void> Engine::synchronize() {
   if (options_.comm == nullptr) return {};
   return options_.comm->synchronize(Deadline::after(options_.timeout, "end of step"));
@@ -40,14 +40,14 @@ CommOutcome<void> Engine::synchronize() {
 // other scalars that updates need. The results stay on the device.
 CommOutcome<void> Engine::pass_gate() {
   for (int block = 0; block < parameters_.num_blocks(); ++block)
-    for (const StateRange& run : parameters_.counted(block))
+    for (const StateRange& run : parameters_.counted_ranges_of(block))
       kernels_->add_square_sum(parameters_.block(block).gradients.narrow(0, run.shard, run.length),
                                square_sum_);
-  if (update_.measures_gradient_noise) add_moment_sum();
+  if (update_options_.measures_gradient_noise) add_moment_sum();
   progress_ = Progress::at_gate;
-  if (CommOutcome<void> done = reduce_maxima(); !done) return done;
-  if (CommOutcome<void> done = sum_over_devices(); !done) return done;
-  kernels_->pass_gate({update_.beta1, update_.beta2, update_.clip}, numbers_);
+  if (CommOutcome<void> outcome = reduce_maxima(); !outcome) return outcome;
+  if (CommOutcome<void> outcome = sum_over_devices(); !outcome) return outcome;
+  kernels_->pass_gate({update_options_.beta1, update_options_.beta2, update_options_.clip}, step_scalars_);
   if (before_updates) before_updates();
   progress_ = Progress::updating, next_update_ = 0;
   return {};
@@ -56,18 +56,18 @@ CommOutcome<void> Engine::pass_gate() {
 // An exception in the middle of an update leaves a state that cannot be saved.
 void Engine::update_after_gate(std::size_t index) {
   progress_ = Progress::torn;
-  update_block(program_.instructions[index].block, numbers_);
+  update_block(program_.instructions[index].block, step_scalars_);
   repeat_update(index);
   progress_ = Progress::updating, next_update_ = index + 1;
 }
 
 // Asynchronous schedules: computes the values of the step report after all updates.
 CommOutcome<void> Engine::end_updates() {
-  versions_.end_step();
-  square_sum_.copy_(updates_.all_squares());
-  if (CommOutcome<void> done = sum_over_devices(); !done) return done;
-  const auto at = [&](StepScalar which) { return numbers_.select(0, static_cast<int>(which)); };
-  const std::int64_t count = updates_.count();
+  weight_versions_.end_step();
+  square_sum_.copy_(microbatch_updates_.all_squares());
+  if (CommOutcome<void> outcome = sum_over_devices(); !outcome) return outcome;
+  const auto at = [&](StepScalar scalar) { return step_scalars_.select(0, static_cast<int>(scalar)); };
+  const std::int64_t count = microbatch_updates_.count();
   const auto divisor = static_cast<double>(std::max<std::int64_t>(1, count));
   at(StepScalar::grad_norm).copy_((square_sum_.select(0, 0) / divisor).sqrt());
   at(StepScalar::num_updates).add_(count);
@@ -79,13 +79,13 @@ CommOutcome<void> Engine::end_updates() {
 void Engine::update_immediately(const Instruction& instruction) {
   at::Tensor gradients = parameters_.block(instruction.block).gradients;
   if (!gradients.defined()) return;
-  const bool changes = !updates_.is_empty(instruction.microbatch);
-  versions_.before_update(instruction.block, instruction.microbatch, changes);
+  const bool changes = !microbatch_updates_.is_empty(instruction.microbatch);
+  weight_versions_.before_update(instruction.block, instruction.microbatch, changes);
   if (!changes) return;
-  at::Tensor squares = updates_.square_sum(instruction.microbatch);
-  for (const StateRange& run : parameters_.counted(instruction.block))
+  at::Tensor squares = microbatch_updates_.square_sum(instruction.microbatch);
+  for (const StateRange& run : parameters_.counted_ranges_of(instruction.block))
     kernels_->add_square_sum(gradients.narrow(0, run.shard, run.length), squares);
-  update_block(instruction.block, updates_.numbers(instruction.microbatch));
+  update_block(instruction.block, microbatch_updates_.step_scalars(instruction.microbatch));
   gradients.zero_();
 }
 
@@ -96,12 +96,12 @@ CommOutcome<void> Engine::gather_weights() {
   for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
     const Instruction& instruction = program_.instructions[i];
     if (instruction.op != Op::gather_parameters || strategy_of(stage_, instruction.block).zero == 3) continue;
-    const std::unique_ptr<Pending> pending = state_.begin(instruction, buffers_of(i));
+    const std::unique_ptr<Pending> pending = state_exchange_.begin(instruction, buffers_of(i));
     if (pending == nullptr) continue;
-    if (CommOutcome<void> done = pending->wait(Deadline::after(options_.timeout, text(instruction.op)));
-        !done)
-      return done;
-    state_.end(instruction, buffers_of(i));
+    if (CommOutcome<void> outcome = pending->wait(Deadline::after(options_.timeout, text(instruction.op)));
+        !outcome)
+      return outcome;
+    state_exchange_.end(instruction, buffers_of(i));
   }
   return synchronize();
 }
@@ -113,14 +113,14 @@ StepReport Engine::finish_step(const std::vector<double>& gate_sums) {
          "a step cannot be finished in state {} with {} sums", static_cast<int>(progress_), gate_sums.size());
   const at::AutoDispatchBelowADInplaceOrView no_autograd_dispatch;
   if (progress_ == Progress::at_gate) {
-    host_numbers_.copy_(numbers_);
+    host_step_scalars_.copy_(step_scalars_);
     std::copy_n(gate_sums.begin(), static_cast<int>(kNumSums),
-                host_numbers_.data_ptr<double>() + static_cast<int>(kFirstSum));
-    numbers_.copy_(host_numbers_);
+                host_step_scalars_.data_ptr<double>() + static_cast<int>(kFirstSum));
+    step_scalars_.copy_(host_step_scalars_);
     if (fp8_ != nullptr)
       fp8_->maxima().copy_(at::tensor(
           at::ArrayRef<double>(gate_sums.data() + kNumSums, static_cast<std::size_t>(num_maxima))));
-    kernels_->pass_gate({update_.beta1, update_.beta2, update_.clip}, numbers_);
+    kernels_->pass_gate({update_options_.beta1, update_options_.beta2, update_options_.clip}, step_scalars_);
     progress_ = Progress::updating, next_update_ = 0;
   }
   if (before_updates) before_updates();
@@ -131,10 +131,10 @@ StepReport Engine::finish_step(const std::vector<double>& gate_sums) {
   return report;
 }
 
-void Engine::update_block(int block, const at::Tensor& numbers) {
+void Engine::update_block(int block, const at::Tensor& step_scalars) {
   const BlockState& state = parameters_.block(block);
   if (!state.weights.defined()) return;
-  update(block, numbers,
+  update(block, step_scalars,
          {parameters_, state.gradients, state.weights,
           !parameters_.shape(block).is_sharded(StateKind::weights)});
 }
@@ -147,27 +147,28 @@ void Engine::repeat_update(std::size_t index) {
   if (copies == nullptr || copies->shape(block).tensors.empty()) return;
   const BlockState &own_state = parameters_.block(block), &copy = copies->block(block);
   const StateBuffers buffers = buffers_of(index);
-  const at::Tensor gradients = state_.copied_gradients(block, buffers);
+  const at::Tensor gradients = state_exchange_.copied_gradients(block, buffers);
   const bool has_whole_weights = !parameters_.shape(block).is_sharded(StateKind::weights);
-  if (has_whole_weights) return update(block, numbers_, {*copies, gradients, own_state.weights, true});
+  if (has_whole_weights) return update(block, step_scalars_, {*copies, gradients, own_state.weights, true});
   const bool are_masters = types_.element == types_.wide;
-  const at::Tensor weights = are_masters ? copy.masters : state_.copied_weights(block, buffers);
-  update(block, numbers_, {*copies, gradients, weights, false});
+  const at::Tensor weights = are_masters ? copy.masters : state_exchange_.copied_weights(block, buffers);
+  update(block, step_scalars_, {*copies, gradients, weights, false});
 }
 
-// Updates the ranges of a block's state that updated.of owns. Masters that are weights are laid out like
+// Updates the ranges of a block's state that operands.of owns. Masters that are weights are laid out like
 // weights.
-void Engine::update(int block, const at::Tensor& numbers, const Updated& updated) {
-  const BlockState& state = updated.of.block(block);
-  AdamOptions adam{.beta1 = update_.beta1, .beta2 = update_.beta2, .epsilon = update_.epsilon};
-  for (const StateRange& run : updated.of.updates(block)) {
-    const auto own = [&](const at::Tensor& flat) { return flat.narrow(0, run.shard, run.length); };
-    adam.weight_decay = run.has_weight_decay ? update_.weight_decay : 0;
+void Engine::update(int block, const at::Tensor& step_scalars, const UpdateOperands& operands) {
+  const BlockState& state = operands.of.block(block);
+  AdamOptions adam{
+      .beta1 = update_options_.beta1, .beta2 = update_options_.beta2, .epsilon = update_options_.epsilon};
+  for (const StateRange& run : operands.of.update_ranges_of(block)) {
+    const auto range_of = [&](const at::Tensor& flat) { return flat.narrow(0, run.shard, run.length); };
+    adam.weight_decay = run.has_weight_decay ? update_options_.weight_decay : 0;
     at::Tensor weights =
-                   updated.weights.narrow(0, updated.has_whole_weights ? run.whole : run.shard, run.length),
-               masters = types_.element == types_.wide ? weights : own(state.masters),
-               first = own(state.first_moment), second = own(state.second_moment);
-    kernels_->adamw(adam, numbers, own(updated.gradients), masters, first, second, weights);
+                   operands.weights.narrow(0, operands.has_whole_weights ? run.whole : run.shard, run.length),
+               masters = types_.element == types_.wide ? weights : range_of(state.masters),
+               first = range_of(state.first_moment), second = range_of(state.second_moment);
+    kernels_->adamw(adam, step_scalars, range_of(operands.gradients), masters, first, second, weights);
   }
 }
 
@@ -175,28 +176,28 @@ void Engine::update(int block, const at::Tensor& numbers, const Updated& updated
 // number of devices, and in chunks.
 void Engine::add_moment_sum() {
   constexpr std::int64_t kChunkElements = 1 << 18;
-  at::Tensor sum = numbers_.select(0, static_cast<int>(StepScalar::moment_sum));
+  at::Tensor sum = step_scalars_.select(0, static_cast<int>(StepScalar::moment_sum));
   for (int block = 0; block < parameters_.num_blocks(); ++block) {
     const BlockState& state = parameters_.block(block);
-    for (const StateRange& run : parameters_.counted(block))
+    for (const StateRange& run : parameters_.counted_ranges_of(block))
       for (std::int64_t at = 0; at < run.length; at += kChunkElements) {
-        const auto some = [&](const at::Tensor& flat) {
+        const auto chunk_of = [&](const at::Tensor& flat) {
           return flat.narrow(0, run.shard + at, std::min(kChunkElements, run.length - at)).to(at::kDouble);
         };
-        sum.add_(at::dot(some(state.gradients), some(state.first_moment)));
+        sum.add_(at::dot(chunk_of(state.gradients), chunk_of(state.first_moment)));
       }
   }
 }
 
 // Gradients are sums over targets, multiplied by the loss scale; moments refer to the mean loss.
-void Engine::update_noise(const double* numbers) {
-  const auto at = [&](StepScalar which) { return numbers[static_cast<int>(which)]; };
-  const double to_mean = at(StepScalar::loss_scale) * at(StepScalar::num_targets);
+void Engine::update_noise(const double* step_scalars) {
+  const auto at = [&](StepScalar scalar) { return step_scalars[static_cast<int>(scalar)]; };
+  const double mean_divisor = at(StepScalar::loss_scale) * at(StepScalar::num_targets);
   noise.add_measurement({.squared = at(StepScalar::grad_norm) * at(StepScalar::grad_norm),
-                         .product = at(StepScalar::moment_sum) / to_mean,
+                         .product = at(StepScalar::moment_sum) / mean_divisor,
                          .samples = static_cast<double>(plan_.batch),
-                         .factor = at(StepScalar::factor) * to_mean,
-                         .beta1 = update_.beta1});
+                         .factor = at(StepScalar::factor) * mean_divisor,
+                         .beta1 = update_options_.beta1});
 }
 
 }  // namespace optimus

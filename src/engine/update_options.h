@@ -8,8 +8,8 @@ namespace optimus {
 // D and K of Yang et al., "PipeMare". With both set to 0 the delay is not corrected.
 struct PipeMareOptions {
   double decay = 0.135;  // D: fraction of the old velocity that remains after one delay; 0: no correction
-  std::int64_t num_warmup_updates =
-      0;  // K: number of updates over which step sizes grow to their full value; 0: no warm-up
+  // K: number of updates over which step sizes grow to their full value; 0: no warm-up.
+  std::int64_t num_warmup_updates = 0;
 };
 
 struct UpdateOptions {
@@ -17,8 +17,8 @@ struct UpdateOptions {
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1;
   double clip = 1;  // the largest gradient norm; 0: no clipping (required by asynchronous schedules)
   PipeMareOptions pipemare{};
-  bool measures_gradient_noise =
-      false;  // Engine::noise records every update; not supported by asynchronous schedules
+  // Engine::noise records every update; not supported by asynchronous schedules.
+  bool measures_gradient_noise = false;
 };
 
 }  // namespace optimus

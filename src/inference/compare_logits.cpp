@@ -87,13 +87,14 @@ LogitsComparison compare_logits(const OpenedModel& from, const OpenedModel& to, 
     return result;
   }
   result.is_done = true;
-  const at::Tensor theirs = logits_of(to.spec, *to.weights, precision, events);
+  const at::Tensor to_logits = logits_of(to.spec, *to.weights, precision, events);
   const RoundedWeights rounded(*from.weights, to.weights->type());
-  const at::Tensor ours = logits_of(from.spec, rounded, precision, events);
-  result.is_equal = is_same_bits(ours, theirs);
+  const at::Tensor from_logits = logits_of(from.spec, rounded, precision, events);
+  result.is_equal = is_same_bits(from_logits, to_logits);
   if (from.weights->type() == to.weights->type() || !result.is_equal) return result;
-  const at::Tensor exact = logits_of(from.spec, *from.weights, precision, events);
-  result.rounding = theirs.sub(exact).norm().item<double>() / exact.norm().item<double>();
+  const at::Tensor unrounded_logits = logits_of(from.spec, *from.weights, precision, events);
+  result.rounding =
+      to_logits.sub(unrounded_logits).norm().item<double>() / unrounded_logits.norm().item<double>();
   return result;
 }
 

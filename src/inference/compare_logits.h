@@ -11,14 +11,15 @@ namespace optimus {
 
 struct LogitsComparison {
   bool is_done = false;
-  std::string why_not;    // set if the comparison was not done
-  bool is_equal = false;  // bit for bit, with `from` rounded to the type in which `to` is stored
+  std::string why_not;  // set if the comparison was not done
+  bool is_equal =
+      false;  // whether the logits are bit-identical, with `from` rounded to the type in which `to` is stored
   // The norm of the change of the logits that rounding the weights causes, relative to the norm of the
   // logits; 0 if nothing was rounded.
   double rounding = 0;
 };
-// Runs on the CPU in fp32, or in fp64 if the weights are fp64. Not done if there is too little memory. Throws
-// UserError.
+// Runs on the CPU in fp32, or in fp64 if the weights are fp64. Does nothing if there is too little memory.
+// Throws UserError.
 LogitsComparison compare_logits(const OpenedModel& from, const OpenedModel& to, EventSink& events);
 
 }  // namespace optimus

@@ -23,8 +23,8 @@ Sample read_window(const StreamRange& range, std::int64_t window, std::int64_t l
   for (std::int64_t i = 0; i <= length; ++i)
     if (const TokenId id = tokens[static_cast<std::size_t>(i)]; id < 0 || id >= model.vocab)
       throw UserError(
-          "token {} of the data is {}, outside the vocabulary of {} of {}; was the data made with another "
-          "tokenizer?",
+          "token {} of the data is {}, outside the vocabulary of {} tokens of {}; was the data made with "
+          "another tokenizer?",
           begin + i, id, model.vocab, model.name);
   Sample sample;
   sample.inputs.assign(tokens.begin(), tokens.end() - 1);
@@ -34,7 +34,7 @@ Sample read_window(const StreamRange& range, std::int64_t window, std::int64_t l
   return sample;
 }
 
-// A sample with which a batch is padded; none of its targets counts.
+// A sample that pads a batch; its targets are not counted.
 Sample without_targets(Sample sample) {
   std::fill(sample.targets.begin(), sample.targets.end(), kNoTarget);
   sample.num_targets = 0;
@@ -48,8 +48,8 @@ std::int64_t num_windows(const StreamRange& range, std::int64_t length) {
 Plan plan_for(const EvalOptions& options, const Inference& model, std::int64_t windows, std::int64_t length) {
   // Enough tokens per pass for efficient GEMMs.
   const std::int64_t tokens = model.device.is_cuda() ? 32768 : 2048;
-  const std::int64_t typical = std::clamp<std::int64_t>(tokens / length, 1, windows);
-  const std::int64_t batch = std::min(options.batch.value_or(typical), windows);
+  const std::int64_t default_batch = std::clamp<std::int64_t>(tokens / length, 1, windows);
+  const std::int64_t batch = std::min(options.batch.value_or(default_batch), windows);
   const Plan plan = inference_plan(model.opened.spec, model.precision, batch, length);
   validate(plan, model.opened.spec, "--seq and --model");
   refuse_too_large_pass(plan, model.opened.spec, model.device, Bytes(0),
@@ -87,21 +87,21 @@ LossSum sum_losses(Engine& engine, const Plan& plan, const ModelSpec& model, con
 namespace {
 
 // The token stream for an evaluation, and its windows.
-struct Opened {
+struct OpenedStream {
   StreamRange range;
   std::int64_t length = 0, windows = 0;
 };
 
-Opened open_stream(const EvalOptions& options, const OpenedModel& model, EventSink& events) {
+OpenedStream open_stream(const EvalOptions& options, const OpenedModel& model, EventSink& events) {
   const ModelSpec& spec = model.spec;
   if (!spec.is_causal)
     throw UserError("{} is a masked language model; eval measures next-token prediction", spec.name);
   // Token files need no tokenizer, so a missing one is not worth a warning.
-  NullSink quiet;
-  EventSink& warnings = is_tokenized(options.data) ? quiet : events;
+  NullSink null_sink;
+  EventSink& warnings = is_tokenized(options.data) ? null_sink : events;
   const auto tokenizer = tokenizer_for_text(model, options.tokenizer, warnings);
   const std::shared_ptr<const TokenSet> tokens = open_data(options.data, *tokenizer, events);
-  Opened opened{{tokens, 0, tokens->num_tokens()}, 0, 0};
+  OpenedStream opened{{tokens, 0, tokens->num_tokens()}, 0, 0};
   opened.length = options.sequence_length.value_or(std::min<std::int64_t>(spec.max_positions, 1024));
   opened.windows = num_windows(opened.range, opened.length);
   if (opened.windows == 0)
@@ -119,7 +119,7 @@ EvalResult result_of(const LossSum& total, const ModelSpec& model, Precision pre
 
 EvalResult evaluate_on_ranks(const EvalOptions& options, EventSink& events) {
   const OpenedModel model = open_trained_model(options.model, events);
-  const Opened stream = open_stream(options, model, events);
+  const OpenedStream stream = open_stream(options, model, events);
   EvalWork eval_work{.windows = stream.windows, .sequence_length = stream.length};
   eval_work.batch = options.batch;
   const bool is_gpu = choose_device(options.compute.device).is_cuda();
@@ -130,8 +130,8 @@ EvalResult evaluate_on_ranks(const EvalOptions& options, EventSink& events) {
     eval_work.precision = is_gpu ? Precision::bf16 : Precision::fp32;
   const Plan plan = evaluation_plan(options.layout, model.spec, eval_work);
   const LossSum total = on_ranks(plan, model, options.compute, [&](Engine& engine, int rank) {
-    NullSink quiet;
-    return sum_losses(engine, plan, model.spec, stream.range, stream.windows, rank == 0 ? events : quiet,
+    NullSink null_sink;
+    return sum_losses(engine, plan, model.spec, stream.range, stream.windows, rank == 0 ? events : null_sink,
                       rank);
   });
   return result_of(total, model.spec, plan.precision);
@@ -145,7 +145,7 @@ EvalResult evaluate(const EvalOptions& options, EventSink& events) {
     return evaluate_on_ranks(options, events);
   Inference model = open_for_inference(options.model, options.compute, events);
   const ModelSpec& spec = model.opened.spec;
-  const Opened stream = open_stream(options, model.opened, events);
+  const OpenedStream stream = open_stream(options, model.opened, events);
   const Plan plan = plan_for(options, model, stream.windows, stream.length);
   Engine engine(plan, spec, model.parameters, {.device = model.device});
   const LossSum total = sum_losses(engine, plan, spec, stream.range, stream.windows, events);

@@ -52,7 +52,7 @@ LossSum on_ranks(const Plan& plan, const OpenedModel& model, const ComputeOption
   const int threads =
       options.threads > 0 ? static_cast<int>(options.threads) : std::max(1, num_cores() / count);
   ThreadWorld world(count);
-  std::mutex loading;
+  std::mutex load_mutex;
   std::vector<RankWork> ranks(devices.size());
   const auto run = [&](int rank) {
     RankWork& rank_work = ranks[static_cast<std::size_t>(rank)];
@@ -62,10 +62,10 @@ LossSum on_ranks(const Plan& plan, const OpenedModel& model, const ComputeOption
       const at::Device device = parse_device(devices[static_cast<std::size_t>(rank)]);
       Parameters parameters(plan, model.spec, rank, device, StorageMode::weights);
       {
-        // So that only one tensor, not one per rank, is in memory in addition to the weights.
-        const std::lock_guard lock(loading);
-        NullSink quiet;
-        load_weights(*model.weights, parameters, quiet);
+        // Ranks load one after another, so that only one tensor is in memory in addition to the weights.
+        const std::lock_guard lock(load_mutex);
+        NullSink null_sink;
+        load_weights(*model.weights, parameters, null_sink);
       }
       Engine engine(plan, model.spec, parameters,
                     {.device = device,
@@ -81,10 +81,10 @@ LossSum on_ranks(const Plan& plan, const OpenedModel& model, const ComputeOption
       rank_work.failure = std::current_exception();
     }
   };
-  std::vector<std::thread> others;
-  for (int rank = 1; rank < count; ++rank) others.emplace_back(run, rank);
+  std::vector<std::thread> rank_threads;
+  for (int rank = 1; rank < count; ++rank) rank_threads.emplace_back(run, rank);
   run(0);
-  for (std::thread& other : others) other.join();
+  for (std::thread& other : rank_threads) other.join();
   for (const bool only_lost_peers : {false, true})
     for (const RankWork& rank : ranks)
       if (rank.failure && rank.only_lost_peers == only_lost_peers) std::rethrow_exception(rank.failure);

@@ -12,9 +12,8 @@
 namespace optimus {
 
 // Runs `evaluate` on every rank and returns rank 0's result. If ranks fail, rethrows the exception of the
-// rank that caused the failure rather than that of a rank that only lost contact to it. Throws UserError if
-// the devices have
-// too little memory.
+// rank that caused the failure rather than that of a rank that only lost contact with it. Throws UserError if
+// the devices have too little memory.
 LossSum on_ranks(const Plan& plan, const OpenedModel& model, const ComputeOptions& options,
                  const std::function<LossSum(Engine& engine, int rank)>& evaluate);
 

@@ -55,8 +55,8 @@ std::vector<std::int64_t> prompt_of(const TextOptions& options, const Tokenizer&
 // The end tokens of the model's folder and of the tokenizer: the folder may name another end token than its
 // documents use.
 std::vector<std::int64_t> end_tokens(const OpenedModel& model, const Tokenizer& tokenizer) {
-  const std::vector<TokenId> named = hf_end_tokens(model.folder);
-  std::vector<std::int64_t> ids(named.begin(), named.end());
+  const std::vector<TokenId> folder_tokens = hf_end_tokens(model.folder);
+  std::vector<std::int64_t> ids(folder_tokens.begin(), folder_tokens.end());
   if (const auto end = tokenizer.end_of_document()) ids.push_back(*end);
   if (ids.empty())
     throw UserError("--stop: neither {} nor its tokenizer defines an end-of-text token",
@@ -68,12 +68,12 @@ std::vector<std::int64_t> end_tokens(const OpenedModel& model, const Tokenizer& 
 // the prompt. Computed in floating point, so that sizes given by the user cannot overflow.
 Bytes memory_of_attention(const ModelSpec& model, Precision precision, std::int64_t prompt,
                           std::int64_t total) {
-  const double wide = precision == Precision::fp64 ? 8 : 4;
-  const auto number = [](std::int64_t value) { return static_cast<double>(value); };
-  const double a_token =
-      2 * number(model.layers) * number(model.kv_width()) * wide + 3 * 8 * number(model.head_dim);
-  const double scores = number(prompt) * number(prompt) * (2 * number(model.heads) * wide + 1);
-  return Bytes(static_cast<std::int64_t>(std::min(1e18, number(total) * a_token + scores)));
+  const double wide_size = precision == Precision::fp64 ? 8 : 4;
+  const auto as_double = [](std::int64_t value) { return static_cast<double>(value); };
+  const double bytes_per_token = 2 * as_double(model.layers) * as_double(model.kv_width()) * wide_size +
+                                 3 * 8 * as_double(model.head_dim);
+  const double scores = as_double(prompt) * as_double(prompt) * (2 * as_double(model.heads) * wide_size + 1);
+  return Bytes(static_cast<std::int64_t>(std::min(1e18, as_double(total) * bytes_per_token + scores)));
 }
 
 }  // namespace

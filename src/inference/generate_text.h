@@ -16,7 +16,7 @@ struct GeneratedText {
 };
 
 // Calls `on_text` for each new token with the text that has become complete (data/text_stream.h), and once
-// more at the end. Throws UserError, and what on_text throws.
+// more at the end. Throws UserError and the exceptions of on_text.
 GeneratedText generate_text(const TextOptions& options,
                             const std::function<void(const std::string& text)>& on_text, EventSink& events);
 

@@ -1,4 +1,4 @@
-// Shared by the attention implementations. See attention_plain.cpp for the definition of what they compute.
+// Code that the attention implementations share. attention_plain.cpp shows what they compute.
 #include "kernels/attention.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ void check_attention(const AttentionShape& shape, const AttentionDropout& dropou
          "{} heads cannot be divided into groups of {} key/value heads", shape.heads, shape.kv_heads);
   ensure(dropout.rate == 0 || (static_cast<std::int64_t>(dropout.samples.size()) >= shape.sequences &&
                                dropout.max_positions >= shape.length),
-         "attention dropout covers {} samples of {} positions, but there are {} sequences of {}",
+         "attention dropout covers {} samples of {} positions, but there are {} sequences of length {}",
          dropout.samples.size(), dropout.max_positions, shape.sequences, shape.length);
 }
 
@@ -23,13 +23,13 @@ std::vector<AttentionSegment> segments_of(const AttentionTask& task) {
   for (const AttentionSegment& segment : task.segments)
     ensure(segment.sequence >= 0 && segment.sequence < shape.sequences && segment.begin >= 0 &&
                segment.begin <= segment.end && segment.end <= shape.length,
-           "segment {}..{} of sequence {} is outside {} sequences of {}", segment.begin, segment.end,
+           "segment {}..{} of sequence {} is outside {} sequences of length {}", segment.begin, segment.end,
            segment.sequence, shape.sequences, shape.length);
   if (!task.segments.empty()) return task.segments;
-  std::vector<AttentionSegment> whole;
+  std::vector<AttentionSegment> whole_sequences;
   for (std::int64_t sequence = 0; sequence < shape.sequences; ++sequence)
-    whole.push_back({.sequence = sequence, .begin = 0, .end = shape.length});
-  return whole;
+    whole_sequences.push_back({.sequence = sequence, .begin = 0, .end = shape.length});
+  return whole_sequences;
 }
 
 void zero_gaps(const AttentionTask& task, at::Tensor& tensor) {
@@ -38,12 +38,12 @@ void zero_gaps(const AttentionTask& task, at::Tensor& tensor) {
     return std::pair(a.sequence, a.begin) < std::pair(b.sequence, b.begin);
   });
   segments.push_back({.sequence = task.shape.sequences, .begin = 0, .end = 0});
-  std::int64_t done = 0;  // rows before this one are covered or zeroed
+  std::int64_t next_row = 0;  // all rows before it are covered or zeroed
   for (const AttentionSegment& segment : segments) {
     const std::int64_t begin = segment.sequence * task.shape.length + segment.begin;
-    ensure(begin >= done, "segments of sequence {} overlap at {}", segment.sequence, segment.begin);
-    if (begin > done) tensor.narrow(0, done, begin - done).zero_();
-    done = begin + segment.end - segment.begin;
+    ensure(begin >= next_row, "segments of sequence {} overlap at {}", segment.sequence, segment.begin);
+    if (begin > next_row) tensor.narrow(0, next_row, begin - next_row).zero_();
+    next_row = begin + segment.end - segment.begin;
   }
 }
 

@@ -71,8 +71,8 @@ std::unique_ptr<Attention> make_host_attention();
 // The fastest implementation for a device and element type.
 std::unique_ptr<Attention> make_attention(at::Device device, at::ScalarType type);
 
-// For implementations: aborts if the heads cannot be grouped, or if the dropout has fewer samples or
-// positions than the sequences need.
+// For implementations: fails if the heads cannot be grouped, or if the dropout has fewer samples or positions
+// than the sequences need.
 void check_attention(const AttentionShape& shape, const AttentionDropout& dropout);
 // The task's segments, or one per sequence if it has none. Checks the segments and the samples of the
 // dropout.
@@ -86,7 +86,7 @@ at::Tensor rows_of(const AttentionShape& shape, const AttentionSegment& segment,
 at::Tensor dropout_factors(const AttentionDropout& dropout, std::int64_t sequence, std::int64_t heads,
                            Span queries, Span keys, const at::Tensor& like);
 #ifdef OPTIMUS_CUDA
-// Fills `factors` with the same on a GPU. `key` is the sample's key, dropout.key.derive(sample).
+// Fills `factors` with these factors on a GPU. `key` is the sample's key, dropout.key.derive(sample).
 void fill_dropout_factors(const AttentionDropout& dropout, RandomKey key, Span queries, Span keys,
                           at::Tensor& factors);
 // Fills `mask` with 1 for retained and 0 for dropped scores, for all positions of a task's whole sequences:

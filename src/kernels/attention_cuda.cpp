@@ -17,11 +17,11 @@ void fill_scores(const AttentionDropout& dropout, cuda::DropoutFactorsTask task,
   const Launch launch(scores);
   task.element = element_of(scores), task.rate = dropout.rate, task.max_positions = dropout.max_positions;
   task.num_queries = scores.size(1), task.num_keys = scores.size(2);
-  for (std::int64_t first = 0; first < scores.size(0); first += cuda::kMaxDropoutKeys) {
-    task.num_heads = std::min<std::int64_t>(cuda::kMaxDropoutKeys, scores.size(0) - first);
-    task.factors = flat_data(scores.narrow(0, first, task.num_heads), scores.scalar_type());
+  for (std::int64_t head = 0; head < scores.size(0); head += cuda::kMaxDropoutKeys) {
+    task.num_heads = std::min<std::int64_t>(cuda::kMaxDropoutKeys, scores.size(0) - head);
+    task.factors = flat_data(scores.narrow(0, head, task.num_heads), scores.scalar_type());
     cuda::DropoutKeys keys;
-    for (std::int64_t i = 0; i < task.num_heads; ++i) keys.of[i] = key_of(first + i).value;
+    for (std::int64_t i = 0; i < task.num_heads; ++i) keys.of[i] = key_of(head + i).value;
     launch(cuda::dropout_factors, task, keys);
   }
 }

@@ -30,7 +30,7 @@ namespace {
 namespace fe = cudnn_frontend;
 
 // The tensor ids used in the graphs.
-enum Name : std::int64_t {
+enum TensorId : std::int64_t {
   kQuery = 1,
   kKey,
   kValue,
@@ -61,7 +61,7 @@ Layout4 sums_layout(const AttentionShape& shape) {
 
 using GraphTensor = std::shared_ptr<fe::graph::Tensor_attributes>;
 
-void describe(const GraphTensor& tensor, Name name, const Layout4& layout) {
+void describe(const GraphTensor& tensor, TensorId name, const Layout4& layout) {
   tensor->set_output(true).set_uid(name).set_dim(layout.sizes).set_stride(layout.strides);
 }
 
@@ -71,24 +71,24 @@ struct SelectedKernel {
   std::int64_t plan = 0, workspace_bytes = 0;
 };
 
-class Builder {
+class GraphBuilder {
  public:
-  Builder(const AttentionShape& shape, at::ScalarType type, bool has_dropout)
+  GraphBuilder(const AttentionShape& shape, at::ScalarType type, bool has_dropout)
       : shape_(shape), has_dropout_(has_dropout), graph_(std::make_shared<fe::graph::Graph>()) {
     graph_->set_io_data_type(type == at::kBFloat16 ? fe::DataType_t::BFLOAT16 : fe::DataType_t::HALF)
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
   }
-  GraphTensor input(Name name, const Layout4& layout) {
+  GraphTensor input(TensorId name, const Layout4& layout) {
     return graph_->tensor(
         fe::graph::Tensor_attributes().set_uid(name).set_dim(layout.sizes).set_stride(layout.strides));
   }
   GraphTensor mask() {
-    const std::int64_t length = shape_.length, square = length * length;
+    const std::int64_t length = shape_.length, matrix_size = length * length;
     return input(kMask, {{shape_.sequences, shape_.heads, length, length},
-                         {shape_.heads * square, square, length, 1}});
+                         {shape_.heads * matrix_size, matrix_size, length, 1}});
   }
-  GraphTensor number(Name name) {  // read by the host when the graph is executed
+  GraphTensor scalar(TensorId name) {  // read by the host when the graph is executed
     const GraphTensor tensor = input(name, {{1, 1, 1, 1}, {1, 1, 1, 1}});
     tensor->set_is_pass_by_value(true).set_data_type(fe::DataType_t::FLOAT);
     return tensor;
@@ -101,7 +101,7 @@ class Builder {
                        .set_attn_scale(static_cast<float>(shape_.scale));
     // Both arguments are factors; cuDNN recognizes the pattern in which the mask is applied first, which is
     // the second argument here.
-    if (has_dropout_) options.set_dropout(number(kScale), mask());
+    if (has_dropout_) options.set_dropout(scalar(kScale), mask());
     auto [result, sums] = graph_->sdpa(input(kQuery, layout_of(shape_, q)), input(kKey, layout_of(shape_, k)),
                                        input(kValue, layout_of(shape_, v)), options);
     describe(result, kOut, layout_of(shape_, out));
@@ -114,16 +114,16 @@ class Builder {
                        .set_name("attention backward")
                        .set_causal_mask(shape_.is_causal)
                        .set_attn_scale(static_cast<float>(shape_.scale));
-    if (has_dropout_) options.set_dropout(mask(), number(kScale), number(kInverse));
+    if (has_dropout_) options.set_dropout(mask(), scalar(kScale), scalar(kInverse));
     const GraphTensor sums = input(kSums, sums_layout(shape_));
     sums->set_data_type(fe::DataType_t::FLOAT);
-    auto [of_query, of_key, of_value] =
+    auto [query_gradient, key_gradient, value_gradient] =
         graph_->sdpa_backward(input(kQuery, layout_of(shape_, q)), input(kKey, layout_of(shape_, k)),
                               input(kValue, layout_of(shape_, v)), input(kOut, layout_of(shape_, out)),
                               input(kOutGradient, layout_of(shape_, dout)), sums, options);
-    describe(of_query, kQueryGradient, layout_of(shape_, dq));
-    describe(of_key, kKeyGradient, layout_of(shape_, dk));
-    describe(of_value, kValueGradient, layout_of(shape_, dv));
+    describe(query_gradient, kQueryGradient, layout_of(shape_, dq));
+    describe(key_gradient, kKeyGradient, layout_of(shape_, dk));
+    describe(value_gradient, kValueGradient, layout_of(shape_, dv));
   }
   // Returns null if cuDNN has no kernel for the graph.
   std::shared_ptr<fe::graph::Graph> build(cudnnHandle_t handle) try {
@@ -193,13 +193,13 @@ std::vector<Part> parts_of(const AttentionTask& task) {
   const AttentionShape& whole = task.shape;
   check_attention(whole, task.dropout);
   const std::int64_t group = whole.heads / whole.kv_heads;
-  // A part has some groups of heads, or whole sequences if the mask of one fits.
+  // A part is some head groups of one sequence, or whole sequences if the mask of one sequence fits.
   const bool has_dropout = task.dropout.rate > 0;
-  const std::int64_t most =
+  const std::int64_t max_groups =
       std::max<std::int64_t>(1, kMaxMaskBytes / (2 * group * whole.length * whole.length));
-  const std::int64_t groups = has_dropout ? std::min(most, whole.kv_heads) : whole.kv_heads;
+  const std::int64_t groups = has_dropout ? std::min(max_groups, whole.kv_heads) : whole.kv_heads;
   const std::int64_t sequences =
-      has_dropout ? std::max<std::int64_t>(1, most / whole.kv_heads) : whole.sequences;
+      has_dropout ? std::max<std::int64_t>(1, max_groups / whole.kv_heads) : whole.sequences;
   std::vector<Part> parts;
   for (std::int64_t s = 0; s < whole.sequences; s += sequences)
     for (std::int64_t g = 0; g < whole.kv_heads; g += groups) {
@@ -223,7 +223,7 @@ bool execute(const SelectedKernel& kernel, cudnnHandle_t handle, VariantPack& va
 
 // Uses cuDNN's first plan, which was the fastest by far for all tested shapes (docs/results/performance.md).
 // It is not selected by measurement, because then two runs could round differently.
-SelectedKernel first_working_plan(Builder& builder, cudnnHandle_t handle, VariantPack& variant_pack) {
+SelectedKernel first_working_plan(GraphBuilder& builder, cudnnHandle_t handle, VariantPack& variant_pack) {
   const std::shared_ptr<fe::graph::Graph> graph = builder.build(handle);
   for (std::int64_t plan = 0; graph != nullptr && plan < graph->get_execution_plan_count(); ++plan) {
     SelectedKernel kernel{graph, plan, 0};
@@ -258,13 +258,13 @@ struct CudnnAttention::State {
                                 {kOut, out.data_ptr()},
                                 {kSums, logsumexp.data_ptr()}};
     part.add_dropout(variant_pack, false);
-    auto [at, is_new] = selected_kernels.try_emplace(key(part.shape, part.has_dropout(), {q, k, v, out}));
+    auto [kernel, is_new] = selected_kernels.try_emplace(key(part.shape, part.has_dropout(), {q, k, v, out}));
     if (is_new) {
-      Builder builder(part.shape, q.scalar_type(), part.has_dropout());
+      GraphBuilder builder(part.shape, q.scalar_type(), part.has_dropout());
       builder.add_forward(q, k, v, out);
-      at->second = first_working_plan(builder, handle, variant_pack);
+      kernel->second = first_working_plan(builder, handle, variant_pack);
     }
-    return at->second.graph != nullptr && execute(at->second, handle, variant_pack);
+    return kernel->second.graph != nullptr && execute(kernel->second, handle, variant_pack);
   }
 
   bool backward(const Part& part, const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
@@ -276,20 +276,20 @@ struct CudnnAttention::State {
         {kOut, out.data_ptr()},          {kSums, logsumexp.data_ptr()}, {kOutGradient, dout.data_ptr()},
         {kQueryGradient, dq.data_ptr()}, {kKeyGradient, dk.data_ptr()}, {kValueGradient, dv.data_ptr()}};
     part.add_dropout(variant_pack, true);
-    auto [at, is_new] =
+    auto [kernel, is_new] =
         selected_kernels.try_emplace(key(part.shape, part.has_dropout(), {q, k, v, out, dout, dq, dk, dv}));
     if (is_new) {
-      Builder builder(part.shape, q.scalar_type(), part.has_dropout());
+      GraphBuilder builder(part.shape, q.scalar_type(), part.has_dropout());
       builder.add_backward(dout, q, k, v, out, dq, dk, dv);
-      at->second = first_working_plan(builder, handle, variant_pack);
+      kernel->second = first_working_plan(builder, handle, variant_pack);
     }
-    return at->second.graph != nullptr && execute(at->second, handle, variant_pack);
+    return kernel->second.graph != nullptr && execute(kernel->second, handle, variant_pack);
   }
 };
 
 CudnnAttention::CudnnAttention() : state_(std::make_unique<State>()) {
-  static std::once_flag once;  // ranks may be threads
-  std::call_once(once, [] { fe::cudnn_dlhandle = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_GLOBAL); });
+  static std::once_flag load_once;  // ranks may be threads
+  std::call_once(load_once, [] { fe::cudnn_dlhandle = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_GLOBAL); });
 }
 CudnnAttention::~CudnnAttention() = default;
 bool CudnnAttention::is_built() { return true; }

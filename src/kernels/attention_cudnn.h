@@ -2,9 +2,8 @@
 // results to the caller's tensors, without copies or allocations. ATen's operators call the same kernels but
 // return new tensors.
 //
-// Needs cuDNN's headers and its header-only frontend at build time (OPTIMUS_CUDNN). Without them is_built()
-// returns false, and so do all calls. Called by one thread. Read next: attention_fused.cpp, which tries it
-// first.
+// Needs cuDNN's headers and its header-only frontend at build time (OPTIMUS_CUDNN). Without them, is_built()
+// and all calls return false. Called by one thread. Read next: attention_fused.cpp, which tries it first.
 #pragma once
 
 #include <memory>

@@ -1,6 +1,6 @@
 // Attention by fused kernels. On CPUs: ATen's flash kernel. On CUDA: cuDNN's kernels, directly where
 // supported (attention_cudnn.h), otherwise cuDNN's or flash kernels through ATen. ATen's operators allocate
-// their results, which are copied to the caller's tensors. The other implementations handle what these do
+// their results, which are copied to the caller's tensors. The fallback implementations handle what these do
 // not support: keyed dropout (only cuDNN supports it, as a mask) and wide types on CUDA.
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
@@ -24,7 +24,7 @@ namespace {
 // length, head_dim].
 struct Piece {
   std::int64_t first_row = 0, sequences = 0, length = 0;  // rows first_row .. + sequences * length
-  // Where it begins in logsumexp.
+  // Position of the piece in logsumexp.
   std::int64_t sequence = 0, begin = 0;
 
   at::Tensor heads(const at::Tensor& tensor) const {
@@ -50,26 +50,27 @@ std::vector<Piece> pieces_of(const AttentionTask& task) {
   return pieces;
 }
 
-struct Forward {
+struct ForwardResult {
   at::Tensor out, logsumexp;  // [sequences, heads, length(, head_dim)]
 };
-struct Backward {
+struct BackwardResult {
   at::Tensor dq, dk, dv;
 };
-struct Inputs {
+struct AttentionInputs {
   at::Tensor q, k, v;
 };
-struct Saved {
+struct BackwardInputs {
   at::Tensor dout, out, logsumexp;
 };
 
-Forward host_forward(const AttentionShape& shape, const Inputs& in) {
+ForwardResult host_forward(const AttentionShape& shape, const AttentionInputs& in) {
   auto [out, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
       in.q, in.k, in.v, 0.0, shape.is_causal, std::nullopt, shape.scale);
   return {out, logsumexp};
 }
 
-Backward host_backward(const AttentionShape& shape, const Inputs& in, const Saved& saved) {
+BackwardResult host_backward(const AttentionShape& shape, const AttentionInputs& in,
+                             const BackwardInputs& saved) {
   auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
       saved.dout, in.q, in.k, in.v, saved.out, saved.logsumexp, 0.0, shape.is_causal, std::nullopt,
       shape.scale);
@@ -81,7 +82,7 @@ bool uses_cudnn(const AttentionShape& shape) {
   return shape.head_dim <= 128 && at::globalContext().userEnabledCuDNNSDP();
 }
 
-Forward cuda_forward(const AttentionShape& shape, const Inputs& in) {
+ForwardResult cuda_forward(const AttentionShape& shape, const AttentionInputs& in) {
   if (uses_cudnn(shape)) {
     const auto result = at::_scaled_dot_product_cudnn_attention(in.q, in.k, in.v, std::nullopt, true, 0.0,
                                                                 shape.is_causal, false, shape.scale);
@@ -93,7 +94,8 @@ Forward cuda_forward(const AttentionShape& shape, const Inputs& in) {
   return {std::get<0>(result), std::get<1>(result)};
 }
 
-Backward cuda_backward(const AttentionShape& shape, const Inputs& in, const Saved& saved) {
+BackwardResult cuda_backward(const AttentionShape& shape, const AttentionInputs& in,
+                             const BackwardInputs& saved) {
   const at::Tensor no_seed = at::empty({}, in.q.options().dtype(at::kLong));  // read only with dropout
   const std::int64_t length = in.q.size(2);
   if (uses_cudnn(shape)) {
@@ -110,7 +112,7 @@ Backward cuda_backward(const AttentionShape& shape, const Inputs& in, const Save
 
 // The flash kernel for CPUs needs equal numbers of heads in q and k: there is one call for the first head
 // of every group, one for the second, and so on, each with a strided view, which this function returns.
-at::Tensor member(const at::Tensor& heads, std::int64_t index, std::int64_t group) {
+at::Tensor group_member(const at::Tensor& heads, std::int64_t index, std::int64_t group) {
   return heads.slice(1, index, std::nullopt, group);
 }
 
@@ -119,7 +121,7 @@ class FusedAttention final : public Attention {
   void forward(const AttentionTask& task, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                at::Tensor& out, at::Tensor& logsumexp) const override {
     if (can_call_cudnn(task, q) && cudnn_->forward(task, q, k, v, out, logsumexp)) return;
-    if (needs_fallback(task, q)) return other(q).forward(task, q, k, v, out, logsumexp);
+    if (needs_fallback(task, q)) return fallback(q).forward(task, q, k, v, out, logsumexp);
     zero_gaps(task, out);
     if (!task.segments.empty()) logsumexp.zero_();
     const std::int64_t calls = num_calls(task.shape, q);
@@ -127,10 +129,11 @@ class FusedAttention final : public Attention {
       if (piece.sequences * piece.length == 0) continue;
       const at::Tensor to = piece.heads(out), statistics = piece.statistics(logsumexp);
       for (std::int64_t i = 0; i < calls; ++i) {
-        const Inputs in{member(piece.heads(q), i, calls), piece.heads(k), piece.heads(v)};
-        const Forward result = q.is_cuda() ? cuda_forward(task.shape, in) : host_forward(task.shape, in);
-        member(to, i, calls).copy_(result.out);
-        member(statistics, i, calls).copy_(result.logsumexp);
+        const AttentionInputs in{group_member(piece.heads(q), i, calls), piece.heads(k), piece.heads(v)};
+        const ForwardResult result =
+            q.is_cuda() ? cuda_forward(task.shape, in) : host_forward(task.shape, in);
+        group_member(to, i, calls).copy_(result.out);
+        group_member(statistics, i, calls).copy_(result.logsumexp);
       }
     }
   }
@@ -139,17 +142,17 @@ class FusedAttention final : public Attention {
                 const at::Tensor& v, const at::Tensor& out, const at::Tensor& logsumexp, at::Tensor& dq,
                 at::Tensor& dk, at::Tensor& dv) const override {
     if (can_call_cudnn(task, q) && cudnn_->backward(task, dout, q, k, v, out, logsumexp, dq, dk, dv)) return;
-    if (needs_fallback(task, q)) return other(q).backward(task, dout, q, k, v, out, logsumexp, dq, dk, dv);
+    if (needs_fallback(task, q)) return fallback(q).backward(task, dout, q, k, v, out, logsumexp, dq, dk, dv);
     zero_gaps(task, dq), zero_gaps(task, dk), zero_gaps(task, dv);
     const std::int64_t calls = num_calls(task.shape, q);
     for (const Piece& piece : pieces_of(task)) {
       if (piece.sequences * piece.length == 0) continue;
-      const Inputs all{piece.heads(q), piece.heads(k), piece.heads(v)};
-      const Saved saved{piece.heads(dout), piece.heads(out), piece.statistics(logsumexp)};
+      const AttentionInputs inputs{piece.heads(q), piece.heads(k), piece.heads(v)};
+      const BackwardInputs saved{piece.heads(dout), piece.heads(out), piece.statistics(logsumexp)};
       at::Tensor key_sum, value_sum;  // sums over the group, in the wider type
       for (std::int64_t i = 0; i < calls; ++i) {
-        const Backward result = backward_member(task.shape, all, saved, i, calls);
-        member(piece.heads(dq), i, calls).copy_(result.dq);
+        const BackwardResult result = backward_member(task.shape, inputs, saved, i, calls);
+        group_member(piece.heads(dq), i, calls).copy_(result.dq);
         key_sum = calls == 1 ? result.dk : i == 0 ? wide(result.dk) : key_sum.add_(result.dk);
         value_sum = calls == 1 ? result.dv : i == 0 ? wide(result.dv) : value_sum.add_(result.dv);
       }
@@ -162,30 +165,32 @@ class FusedAttention final : public Attention {
   static at::Tensor wide(const at::Tensor& tensor) {
     return tensor.scalar_type() == at::kDouble ? tensor : tensor.to(at::kFloat);
   }
-  static Backward backward_member(const AttentionShape& shape, const Inputs& inputs, const Saved& saved,
-                                  std::int64_t index, std::int64_t group) {
-    const Inputs in{member(inputs.q, index, group), inputs.k, inputs.v};
-    const Saved of_member{member(saved.dout, index, group), member(saved.out, index, group),
-                          member(saved.logsumexp, index, group)};
-    return inputs.q.is_cuda() ? cuda_backward(shape, in, of_member) : host_backward(shape, in, of_member);
+  static BackwardResult backward_member(const AttentionShape& shape, const AttentionInputs& inputs,
+                                        const BackwardInputs& saved, std::int64_t index, std::int64_t group) {
+    const AttentionInputs in{group_member(inputs.q, index, group), inputs.k, inputs.v};
+    const BackwardInputs member_saved{group_member(saved.dout, index, group),
+                                      group_member(saved.out, index, group),
+                                      group_member(saved.logsumexp, index, group)};
+    return inputs.q.is_cuda() ? cuda_backward(shape, in, member_saved)
+                              : host_backward(shape, in, member_saved);
   }
   // CUDA kernels support grouped-query attention directly.
   static std::int64_t num_calls(const AttentionShape& shape, const at::Tensor& q) {
     return q.is_cuda() ? 1 : shape.heads / shape.kv_heads;
   }
   static bool needs_fallback(const AttentionTask& task, const at::Tensor& q) {
-    return task.dropout.rate != 0 || (q.is_cuda() && !is_16_bit(task.shape, q));
+    return task.dropout.rate != 0 || (q.is_cuda() && !is_supported_on_cuda(task.shape, q));
   }
-  static bool is_16_bit(const AttentionShape& shape, const at::Tensor& q) {
+  static bool is_supported_on_cuda(const AttentionShape& shape, const at::Tensor& q) {
     return (q.scalar_type() == at::kBFloat16 || q.scalar_type() == at::kHalf) && shape.head_dim % 8 == 0 &&
            shape.head_dim <= 256;
   }
   // False with segments: every segment length would need its own cuDNN graph.
   static bool can_call_cudnn(const AttentionTask& task, const at::Tensor& q) {
-    return q.is_cuda() && uses_cudnn(task.shape) && is_16_bit(task.shape, q) && task.segments.empty() &&
-           q.numel() > 0;
+    return q.is_cuda() && uses_cudnn(task.shape) && is_supported_on_cuda(task.shape, q) &&
+           task.segments.empty() && q.numel() > 0;
   }
-  const Attention& other(const at::Tensor& q) const { return q.is_cuda() ? *plain_ : *host_; }
+  const Attention& fallback(const at::Tensor& q) const { return q.is_cuda() ? *plain_ : *host_; }
 
   std::unique_ptr<Attention> plain_ = make_plain_attention(), host_ = make_host_attention();
   std::unique_ptr<CudnnAttention> cudnn_ = std::make_unique<CudnnAttention>();

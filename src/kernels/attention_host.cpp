@@ -34,16 +34,16 @@ class HostAttention final : public Attention {
                at::Tensor& out, at::Tensor& logsumexp) const override {
     zero_gaps(task, out);
     if (!task.segments.empty()) logsumexp.zero_();
-    const AttentionTensors all{out, q, k, v, out, logsumexp, q, k, v};
-    host_attention_forward(single_part_ring(task), all, OutputMode::written);
+    const AttentionTensors tensors{out, q, k, v, out, logsumexp, q, k, v};
+    host_attention_forward(single_part_ring(task), tensors, OutputMode::written);
   }
 
   void backward(const AttentionTask& task, const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
                 const at::Tensor& v, const at::Tensor& out, const at::Tensor& logsumexp, at::Tensor& dq,
                 at::Tensor& dk, at::Tensor& dv) const override {
     zero_gaps(task, dq), zero_gaps(task, dk), zero_gaps(task, dv);
-    const AttentionTensors all{dout, q, k, v, out, logsumexp, dq, dk, dv};
-    host_attention_backward(single_part_ring(task), all, OutputMode::written);
+    const AttentionTensors tensors{dout, q, k, v, out, logsumexp, dq, dk, dv};
+    host_attention_backward(single_part_ring(task), tensors, OutputMode::written);
   }
 };
 
@@ -52,25 +52,25 @@ class HostRingAttention final : public RingAttention {
   void forward(const RingTask& task, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                at::Tensor& out, at::Tensor& logsumexp) const override {
     check_ring_task(task, q, k);
-    const AttentionTensors all{out, q, k, v, out, logsumexp, q, k, v};
-    host_attention_forward(task, all, OutputMode::added);
+    const AttentionTensors tensors{out, q, k, v, out, logsumexp, q, k, v};
+    host_attention_forward(task, tensors, OutputMode::added);
   }
 
   void backward(const RingTask& task, const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
                 const at::Tensor& v, const at::Tensor& out, const at::Tensor& logsumexp, at::Tensor& dq,
                 at::Tensor& dk, at::Tensor& dv) const override {
     check_ring_task(task, q, k);
-    const AttentionTensors all{dout, q, k, v, out, logsumexp, dq, dk, dv};
-    host_attention_backward(task, all, OutputMode::added);
+    const AttentionTensors tensors{dout, q, k, v, out, logsumexp, dq, dk, dv};
+    host_attention_backward(task, tensors, OutputMode::added);
   }
 };
 
-// Divides pieces into ranges: a new range begins wherever `joins(range so far, next)` is false.
-template <typename Joins>
-std::vector<Span> ranges_of(const std::vector<RingPiece>& pieces, Joins joins) {
+// Divides pieces into ranges: a new range begins wherever `is_same_range(range so far, next)` is false.
+template <typename Predicate>
+std::vector<Span> ranges_of(const std::vector<RingPiece>& pieces, Predicate is_same_range) {
   std::vector<Span> ranges;
   for (std::int64_t i = 0; i < static_cast<std::int64_t>(pieces.size()); ++i)
-    if (!ranges.empty() && joins(ranges.back(), pieces[static_cast<std::size_t>(i)]))
+    if (!ranges.empty() && is_same_range(ranges.back(), pieces[static_cast<std::size_t>(i)]))
       ++ranges.back().end;
     else
       ranges.push_back({i, i + 1});
@@ -98,8 +98,8 @@ std::vector<Span> independent_ranges(const std::vector<RingPiece>& pieces) {
 }
 
 std::int64_t num_scores(const RingPiece& piece) {
-  const std::int64_t all = piece.queries.size() * piece.keys.size();
-  return piece.is_causal ? all / 2 + 1 : all;
+  const std::int64_t num_pairs = piece.queries.size() * piece.keys.size();
+  return piece.is_causal ? num_pairs / 2 + 1 : num_pairs;
 }
 
 void parallel_for_by_cost(const std::vector<std::int64_t>& costs, const std::function<void(Span)>& body) {
@@ -107,14 +107,14 @@ void parallel_for_by_cost(const std::vector<std::int64_t>& costs, const std::fun
   const std::int64_t num_ranges =
       std::min<std::int64_t>(at::get_num_threads(), static_cast<std::int64_t>(costs.size()));
   std::vector<Span> ranges;
-  std::int64_t item = 0, before = 0;
+  std::int64_t index = 0, cost_before = 0;
   for (std::int64_t range = 0; range < num_ranges; ++range) {
-    const std::int64_t begin = item, until = total / num_ranges * (range + 1);
+    const std::int64_t begin = index, cost_limit = total / num_ranges * (range + 1);
     // An item belongs to the range that contains its middle.
-    while (item < static_cast<std::int64_t>(costs.size()) &&
-           (range + 1 == num_ranges || before + costs[static_cast<std::size_t>(item)] / 2 < until))
-      before += costs[static_cast<std::size_t>(item++)];
-    ranges.push_back({begin, item});
+    while (index < static_cast<std::int64_t>(costs.size()) &&
+           (range + 1 == num_ranges || cost_before + costs[static_cast<std::size_t>(index)] / 2 < cost_limit))
+      cost_before += costs[static_cast<std::size_t>(index++)];
+    ranges.push_back({begin, index});
   }
   at::parallel_for(0, num_ranges, 1, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t range = first; range < last; ++range) body(ranges[static_cast<std::size_t>(range)]);

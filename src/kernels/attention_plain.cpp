@@ -91,14 +91,14 @@ class PlainAttention final : public Attention {
       const at::Tensor probabilities =
           (plain_segment.scores(query, key) - plain_segment.statistics(logsumexp)).exp();
       const at::Tensor factors = plain_segment.factors(probabilities);
-      const at::Tensor dropped = factors.defined() ? probabilities * factors : probabilities;
+      const at::Tensor dropped_probabilities = factors.defined() ? probabilities * factors : probabilities;
       at::Tensor score_gradients = at::matmul(upstream, value.transpose(1, 2));
       if (factors.defined()) score_gradients = score_gradients * factors;
       const at::Tensor delta = (upstream * plain_segment.query_heads(out)).sum(2, true);
       const at::Tensor dscores = probabilities * (score_gradients - delta) * task.shape.scale;
       const at::Tensor query_gradient = at::matmul(dscores, key),
                        key_gradient = at::matmul(dscores.transpose(1, 2), query);
-      const at::Tensor value_gradient = at::matmul(dropped.transpose(1, 2), upstream);
+      const at::Tensor value_gradient = at::matmul(dropped_probabilities.transpose(1, 2), upstream);
       // All operands have been read, so dq may alias q.
       rows_of(task.shape, segment, dq).copy_(query_gradient.transpose(0, 1));
       plain_segment.put_key_heads(key_gradient, dk);

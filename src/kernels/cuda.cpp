@@ -13,10 +13,10 @@
 namespace optimus {
 namespace {
 
-double* step_scalars_of(const at::Tensor& numbers) {
-  ensure(numbers.numel() == kNumStepScalars, "expected {} step scalars, got {}", kNumStepScalars,
-         numbers.numel());
-  return static_cast<double*>(flat_data(numbers, at::kDouble));
+double* step_scalars_of(const at::Tensor& step_scalars) {
+  ensure(step_scalars.numel() == kNumStepScalars, "expected {} step scalars, got {}", kNumStepScalars,
+         step_scalars.numel());
+  return static_cast<double*>(flat_data(step_scalars, at::kDouble));
 }
 
 void ensure_same_size(const at::Tensor& tensor, const at::Tensor& like) {
@@ -32,7 +32,7 @@ bool can_quantize(const at::Tensor& x) {
          reinterpret_cast<std::uintptr_t>(x.data_ptr()) % 16 == 0;
 }
 
-bool is_in_packs(const at::Tensor& flat) {
+bool is_pack_aligned(const at::Tensor& flat) {
   return !flat.defined() || reinterpret_cast<std::uintptr_t>(flat.data_ptr()) % 16 == 0;
 }
 cuda::Fp8Pointers fp8_pointers(const Fp8Output& output) {
@@ -110,7 +110,7 @@ class CudaKernels final : public Kernels {
 
   void activation(Activation kind, const at::Tensor& x, const at::Tensor& gate,
                   at::Tensor& y) const override {
-    for (const at::Tensor& other : {gate, y}) ensure_same_size(other, x);
+    for (const at::Tensor& tensor : {gate, y}) ensure_same_size(tensor, x);
     const at::ScalarType type = x.scalar_type();
     const Launch launch(x);
     cuda::ActivationTask task;
@@ -121,7 +121,7 @@ class CudaKernels final : public Kernels {
 
   void activation_backward(Activation kind, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& gate,
                            at::Tensor& dx, at::Tensor& d_gate) const override {
-    for (const at::Tensor& other : {dy, gate, dx}) ensure_same_size(other, x);
+    for (const at::Tensor& tensor : {dy, gate, dx}) ensure_same_size(tensor, x);
     const at::ScalarType type = x.scalar_type();
     const Launch launch(x);
     cuda::ActivationTask task;
@@ -200,7 +200,7 @@ class CudaKernels final : public Kernels {
 
   void add(const at::Tensor& x, const at::Tensor& bias, const at::Tensor& residual,
            const DropoutSite& dropout, at::Tensor& y) const override {
-    for (const at::Tensor& other : {residual, y}) ensure_same_size(other, x);
+    for (const at::Tensor& tensor : {residual, y}) ensure_same_size(tensor, x);
     const at::ScalarType type = x.scalar_type();
     const Launch launch(x);
     cuda::AddTask task;
@@ -234,16 +234,16 @@ class CudaKernels final : public Kernels {
            static_cast<double*>(flat_data(sum, at::kDouble)), workspace.data_ptr<double>());
   }
 
-  void pass_gate(const GateOptions& options, at::Tensor& numbers) const override {
-    const Launch launch(numbers);
-    launch(cuda::pass_gate, options, step_scalars_of(numbers));
+  void pass_gate(const GateOptions& options, at::Tensor& step_scalars) const override {
+    const Launch launch(step_scalars);
+    launch(cuda::pass_gate, options, step_scalars_of(step_scalars));
   }
 
-  void adamw(const AdamOptions& options, const at::Tensor& numbers, const at::Tensor& gradient,
+  void adamw(const AdamOptions& options, const at::Tensor& step_scalars, const at::Tensor& gradient,
              at::Tensor& master, at::Tensor& first_moment, at::Tensor& second_moment,
              at::Tensor& weight) const override {
-    for (const at::Tensor& other : {gradient, first_moment, second_moment, weight})
-      ensure_same_size(other, master);
+    for (const at::Tensor& tensor : {gradient, first_moment, second_moment, weight})
+      ensure_same_size(tensor, master);
     const at::ScalarType wide = wide_type(weight);
     const Launch launch(master);
     launch(cuda::adamw, {.element = element_of(weight),
@@ -251,7 +251,7 @@ class CudaKernels final : public Kernels {
                          .beta2 = options.beta2,
                          .epsilon = options.epsilon,
                          .weight_decay = options.weight_decay,
-                         .numbers = step_scalars_of(numbers),
+                         .step_scalars = step_scalars_of(step_scalars),
                          .count = master.numel(),
                          .gradient = flat_data(gradient, wide),
                          .master = flat_data(master, wide),
@@ -263,15 +263,15 @@ class CudaKernels final : public Kernels {
   void quantize(Fp8Operand operand, const at::Tensor& x, const at::Tensor& scale, at::Tensor& y,
                 at::Tensor& transposed, at::Tensor& maximum) const override {
     if (!can_quantize(x)) return Kernels::quantize(operand, x, scale, y, transposed, maximum);
-    const at::ScalarType narrow = fp8_type(operand);
+    const at::ScalarType fp8_scalar_type = fp8_type(operand);
     ensure_same_size(y, x);
     const Launch launch(x);
     launch(cuda::quantize,
            {.element = element_of(x),
             .format = operand == Fp8Operand::gradient ? cuda::Fp8Format::e5m2 : cuda::Fp8Format::e4m3,
             .x = rows_of(x),
-            .y = flat_data(y, narrow),
-            .transposed = flat_data(transposed, narrow),
+            .y = flat_data(y, fp8_scalar_type),
+            .transposed = flat_data(transposed, fp8_scalar_type),
             .scale = static_cast<const float*>(flat_data(scale, at::kFloat)),
             .maximum = static_cast<std::uint32_t*>(flat_data(maximum, at::kFloat))});
   }
@@ -279,12 +279,12 @@ class CudaKernels final : public Kernels {
                                     const at::Tensor& gate, const at::Tensor& scale, at::Tensor& y,
                                     at::Tensor& transposed, at::Tensor& maximum,
                                     at::Tensor& sum) const override {
-    const bool can = x.scalar_type() == at::kBFloat16 && can_quantize(dy) && can_quantize(x) &&
-                     (!gate.defined() || (can_quantize(gate) && !sum.defined())) && y.defined() &&
-                     transposed.defined();
-    if (!can)
+    const bool is_supported = x.scalar_type() == at::kBFloat16 && can_quantize(dy) && can_quantize(x) &&
+                              (!gate.defined() || (can_quantize(gate) && !sum.defined())) && y.defined() &&
+                              transposed.defined();
+    if (!is_supported)
       return Kernels::quantize_activation_gradient(kind, dy, x, gate, scale, y, transposed, maximum, sum);
-    for (const at::Tensor& other : {dy, gate}) ensure_same_size(other, x);
+    for (const at::Tensor& tensor : {dy, gate}) ensure_same_size(tensor, x);
     const at::Tensor workspace =
         sum.defined() ? at::empty({cuda::quantize_activation_gradient_parts(x.size(0)), x.size(1)},
                                   x.options().dtype(at::kFloat))
@@ -304,9 +304,10 @@ class CudaKernels final : public Kernels {
   }
   void norm_to_fp8(const NormOptions& options, const at::Tensor& x, const at::Tensor& weight,
                    const at::Tensor& bias, at::Tensor& statistics, Fp8Output& output) const override {
-    const bool can = x.scalar_type() == at::kBFloat16 && can_quantize(x) && !output.transposed.defined() &&
-                     x.size(1) <= cuda::kMaxNormWidth && is_in_packs(weight) && is_in_packs(bias);
-    if (!can) return Kernels::norm_to_fp8(options, x, weight, bias, statistics, output);
+    const bool is_supported = x.scalar_type() == at::kBFloat16 && can_quantize(x) &&
+                              !output.transposed.defined() && x.size(1) <= cuda::kMaxNormWidth &&
+                              is_pack_aligned(weight) && is_pack_aligned(bias);
+    if (!is_supported) return Kernels::norm_to_fp8(options, x, weight, bias, statistics, output);
     ensure_same_size(output.y, x);
     const Launch launch(x);
     launch(cuda::norm_to_fp8,
@@ -322,10 +323,10 @@ class CudaKernels final : public Kernels {
   }
   void activation_to_fp8(Activation kind, const at::Tensor& x, const at::Tensor& gate,
                          Fp8Output& output) const override {
-    const bool can = x.scalar_type() == at::kBFloat16 && can_quantize(x) &&
-                     (!gate.defined() || can_quantize(gate)) && output.transposed.defined();
-    if (!can) return Kernels::activation_to_fp8(kind, x, gate, output);
-    for (const at::Tensor& other : {gate, output.y}) ensure_same_size(other, x);
+    const bool is_supported = x.scalar_type() == at::kBFloat16 && can_quantize(x) &&
+                              (!gate.defined() || can_quantize(gate)) && output.transposed.defined();
+    if (!is_supported) return Kernels::activation_to_fp8(kind, x, gate, output);
+    for (const at::Tensor& tensor : {gate, output.y}) ensure_same_size(tensor, x);
     const Launch launch(x);
     cuda::ActivationTask task;
     task.element = element_of(x), task.kind = kind;
@@ -333,8 +334,9 @@ class CudaKernels final : public Kernels {
     launch(cuda::activation_to_fp8, task, fp8_pointers(output));
   }
   void transpose_fp8(const at::Tensor& from, at::Tensor& to) const override {
-    const bool can = from.size(0) % 16 == 0 && from.size(1) % 16 == 0 && is_in_packs(from) && is_in_packs(to);
-    if (!can) return Kernels::transpose_fp8(from, to);
+    const bool is_supported =
+        from.size(0) % 16 == 0 && from.size(1) % 16 == 0 && is_pack_aligned(from) && is_pack_aligned(to);
+    if (!is_supported) return Kernels::transpose_fp8(from, to);
     const Launch launch(from);
     launch(cuda::transpose_fp8, flat_data(from, from.scalar_type()), from.size(0), from.size(1),
            flat_data(to, from.scalar_type()));
@@ -348,7 +350,7 @@ class CudaKernels final : public Kernels {
                                           const at::Tensor& statistics, const at::Tensor& residual,
                                           const at::Tensor& dx, const at::Tensor& weight_gradient,
                                           const at::Tensor& bias_gradient) {
-    for (const at::Tensor& other : {dy, residual, dx}) ensure_same_size(other, x);
+    for (const at::Tensor& tensor : {dy, residual, dx}) ensure_same_size(tensor, x);
     const at::ScalarType type = x.scalar_type(), wide = wide_type(x);
     cuda::NormBackwardTask task;
     task.element = element_of(x), task.is_centered = options.kind == NormKind::layer_norm;
@@ -366,28 +368,29 @@ class CudaKernels final : public Kernels {
     launch(cuda::norm_backward, task);
   }
   // The keys of the sequences are kernel arguments, so that no launch waits for a copy to the device.
-  static void add_with_dropout(const Launch& launch, const cuda::AddTask& whole, const DropoutSite& dropout) {
+  static void add_with_dropout(const Launch& launch, const cuda::AddTask& full_task,
+                               const DropoutSite& dropout) {
     const std::int64_t length = dropout.sequence_length, num_sequences = std::ssize(dropout.samples);
-    const std::int64_t begin = dropout.first_row, end = begin + whole.x.num_rows;
+    const std::int64_t begin = dropout.first_row, end = begin + full_task.x.num_rows;
     ensure(length > 0 && end <= length * num_sequences,
-           "dropout: {} rows starting at {} exceed {} sequences of {}", whole.x.num_rows, begin,
+           "dropout: {} rows starting at {} exceed {} sequences of length {}", full_task.x.num_rows, begin,
            num_sequences, length);
-    for (std::int64_t first = begin / length; first * length < end; first += cuda::kMaxDropoutKeys) {
+    for (std::int64_t sequence = begin / length; sequence * length < end; sequence += cuda::kMaxDropoutKeys) {
       cuda::DropoutKeys keys;
-      const std::int64_t count = std::min<std::int64_t>(cuda::kMaxDropoutKeys, num_sequences - first);
+      const std::int64_t count = std::min<std::int64_t>(cuda::kMaxDropoutKeys, num_sequences - sequence);
       for (std::int64_t i = 0; i < count; ++i)
         keys.of[i] =
             dropout.key
-                .derive(static_cast<std::uint64_t>(dropout.samples[static_cast<std::size_t>(first + i)]))
+                .derive(static_cast<std::uint64_t>(dropout.samples[static_cast<std::size_t>(sequence + i)]))
                 .value;
-      const std::int64_t row = std::max(begin, first * length),
-                         num_rows = std::min((first + count) * length, end) - row;
-      cuda::AddTask task = whole;
+      const std::int64_t row = std::max(begin, sequence * length),
+                         num_rows = std::min((sequence + count) * length, end) - row;
+      cuda::AddTask task = full_task;
       const int size = cuda::size_of(task.element);
-      task.x = part_of(whole.x, row - begin, num_rows, size),
-      task.y = part_of(whole.y, row - begin, num_rows, size);
-      task.residual = part_of(whole.residual, row - begin, num_rows, size);
-      task.rate = dropout.rate, task.sequence_length = length, task.first_row = row - first * length;
+      task.x = part_of(full_task.x, row - begin, num_rows, size),
+      task.y = part_of(full_task.y, row - begin, num_rows, size);
+      task.residual = part_of(full_task.residual, row - begin, num_rows, size);
+      task.rate = dropout.rate, task.sequence_length = length, task.first_row = row - sequence * length;
       const PositionMap& map = dropout.positions;
       task.first_position = map.first_position, task.jump_at = std::min(map.jump_at, length),
       task.jump = map.jump;

@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(256)
 
 // Calls visit(T{}, pack size, Function{}) with the element type and the function of the task.
 template <typename Visit>
-void with_all(const ActivationTask& task, Visit visit) {
+void with_pack_and_function(const ActivationTask& task, Visit visit) {
   const bool is_packed =
       all_have_packs(size_of(task.element), task.x, task.gate, task.y, task.dy, task.dx, task.d_gate);
   with_pack(task.element, is_packed, [&](auto zero, auto pack) {
@@ -61,7 +61,7 @@ void with_all(const ActivationTask& task, Visit visit) {
 
 void activation(const Queue& queue, const ActivationTask& task) {
   if (task.x.num_rows == 0 || task.x.width == 0) return;
-  with_all(task, [&](auto zero, auto pack, auto function) {
+  with_pack_and_function(task, [&](auto zero, auto pack, auto function) {
     using T = decltype(zero);
     const std::int64_t num_packs = task.x.width / pack();
     const PlaneShape shape = plane_shape(task.x.num_rows, num_packs);
@@ -72,7 +72,7 @@ void activation(const Queue& queue, const ActivationTask& task) {
 
 void activation_backward(const Queue& queue, const ActivationTask& task) {
   if (task.x.num_rows == 0 || task.x.width == 0) return;
-  with_all(task, [&](auto zero, auto pack, auto function) {
+  with_pack_and_function(task, [&](auto zero, auto pack, auto function) {
     using T = decltype(zero);
     const std::int64_t num_packs = task.x.width / pack();
     const PlaneShape shape = plane_shape(task.x.num_rows, num_packs);

@@ -18,8 +18,8 @@ struct Gelu {
     using W = Wide<T>;
     constexpr W kRootHalf = static_cast<W>(0.70710678118654752440),
                 kDensity = static_cast<W>(0.39894228040143267794);
-    const W below = static_cast<W>(0.5) * (1 + erf(x * kRootHalf));
-    return {x * below, below + x * kDensity * exponential<T>(-static_cast<W>(0.5) * x * x)};
+    const W normal_cdf = static_cast<W>(0.5) * (1 + erf(x * kRootHalf));
+    return {x * normal_cdf, normal_cdf + x * kDensity * exponential<T>(-static_cast<W>(0.5) * x * x)};
   }
 };
 
@@ -29,9 +29,9 @@ struct GeluTanh {
   static __device__ __forceinline__ ValueAndDerivative<T> at(Wide<T> x) {
     using W = Wide<T>;
     constexpr W kFactor = static_cast<W>(1.5957691216057307118), kCubic = static_cast<W>(0.044715);
-    const W square = kCubic * x * x;
-    const W logistic = inverse<T>(1 + exponential<T>(-kFactor * x * (1 + square)));
-    return {x * logistic, logistic + x * logistic * (1 - logistic) * kFactor * (1 + 3 * square)};
+    const W cubic_term = kCubic * x * x;
+    const W logistic = inverse<T>(1 + exponential<T>(-kFactor * x * (1 + cubic_term)));
+    return {x * logistic, logistic + x * logistic * (1 - logistic) * kFactor * (1 + 3 * cubic_term)};
   }
 };
 

@@ -11,7 +11,7 @@ struct AdamArguments {
   Wide<T>*master, *first, *second;
   T* weight;  // may be the master itself
   std::int64_t count;
-  double* numbers;
+  double* step_scalars;
   double weight_decay;
   Wide<T> beta1, one_minus_beta1, beta2, one_minus_beta2, epsilon;
 };
@@ -20,11 +20,11 @@ struct AdamArguments {
 template <typename W>
 struct AdamFactors {
   W decay, rate, inverse_root, scale;
-  __device__ AdamFactors(double* numbers, double weight_decay)
-      : decay(static_cast<W>(1 - number(numbers, StepScalar::learning_rate) * weight_decay)),
-        rate(static_cast<W>(number(numbers, StepScalar::rate))),
-        inverse_root(static_cast<W>(number(numbers, StepScalar::inverse_root))),
-        scale(static_cast<W>(number(numbers, StepScalar::factor))) {}
+  __device__ AdamFactors(double* step_scalars, double weight_decay)
+      : decay(static_cast<W>(1 - step_scalar(step_scalars, StepScalar::learning_rate) * weight_decay)),
+        rate(static_cast<W>(step_scalar(step_scalars, StepScalar::rate))),
+        inverse_root(static_cast<W>(step_scalar(step_scalars, StepScalar::inverse_root))),
+        scale(static_cast<W>(step_scalar(step_scalars, StepScalar::factor))) {}
 };
 
 template <typename T, int kPack>
@@ -50,18 +50,20 @@ __device__ __forceinline__ void update(const AdamArguments<T>& of, const AdamFac
 
 template <typename T, int kPack>
 __global__ void __launch_bounds__(256) adam_kernel(const AdamArguments<T> of) {
-  if (number(of.numbers, StepScalar::is_finite) == 0) return;
-  const AdamFactors<Wide<T>> by(of.numbers, of.weight_decay);
+  if (step_scalar(of.step_scalars, StepScalar::is_finite) == 0) return;
+  const AdamFactors<Wide<T>> by(of.step_scalars, of.weight_decay);
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * 256 + threadIdx.x,
                      step = gridDim.x * 256ll;
   for (std::int64_t pack = thread; pack < of.count / kPack; pack += step)
     update<T, kPack>(of, by, pack * kPack);
-  // the last elements, fewer than kPack: one for each of the first threads
-  const std::int64_t rest = of.count / kPack * kPack + thread;
-  if (rest < of.count) update<T, 1>(of, by, rest);
+  // The first threads update the last elements, of which fewer than kPack remain, one each.
+  const std::int64_t tail_index = of.count / kPack * kPack + thread;
+  if (tail_index < of.count) update<T, 1>(of, by, tail_index);
 }
 
-__global__ void gate_kernel(GateOptions options, double* numbers) { compute_gate(options, numbers); }
+__global__ void gate_kernel(GateOptions options, double* step_scalars) {
+  compute_gate(options, step_scalars);
+}
 
 template <typename T, int kPack>
 void launch(const Queue& queue, const AdamArguments<T>& of) {
@@ -88,7 +90,7 @@ void adamw(const Queue& queue, const AdamTask& task) {
                               static_cast<W*>(task.second),
                               static_cast<T*>(task.weight),
                               task.count,
-                              task.numbers,
+                              task.step_scalars,
                               task.weight_decay,
                               static_cast<W>(task.beta1),
                               static_cast<W>(1 - task.beta1),
@@ -99,8 +101,8 @@ void adamw(const Queue& queue, const AdamTask& task) {
   });
 }
 
-void pass_gate(const Queue& queue, const GateOptions& options, double* numbers) {
-  gate_kernel<<<1, 1, 0, queue.stream>>>(options, numbers);
+void pass_gate(const Queue& queue, const GateOptions& options, double* step_scalars) {
+  gate_kernel<<<1, 1, 0, queue.stream>>>(options, step_scalars);
 }
 
 }  // namespace optimus::cuda

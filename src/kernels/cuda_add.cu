@@ -16,10 +16,10 @@ __device__ __forceinline__ void drop(W (&values)[kPack], std::uint64_t key, std:
                                      std::uint32_t threshold, W scale) {
   if constexpr (kPack == 1) {
     const Words words = random_block(key, element / 4);
-    const unsigned which = static_cast<unsigned>(element % 4);
-    const std::uint32_t low = which & 1 ? words.at[1] : words.at[0],
-                        high = which & 1 ? words.at[3] : words.at[2];
-    values[0] = ((which & 2 ? high : low) >> 8) < threshold ? W(0) : values[0] * scale;
+    const unsigned word_index = static_cast<unsigned>(element % 4);
+    const std::uint32_t low = word_index & 1 ? words.at[1] : words.at[0],
+                        high = word_index & 1 ? words.at[3] : words.at[2];
+    values[0] = ((word_index & 2 ? high : low) >> 8) < threshold ? W(0) : values[0] * scale;
   } else {
     static_assert(kPack % 4 == 0);
 #pragma unroll
@@ -38,7 +38,7 @@ struct AddArguments {
   const T* bias;
   std::int64_t num_rows, num_packs;
   unsigned sequence_length, first_row, first_position, jump_at, jump;
-  std::uint32_t threshold;  // an element is dropped if its 24-bit random number is below
+  std::uint32_t threshold;  // an element is dropped if its 24-bit random number is below the threshold
   Wide<T> scale;            // factor of retained elements
 };
 
@@ -47,24 +47,26 @@ __global__ void __launch_bounds__(256)
     add_kernel(const AddArguments<T> of, const __grid_constant__ DropoutKeys keys) {
   for_each_position(of.num_rows, of.num_packs, [&](std::int64_t row, std::int64_t column) {
     const std::int64_t at = column * kPack;
-    Values<T, kPack> sum, more;
+    Values<T, kPack> sum, addend;
     sum.load(of.x.row(row) + at);
     if (of.bias != nullptr) {
-      more.load(of.bias + at);
+      addend.load(of.bias + at);
 #pragma unroll
-      for (int i = 0; i < kPack; ++i) sum.at[i] += more.at[i];
+      for (int i = 0; i < kPack; ++i) sum.at[i] += addend.at[i];
     }
     if constexpr (kHasDropout) {
-      const unsigned place = of.first_row + static_cast<unsigned>(row), sequence = place / of.sequence_length,
-                     number = place - sequence * of.sequence_length,
-                     position = of.first_position + number + (number >= of.jump_at ? of.jump : 0u);
+      const unsigned global_row = of.first_row + static_cast<unsigned>(row),
+                     sequence = global_row / of.sequence_length,
+                     sequence_row = global_row - sequence * of.sequence_length,
+                     position =
+                         of.first_position + sequence_row + (sequence_row >= of.jump_at ? of.jump : 0u);
       const std::uint64_t element = static_cast<std::uint64_t>(position) * (of.num_packs * kPack) + at;
       drop(sum.at, keys.of[sequence], element, of.threshold, of.scale);
     }
     if (of.residual.data != nullptr) {
-      more.load(of.residual.row(row) + at);
+      addend.load(of.residual.row(row) + at);
 #pragma unroll
-      for (int i = 0; i < kPack; ++i) sum.at[i] += more.at[i];
+      for (int i = 0; i < kPack; ++i) sum.at[i] += addend.at[i];
     }
     sum.store(of.y.row(row) + at);
   });

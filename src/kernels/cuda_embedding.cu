@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(256)
   for_each_position(num_rows, num_packs, [&](std::int64_t row, std::int64_t column) {
     const std::int64_t id = of.ids[row], at = column * kPack;
     check(id < of.num_tokens);
-    Values<T, kPack> sum, more;
+    Values<T, kPack> sum, addend;
     if (id >= 0) {
       sum.load(of.tokens.row(id) + at);
     } else {
@@ -70,20 +70,20 @@ __global__ void __launch_bounds__(256)
     if (of.positions.data != nullptr) {
       const std::int64_t position = of.position_ids[row];
       check(position >= 0 && position < of.num_positions);
-      more.load(of.positions.row(position) + at);
+      addend.load(of.positions.row(position) + at);
 #pragma unroll
-      for (int i = 0; i < kPack; ++i) sum.at[i] += more.at[i];
+      for (int i = 0; i < kPack; ++i) sum.at[i] += addend.at[i];
     }
     if (of.types.data != nullptr) {
-      more.load(of.types.data + at);
+      addend.load(of.types.data + at);
 #pragma unroll
-      for (int i = 0; i < kPack; ++i) sum.at[i] += more.at[i];
+      for (int i = 0; i < kPack; ++i) sum.at[i] += addend.at[i];
     }
     sum.store(of.out.row(row) + at);
   });
 }
 
-constexpr int kPiece = 64;  // number of sorted rows that a block sums
+constexpr int kPieceRows = 64;  // number of sorted rows that a block sums
 
 template <typename T>
 struct ScatterArguments {
@@ -96,24 +96,24 @@ struct ScatterArguments {
 };
 
 template <typename W, int kPack>
-__device__ __forceinline__ void add_to(W* place, const W (&sum)[kPack]) {
-  W before[kPack];
-  load_wide(place, before);
+__device__ __forceinline__ void add_to(W* target, const W (&sum)[kPack]) {
+  W total[kPack];
+  load_wide(target, total);
 #pragma unroll
-  for (int i = 0; i < kPack; ++i) before[i] += sum[i];
-  store_wide(place, before);
+  for (int i = 0; i < kPack; ++i) total[i] += sum[i];
+  store_wide(target, total);
 }
 
 // Sums one piece of sorted rows. The sums of ids whose rows are all in the piece are added to the table;
-// those of the first and the last id go to the workspace if these ids are shared with adjacent pieces. An
-// id that fills a whole piece and continues on both sides counts as one that began before.
+// those of the first and the last id go to the workspace if these ids are shared with adjacent pieces. An id
+// that fills a whole piece and continues on both sides is treated as one that began before the piece.
 template <typename T, int kPack>
 __global__ void __launch_bounds__(256) scatter_kernel(ScatterArguments<T> of, std::int64_t num_packs) {
   using W = Wide<T>;
   const std::int64_t column = static_cast<std::int64_t>(blockIdx.y) * blockDim.x + threadIdx.x,
                      piece = blockIdx.x;
   if (column >= num_packs) return;
-  const std::int64_t begin = piece * kPiece, end = min(of.num_rows, begin + kPiece),
+  const std::int64_t begin = piece * kPieceRows, end = min(of.num_rows, begin + kPieceRows),
                      width = num_packs * kPack;
   for (std::int64_t i = begin; i < end;) {
     const std::int64_t id = of.sorted[i], first = i;
@@ -138,21 +138,23 @@ __global__ void __launch_bounds__(256) scatter_kernel(ScatterArguments<T> of, st
 // Adds up the partial sums of an id that begins in a piece and continues after it, in the order of pieces,
 // and adds the total to the table.
 template <typename T, int kPack>
-__global__ void __launch_bounds__(256) scatter_rest_kernel(ScatterArguments<T> of, std::int64_t num_packs) {
+__global__ void __launch_bounds__(256)
+    scatter_spanning_kernel(ScatterArguments<T> of, std::int64_t num_packs) {
   using W = Wide<T>;
   const std::int64_t column = static_cast<std::int64_t>(blockIdx.y) * blockDim.x + threadIdx.x,
                      piece = blockIdx.x;
-  const std::int64_t begin = piece * kPiece, end = begin + kPiece, width = num_packs * kPack;
+  const std::int64_t begin = piece * kPieceRows, end = begin + kPieceRows, width = num_packs * kPack;
   if (column >= num_packs || end >= of.num_rows) return;
   const std::int64_t id = of.sorted[end];
   if (id < 0 || of.sorted[end - 1] != id) return;
   if (begin > 0 && of.sorted[begin] == id && of.sorted[begin - 1] == id) return;  // began before this piece
-  W sum[kPack], more[kPack];
+  W sum[kPack], addend[kPack];
   load_wide(of.workspace + (piece * 2 + 1) * width + column * kPack, sum);
-  for (std::int64_t next = piece + 1; next * kPiece < of.num_rows && of.sorted[next * kPiece] == id; ++next) {
-    load_wide(of.workspace + next * 2 * width + column * kPack, more);
+  for (std::int64_t next = piece + 1; next * kPieceRows < of.num_rows && of.sorted[next * kPieceRows] == id;
+       ++next) {
+    load_wide(of.workspace + next * 2 * width + column * kPack, addend);
 #pragma unroll
-    for (int k = 0; k < kPack; ++k) sum[k] += more[k];
+    for (int k = 0; k < kPack; ++k) sum[k] += addend[k];
   }
   add_to(of.table.row(id) + column * kPack, sum);
 }
@@ -205,7 +207,7 @@ void embedding(const Queue& queue, const EmbeddingTask& task) {
   });
 }
 
-std::int64_t scatter_pieces(std::int64_t num_rows) { return (num_rows + kPiece - 1) / kPiece; }
+std::int64_t scatter_pieces(std::int64_t num_rows) { return (num_rows + kPieceRows - 1) / kPieceRows; }
 
 void add_to_table(const Queue& queue, const ScatterTask& task) {
   const Rows& values = task.values;
@@ -223,7 +225,7 @@ void add_to_table(const Queue& queue, const ScatterTask& task) {
     const dim3 blocks(static_cast<unsigned>(scatter_pieces(values.num_rows)),
                       static_cast<unsigned>((num_packs + threads - 1) / threads));
     scatter_kernel<T, pack()><<<blocks, threads, 0, queue.stream>>>(of, num_packs);
-    scatter_rest_kernel<T, pack()><<<blocks, threads, 0, queue.stream>>>(of, num_packs);
+    scatter_spanning_kernel<T, pack()><<<blocks, threads, 0, queue.stream>>>(of, num_packs);
   });
 }
 

@@ -9,10 +9,10 @@ namespace {
 // Without transposition: a thread processes 32 numbers at a time, and stores 16 bytes of results at once.
 template <typename T, Fp8Format kFormat>
 __global__ void __launch_bounds__(kThreads)
-    plain_kernel(RowsOf<T> x, unsigned num_pieces, unsigned pieces_of_row, bool is_contiguous,
-                 std::uint8_t* y, const float* scale_of, std::uint32_t* maximum) {
+    plain_kernel(RowsOf<T> x, unsigned num_pieces, unsigned pieces_per_row, bool is_contiguous,
+                 std::uint8_t* y, const float* scale_pointer, std::uint32_t* maximum) {
   constexpr int kPieces = 2;
-  const float scale = *scale_of;
+  const float scale = *scale_pointer;
   std::uint32_t largest = 0;
   const unsigned first = blockIdx.x * kThreads * kPieces + threadIdx.x;
   Pack8 in[2 * kPieces] = {};
@@ -20,14 +20,14 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = 0; i < kPieces; ++i) {
     const unsigned piece = first + i * kThreads;
     if (piece >= num_pieces) continue;
-    const unsigned row = is_contiguous ? 0 : piece / pieces_of_row;
-    const T* from = x.row(row) + std::int64_t{16} * (piece - row * pieces_of_row);
+    const unsigned row = is_contiguous ? 0 : piece / pieces_per_row;
+    const T* from = x.row(row) + std::int64_t{16} * (piece - row * pieces_per_row);
     in[2 * i] = load_pack8(from), in[2 * i + 1] = load_pack8(from + 8);
   }
 #pragma unroll
   for (const Pack8& eight : in) largest = max_magnitudes(largest, eight);
   uint2 out[2 * kPieces];
-  quantize_all<T, kFormat>(in, is_all_finite<T>(largest), scale, out);
+  quantize_packs<T, kFormat>(in, is_all_finite<T>(largest), scale, out);
 #pragma unroll
   for (int i = 0; i < kPieces; ++i) {
     const unsigned piece = first + i * kThreads;
@@ -41,9 +41,9 @@ __global__ void __launch_bounds__(kThreads)
 template <typename T, Fp8Format kFormat>
 __global__ void __launch_bounds__(kThreads)
     tile_kernel(RowsOf<T> x, std::int64_t num_rows, std::int64_t width, std::uint8_t* y,
-                std::uint8_t* transposed, const float* scale_of, std::uint32_t* maximum) {
+                std::uint8_t* transposed, const float* scale_pointer, std::uint32_t* maximum) {
   __shared__ std::uint32_t words[kTile * kLine];
-  const float scale = *scale_of;
+  const float scale = *scale_pointer;
   const int pack = static_cast<int>(threadIdx.x) % kPacks, group = static_cast<int>(threadIdx.x) / kPacks;
   const std::int64_t first_row = static_cast<std::int64_t>(blockIdx.y) * kTile,
                      first_column = static_cast<std::int64_t>(blockIdx.x) * kTile,
@@ -51,19 +51,19 @@ __global__ void __launch_bounds__(kThreads)
   std::uint32_t largest = 0;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int in_tile = half * kTile / 2 + group * 4;
-    if (column >= width || first_row + in_tile >= num_rows) continue;
+    const int tile_row = half * kTile / 2 + group * 4;
+    if (column >= width || first_row + tile_row >= num_rows) continue;
     Pack8 in[4];
 #pragma unroll
-    for (int r = 0; r < 4; ++r) in[r] = load_pack8(x.row(first_row + in_tile + r) + column);
+    for (int r = 0; r < 4; ++r) in[r] = load_pack8(x.row(first_row + tile_row + r) + column);
 #pragma unroll
     for (const Pack8& eight : in) largest = max_magnitudes(largest, eight);
     uint2 out[4];
-    quantize_all<T, kFormat>(in, is_all_finite<T>(largest), scale, out);
+    quantize_packs<T, kFormat>(in, is_all_finite<T>(largest), scale, out);
     if (y != nullptr)
 #pragma unroll
       for (int r = 0; r < 4; ++r)
-        *reinterpret_cast<uint2*>(y + (first_row + in_tile + r) * width + column) = out[r];
+        *reinterpret_cast<uint2*>(y + (first_row + tile_row + r) * width + column) = out[r];
     store_transposed_words(out, pack, half * kTile / 8 + group, words);
   }
   update_maximum<T>(largest, maximum);
@@ -75,12 +75,12 @@ void launch(const Queue& queue, const QuantizeTask& task) {
   const auto y = static_cast<std::uint8_t*>(task.y), transposed = static_cast<std::uint8_t*>(task.transposed);
   const std::int64_t rows = task.x.num_rows, width = task.x.width;
   if (transposed == nullptr) {
-    const auto pieces_of_row = static_cast<unsigned>(width / 16);
+    const auto pieces_per_row = static_cast<unsigned>(width / 16);
     // Below 2^32, because there are fewer than 2^36 numbers.
-    const auto num_pieces = static_cast<unsigned>(rows * pieces_of_row);
+    const auto num_pieces = static_cast<unsigned>(rows * pieces_per_row);
     const bool is_contiguous = task.x.outer_stride == width && task.x.num_inner == 1;
     plain_kernel<T, kFormat><<<(num_pieces + 2 * kThreads - 1) / (2 * kThreads), kThreads, 0, queue.stream>>>(
-        RowsOf<T>(task.x), num_pieces, pieces_of_row, is_contiguous, y, task.scale, task.maximum);
+        RowsOf<T>(task.x), num_pieces, pieces_per_row, is_contiguous, y, task.scale, task.maximum);
     return;
   }
   const dim3 blocks(static_cast<unsigned>((width + kTile - 1) / kTile),

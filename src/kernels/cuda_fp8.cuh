@@ -1,14 +1,13 @@
-// Shared by the kernels that write fp8.
+// Device functions that the kernels that write fp8 share.
 //
 // For transposition, a block processes a tile of 128 x 128. A thread loads packs of 8 columns from 4
 // adjacent rows, so that 4 rows of a column form one word. The words pass through shared memory to threads
 // that write 16 rows of a column at once. Lines of shared memory are ordered so that a warp's words are in
 // 32 different banks (stride 34; the columns that one instruction writes are adjacent lines).
 //
-// Maxima are computed on pairs of 16-bit words without their signs, whose order is that of the magnitudes.
-// Only if one of them is not finite, a thread takes the slower path that turns infinity into NaN. Few blocks
-// find a new maximum; a block that does not skips the atomic update of the common word, which would serialize
-// all blocks.
+// Maxima are computed on pairs of 16-bit words without their signs, whose order is that of the magnitudes. If
+// one of them is not finite, the thread takes a slower path that turns infinity into NaN. Most blocks find no
+// new maximum and skip the atomic update of the shared maximum, which would serialize all blocks.
 #pragma once
 
 #include <cuda_fp8.h>
@@ -17,6 +16,7 @@
 
 namespace optimus::cuda {
 
+// kPacks: packs in a row of a tile; kLine: words of a line in shared memory.
 constexpr int kTile = 128, kThreads = 256, kPacks = kTile / 8, kLine = 34;
 
 // Eight adjacent 16-bit elements.
@@ -82,8 +82,8 @@ __device__ __forceinline__ uint2 quantize_pack(const Pack8& eight, float scale) 
                                                                                                << 16);
 }
 template <typename T, Fp8Format kFormat, int kCount>
-__device__ __forceinline__ void quantize_all(const Pack8 (&from)[kCount], bool is_finite, float scale,
-                                             uint2 (&to)[kCount]) {
+__device__ __forceinline__ void quantize_packs(const Pack8 (&from)[kCount], bool is_finite, float scale,
+                                               uint2 (&to)[kCount]) {
   if (is_finite) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) to[i] = quantize_pack<T, kFormat, true>(from[i], scale);
@@ -107,16 +107,16 @@ __device__ __forceinline__ void transpose_bytes(const std::uint32_t (&rows)[4], 
 // threads of the block. Every thread of the block must call it; contains a barrier.
 template <typename T, int kBlock = kThreads>
 __device__ __forceinline__ void update_maximum(std::uint32_t pair, std::uint32_t* maximum) {
-  __shared__ std::uint32_t of_warp[kBlock / 32];
+  __shared__ std::uint32_t warp_maxima[kBlock / 32];
   const std::uint32_t largest = __reduce_max_sync(0xffffffffu, max(pair & 0xffffu, pair >> 16));
-  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = largest;
+  if (threadIdx.x % 32 == 0) warp_maxima[threadIdx.x / 32] = largest;
   __syncthreads();
   if (threadIdx.x != 0 || maximum == nullptr) return;
-  std::uint32_t of_block = 0;
+  std::uint32_t block_maximum = 0;
 #pragma unroll
-  for (int warp = 0; warp < kBlock / 32; ++warp) of_block = max(of_block, of_warp[warp]);
-  of_block = magnitude_as_fp32_bits<T>(of_block);
-  if (of_block > __ldcg(maximum)) atomicMax(maximum, of_block);
+  for (int warp = 0; warp < kBlock / 32; ++warp) block_maximum = max(block_maximum, warp_maxima[warp]);
+  block_maximum = magnitude_as_fp32_bits<T>(block_maximum);
+  if (block_maximum > __ldcg(maximum)) atomicMax(maximum, block_maximum);
 }
 
 // Stores four rows of 8 columns, transposed, into lines of shared memory, [kTile * kLine]. `pack` is the

@@ -1,6 +1,6 @@
-// The gradient of an activation function with fp8 output, in order and transposed, and its column sums
-// for a bias: the gradient itself is never stored. Tiles as in cuda_fp8.cuh; with a gate, a block processes
-// the two tiles of both gradients. cuda_fp8_activation_forward.cu has the function itself.
+// The gradient of an activation function with fp8 output, in row order and transposed, and its column sums
+// for a bias: the gradient itself is never stored. The tiles are those of cuda_fp8.cuh; with a gate, a block
+// processes one tile of each of the two gradients. cuda_fp8_activation_forward.cu has the function itself.
 #include "kernels/cuda_activation_functions.cuh"
 #include "kernels/cuda_fp8.cuh"
 
@@ -52,7 +52,7 @@ __device__ __forceinline__ void write_rows(const Pack8 (&rows)[4], std::uint32_t
                                            const Target& to, std::int64_t row, std::int64_t column, int pack,
                                            int group, std::uint32_t* words) {
   uint2 out[4];
-  quantize_all<Number, Fp8Format::e5m2>(rows, is_all_finite<Number>(largest), scale, out);
+  quantize_packs<Number, Fp8Format::e5m2>(rows, is_all_finite<Number>(largest), scale, out);
 #pragma unroll
   for (int r = 0; r < 4; ++r)
     *reinterpret_cast<uint2*>(to.y + (row + r) * to.columns + to.first + column) = out[r];
@@ -62,11 +62,11 @@ __device__ __forceinline__ void write_rows(const Pack8 (&rows)[4], std::uint32_t
 template <typename Function, bool kIsGated, bool kHasSum>
 __global__ void __launch_bounds__(kThreads)
     activation_gradient_kernel(RowsOf<Number> dy, RowsOf<Number> x, RowsOf<Number> gate,
-                               std::int64_t num_rows, std::int64_t width, Target of_x, Target of_gate,
-                               const float* scale_of, std::uint32_t* maximum, float* parts) {
+                               std::int64_t num_rows, std::int64_t width, Target x_target, Target gate_target,
+                               const float* scale_pointer, std::uint32_t* maximum, float* parts) {
   __shared__ std::uint32_t words[(kIsGated ? 2 : 1) * kTile * kLine];
   __shared__ float column_sums[kHasSum ? kThreads / kPacks : 1][kHasSum ? kTile : 1];
-  const float scale = *scale_of;
+  const float scale = *scale_pointer;
   const int pack = static_cast<int>(threadIdx.x) % kPacks, group = static_cast<int>(threadIdx.x) / kPacks;
   const std::int64_t first_row = static_cast<std::int64_t>(blockIdx.y) * kTile,
                      first_column = static_cast<std::int64_t>(blockIdx.x) * kTile,
@@ -89,26 +89,27 @@ __global__ void __launch_bounds__(kThreads)
       largest = max_magnitudes(max_magnitudes(largest, in[r]), d_gate[r]);
       if constexpr (kHasSum) add_columns(in[r], sums);
     }
-    const int place = half * kTile / 8 + group;
-    write_rows(in, largest, scale, of_x, row, column, pack, place, words);
+    const int row_group = half * kTile / 8 + group;
+    write_rows(in, largest, scale, x_target, row, column, pack, row_group, words);
     if constexpr (kIsGated)
-      write_rows(d_gate, largest, scale, of_gate, row, column, pack, place, words + kTile * kLine);
+      write_rows(d_gate, largest, scale, gate_target, row, column, pack, row_group, words + kTile * kLine);
   }
   if constexpr (kHasSum)
 #pragma unroll
     for (int i = 0; i < 8; ++i) column_sums[group][pack * 8 + i] = sums[i];
   update_maximum<Number>(largest, maximum);  // contains a barrier
   const auto transposed_of = [&](const Target& to) { return to.transposed + to.first * num_rows; };
-  store_transposed(words, first_row, num_rows, first_column, width, transposed_of(of_x));
+  store_transposed(words, first_row, num_rows, first_column, width, transposed_of(x_target));
   if constexpr (kIsGated)
-    store_transposed(words + kTile * kLine, first_row, num_rows, first_column, width, transposed_of(of_gate));
+    store_transposed(words + kTile * kLine, first_row, num_rows, first_column, width,
+                     transposed_of(gate_target));
   if constexpr (kHasSum) {
-    const int own = static_cast<int>(threadIdx.x);
-    if (own >= kTile || first_column + own >= width) return;
+    const int thread_column = static_cast<int>(threadIdx.x);
+    if (thread_column >= kTile || first_column + thread_column >= width) return;
     float sum = 0;
 #pragma unroll
-    for (int g = 0; g < kThreads / kPacks; ++g) sum += column_sums[g][own];
-    parts[blockIdx.y * width + first_column + own] = sum;
+    for (int g = 0; g < kThreads / kPacks; ++g) sum += column_sums[g][thread_column];
+    parts[blockIdx.y * width + first_column + thread_column] = sum;
   }
 }
 
@@ -125,16 +126,16 @@ void quantize_activation_gradient(const Queue& queue, const QuantizeActivationGr
   const dim3 blocks(static_cast<unsigned>((width + kTile - 1) / kTile),
                     static_cast<unsigned>(quantize_activation_gradient_parts(rows)));
   const std::int64_t columns = is_gated ? 2 * width : width;
-  const Target of_gate{static_cast<std::uint8_t*>(task.y), static_cast<std::uint8_t*>(task.transposed),
-                       columns, 0};
-  Target of_x = of_gate;
-  of_x.first = columns - width;
+  const Target gate_target{static_cast<std::uint8_t*>(task.y), static_cast<std::uint8_t*>(task.transposed),
+                           columns, 0};
+  Target x_target = gate_target;
+  x_target.first = columns - width;
   with_function<Number>(task.kind, [&](auto function) {
     using Function = decltype(function);
     const auto start = [&](auto kernel) {
       kernel<<<blocks, kThreads, 0, queue.stream>>>(RowsOf<Number>(task.dy), RowsOf<Number>(task.x),
-                                                    RowsOf<Number>(task.gate), rows, width, of_x, of_gate,
-                                                    task.scale, task.maximum, task.workspace);
+                                                    RowsOf<Number>(task.gate), rows, width, x_target,
+                                                    gate_target, task.scale, task.maximum, task.workspace);
     };
     if (is_gated)
       start(activation_gradient_kernel<Function, true, false>);

@@ -1,5 +1,5 @@
-// Activation functions with fp8 output, in order and transposed: the input of the next GEMM is never stored
-// in 16 bits. Tiles as in cuda_fp8.cuh. Also the transposition of fp8 matrices.
+// Activation functions with fp8 output, in row order and transposed: the input of the next GEMM is never
+// stored in 16 bits. The tiles are those of cuda_fp8.cuh. The file also transposes fp8 matrices.
 #include "kernels/cuda_activation_functions.cuh"
 #include "kernels/cuda_fp8.cuh"
 
@@ -52,9 +52,9 @@ __device__ __forceinline__ void transpose_tile(std::int64_t num_rows, std::int64
 template <typename Function, bool kIsGated>
 __global__ void __launch_bounds__(kThreads)
     activation_kernel(RowsOf<Number> x, RowsOf<Number> gate, std::int64_t num_rows, std::int64_t width,
-                      std::uint8_t* y, std::uint8_t* transposed, const float* scale_of,
+                      std::uint8_t* y, std::uint8_t* transposed, const float* scale_pointer,
                       std::uint32_t* maximum) {
-  const float scale = *scale_of;
+  const float scale = *scale_pointer;
   std::uint32_t largest = 0;
   const auto rows = [&](std::int64_t row, std::int64_t column, uint2(&out)[4]) {
     Pack8 in[4], gates[4] = {};
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kThreads)
       in[r] = apply_activation<Function, kIsGated>(in[r], gates[r]);
       largest = max_magnitudes(largest, in[r]);
     }
-    quantize_all<Number, Fp8Format::e4m3>(in, is_all_finite<Number>(largest), scale, out);
+    quantize_packs<Number, Fp8Format::e4m3>(in, is_all_finite<Number>(largest), scale, out);
 #pragma unroll
     for (int r = 0; r < 4; ++r) *reinterpret_cast<uint2*>(y + (row + r) * width + column) = out[r];
   };

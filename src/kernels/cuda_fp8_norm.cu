@@ -21,10 +21,10 @@ struct Fp8Rows {
                     pack_bf16_pair(pack.at[4], pack.at[5]), pack_bf16_pair(pack.at[6], pack.at[7]))}};
     largest = max_magnitudes(largest, eight[0]);
     uint2 out[1];
-    quantize_all<Number, Fp8Format::e4m3>(eight, is_all_finite<Number>(largest), *scale, out);
+    quantize_packs<Number, Fp8Format::e4m3>(eight, is_all_finite<Number>(largest), *scale, out);
     *reinterpret_cast<uint2*>(y + row * width + column) = out[0];
   }
-  // The number of rows is a multiple of 16, so every thread of a block had one.
+  // The number of rows is a multiple of 16, so every thread of a block has processed one.
   template <int kThreads>
   __device__ __forceinline__ void end() const {
     update_maximum<Number, kThreads>(largest, maximum);

@@ -137,8 +137,8 @@ struct AddTask {
 // `keys` has one key for each of the (rows / sequence_length) sequences; not read if the rate is 0.
 void add(const Queue& queue, const AddTask& task, const DropoutKeys& keys);
 
-// Fills `factors`, contiguous [heads, queries, keys]: 0 for dropped scores, 1 / (1 - rate) or, for a mask,
-// 1 for retained ones. Queries and keys are positions in the sequence.
+// Fills `factors`, contiguous [heads, queries, keys]: 0 for dropped scores; for retained scores 1 / (1 -
+// rate) or, in a mask, 1. Queries and keys are positions in the sequence.
 struct DropoutFactorsTask {
   Element element = Element::fp32;
   void* factors = nullptr;
@@ -171,13 +171,13 @@ void add_square_sum(const Queue& queue, Element element, const void* values, std
 struct AdamTask {
   Element element = Element::fp32;  // type of the weight; everything else has the wider type
   double beta1 = 0, beta2 = 0, epsilon = 0, weight_decay = 0;
-  double* numbers = nullptr;  // the step scalars, on the device
+  double* step_scalars = nullptr;  // the step scalars, on the device
   std::int64_t count = 0;
   const void* gradient = nullptr;
   void *master = nullptr, *first = nullptr, *second = nullptr, *weight = nullptr;
 };
 void adamw(const Queue& queue, const AdamTask& task);
-void pass_gate(const Queue& queue, const GateOptions& options, double* numbers);
+void pass_gate(const Queue& queue, const GateOptions& options, double* step_scalars);
 
 // Conversion to fp8: y = x * scale, rounded to nearest even. Values that are too large saturate at the
 // largest number; infinity becomes NaN. y is [rows, width], transposed is [width, rows]; a null pointer if
@@ -209,8 +209,8 @@ struct QuantizeActivationGradientTask {
 };
 std::int64_t quantize_activation_gradient_parts(std::int64_t num_rows);
 void quantize_activation_gradient(const Queue& queue, const QuantizeActivationGradientTask& task);
-// activation() of the task's x and gate, rounded to bf16 and then to e4m3, written in order and transposed.
-// The input has the same constraints as that of quantize.
+// activation() of the task's x and gate, rounded to bf16 and then to e4m3, written in row order and
+// transposed. The input has the same constraints as that of quantize.
 void activation_to_fp8(const Queue& queue, const ActivationTask& task, const Fp8Pointers& output);
 // to [width, rows] = transpose of from [rows, width], whose elements are bytes.
 void transpose_fp8(const Queue& queue, const void* from, std::int64_t num_rows, std::int64_t width, void* to);

@@ -6,7 +6,8 @@
 namespace optimus::cuda {
 namespace {
 
-// A multiprocessor then processes two rows at a time, and the second pass finds most of them in the cache.
+// With this block size, a multiprocessor processes two rows at a time, and the second pass finds most of them
+// in the cache.
 constexpr int kThreads = 1024;
 
 // The sum of e^(x - max) over some elements, and their max.
@@ -25,8 +26,8 @@ struct ExponentialSum {
       merge(__shfl_xor_sync(0xffffffffu, max, step), __shfl_xor_sync(0xffffffffu, sum, step));
   }
 };
-// The lowest finite number, with which maxima begin, so that infinity is never subtracted from itself for
-// logits of -infinity.
+// The lowest finite number, the initial value of maxima: with -infinity, a logit of -infinity would lead to
+// infinity minus infinity.
 template <typename W>
 __device__ __forceinline__ W lowest() {
   return std::is_same_v<W, double> ? static_cast<W>(-1.7976931348623157e308) : static_cast<W>(-3.4028234e38f);
@@ -40,8 +41,10 @@ struct AlignedRow {
 
   __device__ AlignedRow(const T* row, std::int64_t width) {
     constexpr std::int64_t kBytes = kWidth<T> * sizeof(T);
-    const std::int64_t over = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(row) % kBytes);
-    head = min(width, over == 0 ? std::int64_t{0} : (kBytes - over) / static_cast<std::int64_t>(sizeof(T)));
+    const std::int64_t misalignment =
+        static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(row) % kBytes);
+    head = min(width, misalignment == 0 ? std::int64_t{0}
+                                        : (kBytes - misalignment) / static_cast<std::int64_t>(sizeof(T)));
     num_packs = (width - head) / kWidth<T>;
     tail = head + num_packs * kWidth<T>;
   }
@@ -62,7 +65,7 @@ __device__ ExponentialSum<T> sum_exponentials(const T* row, std::int64_t width,
                                               const AlignedRow<T>& aligned) {
   using W = Wide<T>;
   __shared__ W maxima[kThreads / 32], sums[kThreads / 32];
-  ExponentialSum<T> own{lowest<W>(), 0};
+  ExponentialSum<T> partial{lowest<W>(), 0};
   aligned.for_each(width, [&](std::int64_t at, auto count) {
     Values<T, decltype(count)::value> values;
     values.load(row + at);
@@ -70,18 +73,19 @@ __device__ ExponentialSum<T> sum_exponentials(const T* row, std::int64_t width,
 #pragma unroll
     for (int i = 1; i < decltype(count)::value; ++i)
       largest = values.at[i] > largest ? values.at[i] : largest;
-    if (largest > own.max) own.sum *= exponential<T>(own.max - largest), own.max = largest;
+    if (largest > partial.max) partial.sum *= exponential<T>(partial.max - largest), partial.max = largest;
 #pragma unroll
-    for (int i = 0; i < decltype(count)::value; ++i) own.sum += exponential<T>(values.at[i] - own.max);
+    for (int i = 0; i < decltype(count)::value; ++i)
+      partial.sum += exponential<T>(values.at[i] - partial.max);
   });
-  own.merge_warp();
+  partial.merge_warp();
   const int lane = threadIdx.x % 32;
-  if (lane == 0) maxima[threadIdx.x / 32] = own.max, sums[threadIdx.x / 32] = own.sum;
+  if (lane == 0) maxima[threadIdx.x / 32] = partial.max, sums[threadIdx.x / 32] = partial.sum;
   __syncthreads();
-  own = {lowest<W>(), 0};
-  if (lane < kThreads / 32) own = {maxima[lane], sums[lane]};
-  own.merge_warp();  // each warp separately
-  return own;
+  partial = {lowest<W>(), 0};
+  if (lane < kThreads / 32) partial = {maxima[lane], sums[lane]};
+  partial.merge_warp();  // each warp separately
+  return partial;
 }
 
 template <typename T>
@@ -103,8 +107,10 @@ __global__ void __launch_bounds__(kThreads)
     return;
   }
   const ExponentialSum<T> total = sum_exponentials(row, width, aligned);
-  const double of_target = static_cast<double>(widen(row[target])) - static_cast<double>(total.max);
-  if (threadIdx.x == 0) losses[blockIdx.x] = static_cast<W>(log(static_cast<double>(total.sum)) - of_target);
+  const double shifted_target_logit =
+      static_cast<double>(widen(row[target])) - static_cast<double>(total.max);
+  if (threadIdx.x == 0)
+    losses[blockIdx.x] = static_cast<W>(log(static_cast<double>(total.sum)) - shifted_target_logit);
   if (scale == 0) return;
   __syncthreads();  // all threads have read the target's logit
   const W factor = static_cast<W>(scale / static_cast<double>(total.sum));
@@ -118,7 +124,8 @@ __global__ void __launch_bounds__(kThreads)
   });
   __syncthreads();  // the target's element is written twice; this write must be last
   if (threadIdx.x == 0)
-    row[target] = narrow<T>(static_cast<W>((exp(of_target) / static_cast<double>(total.sum) - 1) * scale));
+    row[target] =
+        narrow<T>(static_cast<W>((exp(shifted_target_logit) / static_cast<double>(total.sum) - 1) * scale));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Shared by the CUDA kernels: elements and their wider type, 16-byte packs of adjacent elements,
+// Code that the CUDA kernels share: elements and their wider type, 16-byte packs of adjacent elements,
 // exponentials, sums over a group of threads, and the assignment of a plane of rows and packs to blocks.
 #pragma once
 
@@ -75,8 +75,8 @@ struct Values {
   }
 };
 
-// kPack adjacent elements in their stored form, for kernels that keep many in registers: as words, because
-// the compiler uses one register for each single 16-bit number.
+// kPack adjacent elements in their stored form, for kernels that keep many in registers. They are stored as
+// words, because the compiler uses one register for each single 16-bit number.
 template <typename T, int kPack, bool kIsWords = sizeof(T) == 2 && kPack % 2 == 0>
 struct Raw {
   Pack<T, kPack> pack;
@@ -215,8 +215,8 @@ inline bool has_packs(const Rows& rows, int element_size) {
   return is_aligned(rows.data, 16) && rows.width % count == 0 && rows.outer_stride % count == 0 &&
          (rows.num_inner == 1 || rows.inner_stride % count == 0);
 }
-template <typename... More>
-bool all_have_packs(int element_size, const More&... rows) {
+template <typename... RowsTypes>
+bool all_have_packs(int element_size, const RowsTypes&... rows) {
   return (has_packs(rows, element_size) && ...);
 }
 
@@ -227,17 +227,17 @@ struct PlaneShape {
 };
 inline PlaneShape plane_shape(std::int64_t num_rows, std::int64_t num_columns) {
   // Select the multiple of 32 up to 256 that leaves the fewest threads without a column.
-  std::int64_t best = 32, least = INT64_MAX;
+  std::int64_t block_columns = 32, min_idle = INT64_MAX;
   for (std::int64_t count = 32; count <= 256; count += 32) {
     const std::int64_t idle = (num_columns + count - 1) / count * count - num_columns;
-    if (idle <= least) best = count, least = idle;
+    if (idle <= min_idle) block_columns = count, min_idle = idle;
   }
-  const std::int64_t block_rows = std::max<std::int64_t>(1, 256 / best);
-  const std::int64_t grid_columns = (num_columns + best - 1) / best,
-                     down = (num_rows + block_rows - 1) / block_rows;
+  const std::int64_t block_rows = std::max<std::int64_t>(1, 256 / block_columns);
+  const std::int64_t grid_columns = (num_columns + block_columns - 1) / block_columns,
+                     grid_rows = (num_rows + block_rows - 1) / block_rows;
   return {dim3(static_cast<unsigned>(std::min<std::int64_t>(grid_columns, 1 << 30)),
-               static_cast<unsigned>(std::min<std::int64_t>(down, 65535))),
-          dim3(static_cast<unsigned>(best), static_cast<unsigned>(block_rows))};
+               static_cast<unsigned>(std::min<std::int64_t>(grid_rows, 65535))),
+          dim3(static_cast<unsigned>(block_columns), static_cast<unsigned>(block_rows))};
 }
 // Calls visit(row, column) for the positions of the plane that this thread processes.
 template <typename Visit>

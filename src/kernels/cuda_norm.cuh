@@ -31,32 +31,32 @@ __global__ void __launch_bounds__(kNormThreads<kGroup>) norm_kernel(NormArgument
   const int groups = kNormThreads<kGroup> / kGroup, lane = threadIdx.x % kGroup;
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * groups + threadIdx.x / kGroup;
   if (row >= of.num_rows) return;  // the whole group returns
-  const auto has = [&](int p) { return p * kGroup + lane < of.num_packs; };
-  const auto place = [&](int p) { return (static_cast<std::int64_t>(p) * kGroup + lane) * kPack; };
+  const auto has_pack = [&](int p) { return p * kGroup + lane < of.num_packs; };
+  const auto column = [&](int p) { return (static_cast<std::int64_t>(p) * kGroup + lane) * kPack; };
   const T* from = of.x.row(row);
   Raw<T, kPack> loaded[kPacks] = {};
 #pragma unroll
   for (int p = 0; p < kPacks; ++p)
-    if (has(p)) loaded[p].load(from + place(p));
+    if (has_pack(p)) loaded[p].load(from + column(p));
   const W count = static_cast<W>(of.num_packs) * kPack;
-  W mean = 0, none = 0;
+  W mean = 0, unused = 0;
   if (of.is_centered) {
     W sum = 0;
 #pragma unroll
     for (int p = 0; p < kPacks; ++p)
 #pragma unroll
       for (int i = 0; i < kPack; ++i) sum += loaded[p].at(i);  // absent elements are 0
-    sums(sum, none);
+    sums(sum, unused);
     mean = sum / count;
   }
   W squares = 0;
 #pragma unroll
   for (int p = 0; p < kPacks; ++p)
-    if (has(p))
+    if (has_pack(p))
 #pragma unroll
       for (int i = 0; i < kPack; ++i) squares += (loaded[p].at(i) - mean) * (loaded[p].at(i) - mean);
-  none = 0;
-  sums(squares, none);
+  unused = 0;
+  sums(squares, unused);
   const W rstd = 1 / sqrt(squares / count + of.eps);
   if (lane == 0) {
     W* statistics = of.statistics.row(row);
@@ -65,16 +65,16 @@ __global__ void __launch_bounds__(kNormThreads<kGroup>) norm_kernel(NormArgument
   }
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
-    if (!has(p)) continue;
+    if (!has_pack(p)) continue;
     Values<T, kPack> weight, bias, result;
-    weight.load(of.weight + place(p));
-    if (of.bias != nullptr) bias.load(of.bias + place(p));
+    weight.load(of.weight + column(p));
+    if (of.bias != nullptr) bias.load(of.bias + column(p));
 #pragma unroll
     for (int i = 0; i < kPack; ++i) {
       result.at[i] = (loaded[p].at(i) - mean) * (rstd * weight.at[i]);
       if (of.bias != nullptr) result.at[i] += bias.at[i];
     }
-    to.store(row, place(p), result);
+    to.store(row, column(p), result);
   }
   to.template end<kNormThreads<kGroup>>();
 }

@@ -1,8 +1,8 @@
 // Gradients of layer norm and RMS norm on CUDA, in one pass: groups of threads iterate over rows, and each
-// thread keeps its columns. It can therefore sum their weight and bias gradients in registers and, on
+// thread keeps its columns. The thread can therefore sum their weight and bias gradients in registers and, on
 // request, the columns of the residual and of the result, which are bias gradients of the GEMMs around the
-// norm. A block writes its sums as one part; a second, small kernel adds the parts, in an order that
-// depends only on sizes.
+// norm. A block writes its sums as one part; a second, small kernel adds the parts, in an order that depends
+// only on sizes.
 #include "kernels/cuda_math.cuh"
 
 namespace optimus::cuda {
@@ -83,37 +83,37 @@ __global__ void __launch_bounds__(kThreads<kGroup>,
   Sums reduce_sums(scratch);
   const int lane = threadIdx.x % kGroup;
   const W count = static_cast<W>(of.num_packs) * kPack;
-  const auto has = [&](int p) { return p * kGroup + lane < of.num_packs; };
-  const auto place = [&](int p) { return (static_cast<std::int64_t>(p) * kGroup + lane) * kPack; };
+  const auto has_pack = [&](int p) { return p * kGroup + lane < of.num_packs; };
+  const auto column = [&](int p) { return (static_cast<std::int64_t>(p) * kGroup + lane) * kPack; };
   Raw<T, kPack> weight[kPacks] = {};
 #pragma unroll
   for (int p = 0; p < kPacks; ++p)
-    if (has(p)) weight[p].load(of.weight + place(p));
+    if (has_pack(p)) weight[p].load(of.weight + column(p));
   W sums[kSums][kPacks][kPack] = {};
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kGroups * kRows;
-  std::int64_t first = (static_cast<std::int64_t>(blockIdx.x) * kGroups + threadIdx.x / kGroup) * kRows;
-  for (; first < of.num_rows; first += step) {
+  std::int64_t first_row = (static_cast<std::int64_t>(blockIdx.x) * kGroups + threadIdx.x / kGroup) * kRows;
+  for (; first_row < of.num_rows; first_row += step) {
     LoadedRow<T, kPack, kPacks> loaded[kRows] = {};
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      const std::int64_t row = min(first + r, of.num_rows - 1);
+      const std::int64_t row = min(first_row + r, of.num_rows - 1);
       const W* statistics = of.statistics.row(row);
       loaded[r].mean = of.is_centered ? statistics[0] : W(0),
       loaded[r].rstd = statistics[of.is_centered ? 1 : 0];
 #pragma unroll
       for (int p = 0; p < kPacks; ++p)
-        if (has(p)) {
-          loaded[r].dy[p].load(of.dy.row(row) + place(p));
-          loaded[r].x[p].load(of.x.row(row) + place(p));
-          if (of.residual.data != nullptr) loaded[r].residual[p].load(of.residual.row(row) + place(p));
+        if (has_pack(p)) {
+          loaded[r].dy[p].load(of.dy.row(row) + column(p));
+          loaded[r].x[p].load(of.x.row(row) + column(p));
+          if (of.residual.data != nullptr) loaded[r].residual[p].load(of.residual.row(row) + column(p));
         }
     }
-    W row_sums[2 * kRows] = {};  // for each row: the sums of dy * weight, and of that times the normed row
+    W row_sums[2 * kRows] = {};  // for each row: the sums of dy * weight, and of dy * weight * normed row
 #pragma unroll
     for (int r = 0; r < kRows; ++r)
 #pragma unroll
       for (int p = 0; p < kPacks; ++p)
-        if (has(p) && (kRows == 1 || first + r < of.num_rows))
+        if (has_pack(p) && (kRows == 1 || first_row + r < of.num_rows))
 #pragma unroll
           for (int i = 0; i < kPack; ++i) {
             const W dy = loaded[r].dy[p].at(i), upstream = dy * weight[p].at(i),
@@ -125,26 +125,26 @@ __global__ void __launch_bounds__(kThreads<kGroup>,
     reduce_sums(row_sums);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      if (kRows > 1 && first + r >= of.num_rows) continue;
-      const W plain = of.is_centered ? row_sums[2 * r] / count : W(0),
+      if (kRows > 1 && first_row + r >= of.num_rows) continue;
+      const W upstream_mean = of.is_centered ? row_sums[2 * r] / count : W(0),
               projection = row_sums[2 * r + 1] / count;
 #pragma unroll
       for (int p = 0; p < kPacks; ++p) {
-        if (!has(p)) continue;
+        if (!has_pack(p)) continue;
         // The thread that writes an element has read it, so dx may alias dy or the residual.
         Values<T, kPack> result;
 #pragma unroll
         for (int i = 0; i < kPack; ++i) {
           const W normed = (loaded[r].x[p].at(i) - loaded[r].mean) * loaded[r].rstd;
-          result.at[i] =
-              loaded[r].rstd * (loaded[r].dy[p].at(i) * weight[p].at(i) - plain - normed * projection);
+          result.at[i] = loaded[r].rstd *
+                         (loaded[r].dy[p].at(i) * weight[p].at(i) - upstream_mean - normed * projection);
           if (of.residual.data != nullptr) result.at[i] += loaded[r].residual[p].at(i);
           if constexpr (kSums == 4) {
             if (of.residual.data != nullptr) sums[2][p][i] += loaded[r].residual[p].at(i);
             sums[3][p][i] += result.at[i];
           }
         }
-        result.store(of.dx.row(first + r) + place(p));
+        result.store(of.dx.row(first_row + r) + column(p));
       }
     }
   }
@@ -157,14 +157,14 @@ __global__ void __launch_bounds__(kThreads<kGroup>,
     if constexpr (kGroups == 1) {
 #pragma unroll
       for (int p = 0; p < kPacks; ++p)
-        if (has(p)) store_wide(part + place(p), sums[s][p]);
+        if (has_pack(p)) store_wide(part + column(p), sums[s][p]);
     } else {
       __syncthreads();
 #pragma unroll
       for (int p = 0; p < kPacks; ++p)
 #pragma unroll
         for (int i = 0; i < kPack; ++i)
-          if (has(p)) columns[threadIdx.x / kGroup][place(p) + i] = sums[s][p][i];
+          if (has_pack(p)) columns[threadIdx.x / kGroup][column(p) + i] = sums[s][p][i];
       __syncthreads();
       for (std::int64_t c = threadIdx.x; c < width; c += kThreads<kGroup>) {
         W sum = columns[0][c];

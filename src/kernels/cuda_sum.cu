@@ -7,15 +7,16 @@ namespace {
 
 constexpr int kLanes = 32, kDepth = 8;  // threads of a row_kernel block: columns and rows
 
-// Computes part blockIdx.y: the sums of kLanes * kPack columns over rows blockIdx.y * rows_of_part ….
+// Computes part blockIdx.y: the sums of kLanes * kPack columns over the rows from blockIdx.y * rows_per_part
+// on.
 template <typename T, int kPack>
 __global__ void __launch_bounds__(kLanes* kDepth)
-    row_kernel(RowsOf<T> x, std::int64_t num_rows, std::int64_t num_packs, std::int64_t rows_of_part,
+    row_kernel(RowsOf<T> x, std::int64_t num_rows, std::int64_t num_packs, std::int64_t rows_per_part,
                Wide<T>* parts) {
   using W = Wide<T>;
   __shared__ W scratch[kDepth][kPack][kLanes];
   const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * kLanes + threadIdx.x;
-  const std::int64_t begin = blockIdx.y * rows_of_part, end = min(num_rows, begin + rows_of_part);
+  const std::int64_t begin = blockIdx.y * rows_per_part, end = min(num_rows, begin + rows_per_part);
   W sum[kPack] = {};
   if (column < num_packs) {
 #pragma unroll 4
@@ -54,17 +55,18 @@ __global__ void __launch_bounds__(1024)
   if (sum == nullptr) return;
   parts += blockIdx.y * width;
   const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * 32 + threadIdx.x;
-  W own = 0;
+  W partial = 0;
   if (column < width) {
 #pragma unroll 8
-    for (std::int64_t part = threadIdx.y; part < num_parts; part += 32) own += parts[part * stride + column];
+    for (std::int64_t part = threadIdx.y; part < num_parts; part += 32)
+      partial += parts[part * stride + column];
   }
-  scratch[threadIdx.y][threadIdx.x] = own;
+  scratch[threadIdx.y][threadIdx.x] = partial;
   __syncthreads();
   // Transposed: warp y now has column y.
-  own = warp_sum(scratch[threadIdx.x][threadIdx.y]);
-  const std::int64_t mine = static_cast<std::int64_t>(blockIdx.x) * 32 + threadIdx.y;
-  if (threadIdx.x == 0 && mine < width) sum[mine] += own;
+  partial = warp_sum(scratch[threadIdx.x][threadIdx.y]);
+  const std::int64_t output_column = static_cast<std::int64_t>(blockIdx.x) * 32 + threadIdx.y;
+  if (threadIdx.x == 0 && output_column < width) sum[output_column] += partial;
 }
 
 // The sum over a block of 256 threads, returned in thread 0.
@@ -85,15 +87,16 @@ __global__ void __launch_bounds__(256) square_kernel(const T* values, std::int64
                      step = gridDim.x * 256ll;
 #pragma unroll 4
   for (std::int64_t pack = thread; pack < count / kPack; pack += step) {
-    Values<T, kPack> some;
-    some.load(values + pack * kPack);
+    Values<T, kPack> pack_values;
+    pack_values.load(values + pack * kPack);
 #pragma unroll
-    for (int i = 0; i < kPack; ++i) sum += static_cast<double>(some.at[i]) * static_cast<double>(some.at[i]);
+    for (int i = 0; i < kPack; ++i)
+      sum += static_cast<double>(pack_values.at[i]) * static_cast<double>(pack_values.at[i]);
   }
-  // the last elements, fewer than kPack: one for each of the first threads
-  const std::int64_t rest = count / kPack * kPack + thread;
-  if (rest < count) {
-    const double value = static_cast<double>(widen(values[rest]));
+  // The first threads add the last elements, of which fewer than kPack remain, one each.
+  const std::int64_t tail_index = count / kPack * kPack + thread;
+  if (tail_index < count) {
+    const double value = static_cast<double>(widen(values[tail_index]));
     sum += value * value;
   }
   sum = block_sum(sum);
@@ -101,10 +104,10 @@ __global__ void __launch_bounds__(256) square_kernel(const T* values, std::int64
 }
 
 __global__ void __launch_bounds__(256) square_part_kernel(const double* parts, double* sum) {
-  double own = 0;
-  for (int i = threadIdx.x; i < kSquareParts; i += 256) own += parts[i];
-  own = block_sum(own);
-  if (threadIdx.x == 0) *sum += own;
+  double partial = 0;
+  for (int i = threadIdx.x; i < kSquareParts; i += 256) partial += parts[i];
+  partial = block_sum(partial);
+  if (threadIdx.x == 0) *sum += partial;
 }
 
 bool is_packed(Element element, const Rows& x) { return has_packs(x, size_of(element)); }
@@ -120,19 +123,19 @@ std::int64_t num_column_blocks(Element element, const Rows& x) {
 
 // Returns as many parts as fill the device, each with at least 64 rows.
 std::int64_t sum_parts(const Queue& queue, Element element, const Rows& x) {
-  const std::int64_t full =
+  const std::int64_t max_parts =
       queue.num_multiprocessors * 8 / std::max<std::int64_t>(1, num_column_blocks(element, x));
-  return std::max<std::int64_t>(1, std::min(full, x.num_rows / 64));
+  return std::max<std::int64_t>(1, std::min(max_parts, x.num_rows / 64));
 }
 
 void add_rows(const Queue& queue, Element element, const Rows& x, void* sum, void* workspace) {
   if (x.num_rows == 0 || x.width == 0) return;
-  const std::int64_t parts = sum_parts(queue, element, x), rows_of_part = (x.num_rows + parts - 1) / parts;
+  const std::int64_t parts = sum_parts(queue, element, x), rows_per_part = (x.num_rows + parts - 1) / parts;
   with_pack(element, is_packed(element, x), [&](auto zero, auto pack) {
     using T = decltype(zero);
     const dim3 blocks(static_cast<unsigned>(num_column_blocks(element, x)), static_cast<unsigned>(parts));
     row_kernel<T, pack()><<<blocks, dim3(kLanes, kDepth), 0, queue.stream>>>(
-        RowsOf<T>(x), x.num_rows, x.width / pack(), rows_of_part, static_cast<Wide<T>*>(workspace));
+        RowsOf<T>(x), x.num_rows, x.width / pack(), rows_per_part, static_cast<Wide<T>*>(workspace));
   });
   const Element wide = element == Element::fp64 ? Element::fp64 : Element::fp32;
   add_partial_sums(queue, {.element = wide,

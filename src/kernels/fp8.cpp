@@ -33,11 +33,12 @@ at::Tensor power_of_two(const at::Tensor& exponent) {
 }  // namespace
 
 Fp8Scale fp8_scale_for(Fp8Operand operand, const at::Tensor& maximum) {
-  const int largest = operand == Fp8Operand::gradient ? 16 : 9;
+  const int max_exponent = operand == Fp8Operand::gradient ? 16 : 9;
   const auto [fraction, exponent] = at::frexp(maximum);
-  const at::Tensor own = at::clamp(largest - exponent - (fraction > 0.875).to(at::kInt), -126, 126);
-  const at::Tensor chosen = own * (maximum != 0).to(at::kInt);
-  return {power_of_two(chosen), power_of_two(-chosen)};
+  const at::Tensor scale_exponent =
+      at::clamp(max_exponent - exponent - (fraction > 0.875).to(at::kInt), -126, 126);
+  const at::Tensor final_exponent = scale_exponent * (maximum != 0).to(at::kInt);
+  return {power_of_two(final_exponent), power_of_two(-final_exponent)};
 }
 
 void update_maximum(const at::Tensor& x, at::Tensor& maximum) {

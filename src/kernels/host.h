@@ -40,8 +40,8 @@ class HostKernels final : public Kernels {
   void add_rows(const at::Tensor& x, at::Tensor& sum) const override;
   // host_optimizer.cpp
   void add_square_sum(const at::Tensor& flat, at::Tensor& sum) const override;
-  void pass_gate(const GateOptions& options, at::Tensor& numbers) const override;
-  void adamw(const AdamOptions& options, const at::Tensor& numbers, const at::Tensor& gradient,
+  void pass_gate(const GateOptions& options, at::Tensor& step_scalars) const override;
+  void adamw(const AdamOptions& options, const at::Tensor& step_scalars, const at::Tensor& gradient,
              at::Tensor& master, at::Tensor& first_moment, at::Tensor& second_moment,
              at::Tensor& weight) const override;
   void convert(const at::Tensor& from, at::Tensor& to) const override;

@@ -28,9 +28,9 @@ struct GeluTanh {
   [[gnu::always_inline]] static ValueAndDerivative<Number> at(Number x) {
     constexpr auto kFactor = static_cast<Number>(1.5957691216057307118),
                    kCubic = static_cast<Number>(0.044715);
-    const Number square = kCubic * x * x;
-    const Number logistic = 1 / (1 + exponential(-kFactor * x * (1 + square)));
-    return {x * logistic, logistic + x * logistic * (1 - logistic) * kFactor * (1 + 3 * square)};
+    const Number cubic_term = kCubic * x * x;
+    const Number logistic = 1 / (1 + exponential(-kFactor * x * (1 + cubic_term)));
+    return {x * logistic, logistic + x * logistic * (1 - logistic) * kFactor * (1 + 3 * cubic_term)};
   }
 };
 
@@ -86,9 +86,9 @@ void backward_row(const T* dy, const T* x, const T* gate, std::int64_t width, T*
   for (std::int64_t j = 0; j < width; ++j) {
     const auto upstream = load(dy[j]);
     const auto result = Function::at(load(gate[j]));
-    const auto along_gate = upstream * load(x[j]) * result.derivative;
+    const auto gate_gradient = upstream * load(x[j]) * result.derivative;
     store(dx[j], upstream * result.value);
-    store(d_gate[j], along_gate);
+    store(d_gate[j], gate_gradient);
   }
 }
 

@@ -40,7 +40,7 @@ class RowMask {
 void ensure_samples(const DropoutSite& site, std::int64_t num_rows) {
   ensure(site.sequence_length > 0 && static_cast<std::int64_t>(site.samples.size()) * site.sequence_length >=
                                          site.first_row + num_rows,
-         "dropout: {} rows starting at {} exceed {} samples of {}", num_rows, site.first_row,
+         "dropout: {} rows starting at {} exceed {} samples of length {}", num_rows, site.first_row,
          site.samples.size(), site.sequence_length);
 }
 
@@ -59,7 +59,8 @@ void add_row(const T* x, const T* bias, const T* residual, const Wide<T>* mask, 
 }
 
 template <bool HasMask, typename T>
-void add_row_of(const T* x, const T* bias, const T* residual, const Wide<T>* mask, std::int64_t width, T* y) {
+void add_row_with_operands(const T* x, const T* bias, const T* residual, const Wide<T>* mask,
+                           std::int64_t width, T* y) {
   if (bias != nullptr && residual != nullptr)
     return add_row<true, true, HasMask>(x, bias, residual, mask, width, y);
   if (bias != nullptr) return add_row<true, false, HasMask>(x, bias, residual, mask, width, y);
@@ -92,12 +93,14 @@ void add_columns(const Rows<T>& x, std::int64_t begin, std::int64_t end, Wide<T>
 void HostKernels::add(const at::Tensor& x, const at::Tensor& bias, const at::Tensor& residual,
                       const DropoutSite& dropout, at::Tensor& y) const {
   with_element_type(x.scalar_type(), [&]<typename T>(T) {
-    const Rows<T> from(x), old(residual), to(y);
+    const Rows<T> from(x), residual_rows(residual), to(y);
     const T* biases = flat_data<T>(bias);
-    const auto residual_row = [&](std::int64_t r) { return old.data == nullptr ? nullptr : old.row(r); };
+    const auto residual_row = [&](std::int64_t r) {
+      return residual_rows.data == nullptr ? nullptr : residual_rows.row(r);
+    };
     if (dropout.rate == 0) {
       for_each_row(from.num_rows(), from.width, [&](std::int64_t r) {
-        add_row_of<false, T>(from.row(r), biases, residual_row(r), nullptr, from.width, to.row(r));
+        add_row_with_operands<false, T>(from.row(r), biases, residual_row(r), nullptr, from.width, to.row(r));
       });
       return;
     }
@@ -105,7 +108,8 @@ void HostKernels::add(const at::Tensor& x, const at::Tensor& bias, const at::Ten
     at::parallel_for(0, from.num_rows(), 16, [&](std::int64_t begin, std::int64_t end) {
       RowMask<Wide<T>> mask(dropout, from.width);
       for (std::int64_t r = begin; r < end; ++r)
-        add_row_of<true, T>(from.row(r), biases, residual_row(r), mask.of(r), from.width, to.row(r));
+        add_row_with_operands<true, T>(from.row(r), biases, residual_row(r), mask.of(r), from.width,
+                                       to.row(r));
     });
   });
 }

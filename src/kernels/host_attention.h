@@ -1,5 +1,5 @@
-// Shared by forward and backward of the host attention kernel: heads as rows, scratch in the wider type,
-// masks, and work distribution over threads.
+// Code that the forward and backward passes of the host attention kernel share: heads as rows, scratch in the
+// wider type, masks, and work distribution over threads.
 //
 // The kernel computes pieces of scores (ring_attention.h): attention over whole sequences is a ring with
 // one part. Scratch is padded so that products need no remainder loops: padded queries are computed and
@@ -93,7 +93,7 @@ void copy_out(const Scratch<Wide<T>>& from, std::int64_t offset, Wide<T> factor,
   for (std::int64_t d = 0; d < head.head_dim; ++d) store(to[d], values[d] * factor);
 }
 
-// One head of a piece: its masks and the keys that each query sees. Indices of queries and keys are
+// One head of a piece: its masks and the keys that each query attends to. Indices of queries and keys are
 // relative to the piece's start.
 struct HeadPiece {
   std::int64_t num_queries = 0, num_keys = 0;
@@ -115,8 +115,8 @@ struct HeadPiece {
     key = task.dropout.key.derive(static_cast<std::uint64_t>(sample))
               .derive(static_cast<std::uint64_t>(task.dropout.first_head + query_head));
   }
-  // The number of `keys` that `query` sees.
-  std::int64_t num_seen(std::int64_t query, Span keys) const {
+  // The number of `keys` that `query` attends to.
+  std::int64_t num_visible_keys(std::int64_t query, Span keys) const {
     return is_causal ? std::clamp<std::int64_t>(query + 1 - keys.begin, 0, keys.size()) : keys.size();
   }
   // Sets retained[j] to whether dropout retains (1) or drops (0) the probability of key `at_key` + j for
@@ -174,13 +174,13 @@ inline std::int64_t first_key_row(const RingTask& task, const RingPiece& piece) 
 std::vector<Span> pieces_by_queries(const std::vector<RingPiece>& pieces);
 std::vector<Span> independent_ranges(const std::vector<RingPiece>& pieces);
 
-// The number of scores of a piece that are computed, by which work is balanced.
+// The number of scores that are computed for a piece; the work is balanced by it.
 std::int64_t num_scores(const RingPiece& piece);
 
 // Divides items into one range per thread, of about equal cost, and calls body(range) on each thread.
 void parallel_for_by_cost(const std::vector<std::int64_t>& costs, const std::function<void(Span)>& body);
 
-void host_attention_forward(const RingTask& task, const AttentionTensors& tensors, OutputMode results);
-void host_attention_backward(const RingTask& task, const AttentionTensors& tensors, OutputMode results);
+void host_attention_forward(const RingTask& task, const AttentionTensors& tensors, OutputMode output_mode);
+void host_attention_backward(const RingTask& task, const AttentionTensors& tensors, OutputMode output_mode);
 
 }  // namespace optimus

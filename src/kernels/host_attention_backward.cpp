@@ -15,7 +15,7 @@ namespace {
 template <typename W>
 class BackwardBlocks {
  public:
-  BackwardBlocks(const RingTask& task, std::int64_t longest)
+  BackwardBlocks(const RingTask& task, std::int64_t max_queries)
       : rule_(task.dropout.rate),
         has_dropout_(task.dropout.rate != 0),
         head_dim_(task.shape.head_dim),
@@ -27,7 +27,7 @@ class BackwardBlocks {
         probabilities_(kBlock, kBlock),
         score_gradients_(kBlock, kBlock) {
     for (std::int64_t i = 0; i < task.shape.heads / task.shape.kv_heads; ++i)
-      queries_.emplace_back(longest, task.shape.head_dim);
+      queries_.emplace_back(max_queries, task.shape.head_dim);
   }
 
   template <typename T>
@@ -105,7 +105,7 @@ class BackwardBlocks {
   void compute_row_gradients(const HeadPiece& head_piece, const PerQuery& of, std::int64_t query,
                              std::int64_t i, Span keys) {
     W *probability = probabilities_.row(i), *score_gradient = score_gradients_.row(i);
-    const std::int64_t num_visible = head_piece.num_seen(query, keys);
+    const std::int64_t num_visible = head_piece.num_visible_keys(query, keys);
     const W scale = static_cast<W>(head_piece.scale), logsumexp = of.logsumexp[query];
     const W delta = of.delta[static_cast<std::size_t>(query)];
     if (has_dropout_) {
@@ -115,9 +115,9 @@ class BackwardBlocks {
     }
 #pragma omp simd
     for (std::int64_t j = 0; j < num_visible; ++j) {
-      const W share = exponential(probability[j] * scale - logsumexp);
-      probability[j] = share;
-      score_gradient[j] = share * (score_gradient[j] - delta) * scale;
+      const W softmax = exponential(probability[j] * scale - logsumexp);
+      probability[j] = softmax;
+      score_gradient[j] = softmax * (score_gradient[j] - delta) * scale;
     }
     if (has_dropout_) apply_mask(retained_.data(), static_cast<W>(rule_.scale), num_visible, probability);
     std::fill(probability + num_visible, probability + kBlock, W{0});
@@ -138,9 +138,9 @@ template <typename T>
 class BackwardThread {
  public:
   using W = Wide<T>;
-  BackwardThread(const RingTask& task, const AttentionTensors& tensors, OutputMode results,
-                 std::int64_t longest)
-      : task_(task), tensors_(tensors), output_mode_(results), blocks_(task, longest) {}
+  BackwardThread(const RingTask& task, const AttentionTensors& tensors, OutputMode output_mode,
+                 std::int64_t max_queries)
+      : task_(task), tensors_(tensors), output_mode_(output_mode), blocks_(task, max_queries) {}
 
   // Processes pieces that all have the same queries.
   void run(Span pieces, std::int64_t kv_head) {
@@ -193,8 +193,8 @@ class BackwardThread {
   BackwardBlocks<W> blocks_;
 };
 
-// A work item: one key head of pieces that share no rows with those of other items, as ranges of pieces
-// with the same queries.
+// A work item: one key head of some pieces, which share no rows with the pieces of other items. `runs` are
+// ranges of pieces with the same queries.
 struct BackwardItem {
   std::vector<Span> runs;
   std::int64_t kv_head = 0;
@@ -203,20 +203,20 @@ struct BackwardItem {
 struct BackwardWork {
   std::vector<BackwardItem> items;
   std::vector<std::int64_t> costs;
-  std::int64_t longest = 0;  // largest number of queries of a piece
+  std::int64_t max_queries = 0;  // the largest number of queries of a piece
 };
 
 BackwardWork backward_work(const RingTask& task) {
   BackwardWork backward;
   const std::vector<Span> runs = pieces_by_queries(task.pieces);
   auto run = runs.begin();
-  for (const Span apart : independent_ranges(task.pieces)) {
+  for (const Span range : independent_ranges(task.pieces)) {
     BackwardItem item;
     std::int64_t cost = 0;
-    for (; run != runs.end() && run->begin < apart.end; ++run) item.runs.push_back(*run);
-    for (std::int64_t i = apart.begin; i < apart.end; ++i) {
+    for (; run != runs.end() && run->begin < range.end; ++run) item.runs.push_back(*run);
+    for (std::int64_t i = range.begin; i < range.end; ++i) {
       const RingPiece& piece = task.pieces[static_cast<std::size_t>(i)];
-      backward.longest = std::max(backward.longest, piece.queries.size());
+      backward.max_queries = std::max(backward.max_queries, piece.queries.size());
       cost += num_scores(piece);
     }
     for (item.kv_head = 0; item.kv_head < task.shape.kv_heads; ++item.kv_head)
@@ -227,11 +227,11 @@ BackwardWork backward_work(const RingTask& task) {
 
 }  // namespace
 
-void host_attention_backward(const RingTask& task, const AttentionTensors& tensors, OutputMode results) {
+void host_attention_backward(const RingTask& task, const AttentionTensors& tensors, OutputMode output_mode) {
   const BackwardWork backward = backward_work(task);
   with_element_type(tensors.q.scalar_type(), [&]<typename T>(T) {
     parallel_for_by_cost(backward.costs, [&](Span items) {
-      BackwardThread<T> thread(task, tensors, results, backward.longest);
+      BackwardThread<T> thread(task, tensors, output_mode, backward.max_queries);
       for (std::int64_t i = items.begin; i < items.end; ++i) {
         const BackwardItem& item = backward.items[static_cast<std::size_t>(i)];
         for (const Span run : item.runs) thread.run(run, item.kv_head);

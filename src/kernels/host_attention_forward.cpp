@@ -85,7 +85,7 @@ class ForwardBlocks {
   void update_softmax(const HeadPiece& head_piece, std::int64_t query, std::int64_t i, Span keys) {
     const auto at = static_cast<std::size_t>(i);
     W* row = scores_.row(i);
-    const std::int64_t num_visible = head_piece.num_seen(query, keys);
+    const std::int64_t num_visible = head_piece.num_visible_keys(query, keys);
     const W scale = static_cast<W>(head_piece.scale);
     const W max = lane_max<W>(num_visible, max_[at], [=](std::int64_t j) { return row[j] * scale; });
     if (max > max_[at]) {
@@ -162,9 +162,9 @@ template <typename T>
 class ForwardThread {
  public:
   using W = Wide<T>;
-  ForwardThread(const RingTask& task, const AttentionTensors& tensors, OutputMode results,
+  ForwardThread(const RingTask& task, const AttentionTensors& tensors, OutputMode output_mode,
                 std::int64_t num_key_blocks)
-      : task_(task), tensors_(tensors), output_mode_(results), blocks_(task, num_key_blocks) {}
+      : task_(task), tensors_(tensors), output_mode_(output_mode), blocks_(task, num_key_blocks) {}
 
   void run(const ForwardItem& item) {
     pack_keys(item);
@@ -209,11 +209,11 @@ class ForwardThread {
 
 }  // namespace
 
-void host_attention_forward(const RingTask& task, const AttentionTensors& tensors, OutputMode results) {
+void host_attention_forward(const RingTask& task, const AttentionTensors& tensors, OutputMode output_mode) {
   const ForwardWork forward = forward_work(task);
   with_element_type(tensors.q.scalar_type(), [&]<typename T>(T) {
     parallel_for_by_cost(forward.costs, [&](Span items) {
-      ForwardThread<T> thread(task, tensors, results, forward.num_key_blocks);
+      ForwardThread<T> thread(task, tensors, output_mode, forward.num_key_blocks);
       for (std::int64_t i = items.begin; i < items.end; ++i)
         thread.run(forward.items[static_cast<std::size_t>(i)]);
     });

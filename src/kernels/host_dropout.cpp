@@ -47,17 +47,17 @@ DropoutRule::DropoutRule(double rate)
 void fill_retained(RandomKey key, std::uint64_t first, const DropoutRule& rule, std::span<std::uint8_t> out) {
   BlockWords words;
   const std::uint32_t threshold = rule.threshold;
-  for (std::size_t num_done = 0; num_done < out.size();) {
-    const std::uint64_t element = first + num_done;
-    const std::size_t skipped = element % 4;
-    const std::size_t count = std::min(out.size() - num_done, words.size() - skipped);
-    const std::size_t num_blocks = (skipped + count + 3) / 4;
+  for (std::size_t num_filled = 0; num_filled < out.size();) {
+    const std::uint64_t element = first + num_filled;
+    const std::size_t offset = element % 4;
+    const std::size_t count = std::min(out.size() - num_filled, words.size() - offset);
+    const std::size_t num_blocks = (offset + count + 3) / 4;
     fill_blocks(key, element / 4, std::min(kBlocks, (num_blocks + 15) / 16 * 16), words);
-    std::uint8_t* to = out.data() + num_done;
-    const std::uint32_t* from = words.data() + skipped;
+    std::uint8_t* to = out.data() + num_filled;
+    const std::uint32_t* from = words.data() + offset;
 #pragma omp simd
     for (std::size_t i = 0; i < count; ++i) to[i] = (from[i] >> 8) >= threshold ? 1 : 0;
-    num_done += count;
+    num_filled += count;
   }
 }
 

@@ -61,8 +61,8 @@ void HostKernels::rope(at::Tensor& x, const at::Tensor& cosine, const at::Tensor
   ensure(x.dim() == 3 && x.size(2) == 2 * cosine.size(1),
          "rotary embedding of heads with dimension {} needs half as many angles, not {}", x.size(-1),
          cosine.size(1));
-  const auto* places = flat_data<std::int32_t>(positions);
-  ensure_ids_in_range(places, positions.numel(), cosine.size(0), "position");
+  const auto* row_positions = flat_data<std::int32_t>(positions);
+  ensure_ids_in_range(row_positions, positions.numel(), cosine.size(0), "position");
   with_element_type(x.scalar_type(), [&]<typename T>(T) {
     const Rows<Wide<T>> cosines(cosine), sines(sine);
     T* data = x.data_ptr<T>();
@@ -70,8 +70,8 @@ void HostKernels::rope(at::Tensor& x, const at::Tensor& cosine, const at::Tensor
     const std::int64_t num_heads = x.size(1), row_stride = x.stride(0), head_stride = x.stride(1);
     for_each_row(x.size(0), num_heads * x.size(2), [&](std::int64_t r) {
       for (std::int64_t head = 0; head < num_heads; ++head)
-        rotate_head(data + r * row_stride + head * head_stride, cosines.row(places[r]), sines.row(places[r]),
-                    static_cast<Wide<T>>(is_backward ? -1 : 1), cosines.width);
+        rotate_head(data + r * row_stride + head * head_stride, cosines.row(row_positions[r]),
+                    sines.row(row_positions[r]), static_cast<Wide<T>>(is_backward ? -1 : 1), cosines.width);
     });
   });
 }

@@ -37,10 +37,10 @@ Number lane_max(std::int64_t count, Number at_least, Term term) {
       OrderOf<Number>& best = lanes[static_cast<std::size_t>(lane)];
       best = std::max(order_of(term(i + lane)), best);
     }
-  OrderOf<Number> rest = order_of(at_least);
-  for (; i < count; ++i) rest = std::max(order_of(term(i)), rest);
-  for (const OrderOf<Number> lane : lanes) rest = std::max(lane, rest);
-  return from_order<Number>(rest);
+  OrderOf<Number> result = order_of(at_least);
+  for (; i < count; ++i) result = std::max(order_of(term(i)), result);
+  for (const OrderOf<Number> lane : lanes) result = std::max(lane, result);
+  return from_order<Number>(result);
 }
 
 }  // namespace optimus

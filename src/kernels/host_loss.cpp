@@ -16,12 +16,12 @@ struct ExponentialSum {
 };
 
 template <typename T>
-Wide<T> largest(const T* logits, std::int64_t count, Wide<T> at_least) {
+Wide<T> largest_logit(const T* logits, std::int64_t count, Wide<T> at_least) {
   return lane_max<Wide<T>>(count, at_least, [=](std::int64_t j) { return load(logits[j]); });
 }
 
 template <typename T>
-Wide<T> exponentials(const T* logits, std::int64_t count, Wide<T> max) {
+Wide<T> exponential_sum(const T* logits, std::int64_t count, Wide<T> max) {
   return lane_sum<Wide<T>>(count, [=](std::int64_t j) { return exponential(load(logits[j]) - max); });
 }
 
@@ -34,10 +34,10 @@ ExponentialSum<Wide<T>> sum_exponentials(const T* logits, std::int64_t vocab) {
   ExponentialSum<Wide<T>> result{std::numeric_limits<Wide<T>>::lowest(), 0};
   for (std::int64_t begin = 0; begin < vocab; begin += kPiece) {
     const std::int64_t count = std::min(kPiece, vocab - begin);
-    const Wide<T> max = largest(logits + begin, count, result.max);
+    const Wide<T> max = largest_logit(logits + begin, count, result.max);
     if (max > result.max) result.sum *= std::exp(static_cast<double>(result.max) - static_cast<double>(max));
     result.max = max;
-    result.sum += static_cast<double>(exponentials(logits + begin, count, max));
+    result.sum += static_cast<double>(exponential_sum(logits + begin, count, max));
   }
   return result;
 }
@@ -47,11 +47,11 @@ void gradient_row(T* logits, std::int64_t vocab, std::int64_t target, const Expo
                   double scale) {
   using W = Wide<T>;
   const W factor = static_cast<W>(scale / total.sum), max = total.max;
-  const double of_target =
+  const double target_probability =
       std::exp(static_cast<double>(load(logits[target])) - static_cast<double>(max)) / total.sum;
 #pragma omp simd
   for (std::int64_t j = 0; j < vocab; ++j) store(logits[j], exponential(load(logits[j]) - max) * factor);
-  store(logits[target], static_cast<W>((of_target - 1) * scale));
+  store(logits[target], static_cast<W>((target_probability - 1) * scale));
 }
 
 }  // namespace
@@ -72,8 +72,9 @@ void HostKernels::cross_entropy(at::Tensor& logits, const at::Tensor& targets, a
         return;
       }
       const auto total = sum_exponentials(row, rows.width);
-      const double of_target = static_cast<double>(load(row[target_ids[r]])) - static_cast<double>(total.max);
-      results[r] = static_cast<Wide<T>>(std::log(total.sum) - of_target);
+      const double shifted_target_logit =
+          static_cast<double>(load(row[target_ids[r]])) - static_cast<double>(total.max);
+      results[r] = static_cast<Wide<T>>(std::log(total.sum) - shifted_target_logit);
       if (gradient_scale != 0) gradient_row(row, rows.width, target_ids[r], total, gradient_scale);
     });
   });
@@ -109,10 +110,10 @@ void HostKernels::loss_gradient(at::Tensor& logits, const at::Tensor& targets, c
       T* row = rows.row(r);
       if (target_ids[r] == -1) return static_cast<void>(std::fill(row, row + rows.width, T(0)));
       const W sum = sums[r];
-      const W of_target = target_ids[r] < 0 ? W{0} : exponential(load(row[target_ids[r]]) - sum);
+      const W target_probability = target_ids[r] < 0 ? W{0} : exponential(load(row[target_ids[r]]) - sum);
 #pragma omp simd
       for (std::int64_t j = 0; j < rows.width; ++j) store(row[j], exponential(load(row[j]) - sum) * scale);
-      if (target_ids[r] >= 0) store(row[target_ids[r]], (of_target - 1) * scale);
+      if (target_ids[r] >= 0) store(row[target_ids[r]], (target_probability - 1) * scale);
     });
   });
 }

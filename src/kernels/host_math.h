@@ -70,11 +70,13 @@ Number from_order(OrderOf<Number> order) {
   constexpr std::uint32_t kInfinity = 0x7f800000U, kMinusInfinity = 0xff800000U;
   constexpr float kRounding = 0x1.8p23F;  // adding it leaves the nearest integer in the lowest bits
   const float shifted = x * 1.44269504F + kRounding;
-  const float whole = shifted - kRounding;
-  const float rest = (x - whole * 0.693145752F) - whole * 1.42860677e-6F;  // ln 2 in two parts
-  const float square = rest * rest;  // shorter dependency chain than Horner's scheme
-  const float high = square * (0.00138144649F * square + (0.00836878084F * rest + 0.0416683927F));
-  const float power = (rest + 1.0F) + square * ((0.166665196F * rest + 0.49999994F) + high);
+  const float multiple = shifted - kRounding;
+  const float remainder = (x - multiple * 0.693145752F) - multiple * 1.42860677e-6F;  // ln 2 in two parts
+  const float remainder_squared = remainder * remainder;  // shorter dependency chain than Horner's scheme
+  const float high_terms =
+      remainder_squared * (0.00138144649F * remainder_squared + (0.00836878084F * remainder + 0.0416683927F));
+  const float power =
+      (remainder + 1.0F) + remainder_squared * ((0.166665196F * remainder + 0.49999994F) + high_terms);
   const float scale = std::bit_cast<float>((std::bit_cast<std::uint32_t>(shifted) << 23) + 0x3f800000U);
   const auto bits = std::bit_cast<std::uint32_t>(x);
   const float capped = bits - kHighest <= kInfinity - kHighest ? 0x1.4p127F : power * scale;

@@ -51,13 +51,13 @@ template <typename Number, int Vectors>
   const Number* left = a.data;
   const Number* right = b.data;
   for (std::int64_t k = 0; k < depth; ++k, left += a.k_stride, right += b.row_stride) {
-    Vector rights[Vectors];
+    Vector right_vectors[Vectors];
 #pragma GCC unroll 8
-    for (int v = 0; v < Vectors; ++v) std::memcpy(&rights[v], right + v * kLaneCount, sizeof(Vector));
+    for (int v = 0; v < Vectors; ++v) std::memcpy(&right_vectors[v], right + v * kLaneCount, sizeof(Vector));
 #pragma GCC unroll 8
     for (int row = 0; row < kTileRows; ++row)
 #pragma GCC unroll 8
-      for (int v = 0; v < Vectors; ++v) sums[row][v] += left[row * a.row_stride] * rights[v];
+      for (int v = 0; v < Vectors; ++v) sums[row][v] += left[row * a.row_stride] * right_vectors[v];
   }
 #pragma GCC unroll 8
   for (int row = 0; row < kTileRows; ++row)
@@ -72,11 +72,11 @@ template <typename Number>
 [[gnu::noinline]] void multiply_add(const LeftFactor<Number>& a, const Block<const Number>& b,
                                     const Block<Number>& c, std::int64_t rows, std::int64_t columns,
                                     std::int64_t depth) {
-  constexpr std::int64_t kWide = kVectorLanes<Number> * kTileVectors;
+  constexpr std::int64_t kTileWidth = kVectorLanes<Number> * kTileVectors;
   for (std::int64_t row = 0; row < rows; row += kTileRows) {
     const LeftFactor<Number> left{a.data + row * a.row_stride, a.row_stride, a.k_stride};
     std::int64_t column = 0;
-    for (; column + kWide <= columns; column += kWide)
+    for (; column + kTileWidth <= columns; column += kTileWidth)
       multiply_tile<Number, kTileVectors>(left, {b.data + column, b.row_stride}, depth,
                                           {c.data + row * c.row_stride + column, c.row_stride});
     for (; column < columns; column += kVectorLanes<Number>)

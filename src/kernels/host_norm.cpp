@@ -51,13 +51,13 @@ template <typename T>
 std::pair<Wide<T>, Wide<T>> gradient_means(const BackwardRow<T>& row, bool is_centered) {
   using W = Wide<T>;
   const auto count = static_cast<W>(row.width);
-  const W along = lane_sum<W>(row.width, [=](std::int64_t j) {
+  const W projection_sum = lane_sum<W>(row.width, [=](std::int64_t j) {
     return load(row.dy[j]) * load(row.weight[j]) * ((load(row.x[j]) - row.mean) * row.rstd);
   });
-  if (!is_centered) return {W{0}, along / count};
-  const W plain =
+  if (!is_centered) return {W{0}, projection_sum / count};
+  const W upstream_sum =
       lane_sum<W>(row.width, [=](std::int64_t j) { return load(row.dy[j]) * load(row.weight[j]); });
-  return {plain / count, along / count};
+  return {upstream_sum / count, projection_sum / count};
 }
 
 // Adds to the weight gradients before dx is written, because dx may alias dy.
@@ -65,8 +65,8 @@ template <typename T>
 void backward_row(const BackwardRow<T>& row, bool is_centered, T* dx, Wide<T>* weight_sum,
                   Wide<T>* bias_sum) {
   using W = Wide<T>;
-  const auto [plain, along] = gradient_means(row, is_centered);
-  const W a = plain, b = along, mean = row.mean, rstd = row.rstd;
+  const auto [upstream_mean, projection_mean] = gradient_means(row, is_centered);
+  const W a = upstream_mean, b = projection_mean, mean = row.mean, rstd = row.rstd;
   const T *dy = row.dy, *x = row.x, *weight = row.weight, *residual = row.residual;
   if (bias_sum != nullptr) {
 #pragma omp simd
@@ -139,13 +139,14 @@ void HostKernels::norm(const NormOptions& options, const at::Tensor& x, const at
                        const at::Tensor& bias, at::Tensor& y, at::Tensor& statistics) const {
   with_element_type(x.scalar_type(), [&]<typename T>(T) {
     const Rows<T> from(x), to(y);
-    const Rows<Wide<T>> saved(statistics);
+    const Rows<Wide<T>> statistics_rows(statistics);
     const T *weights = flat_data<T>(weight), *biases = flat_data<T>(bias);
     for_each_row(from.num_rows(), from.width, [&](std::int64_t r) {
       if (options.kind == NormKind::layer_norm)
-        layer_norm_row(options.eps, from.row(r), weights, biases, from.width, to.row(r), saved.row(r));
+        layer_norm_row(options.eps, from.row(r), weights, biases, from.width, to.row(r),
+                       statistics_rows.row(r));
       else
-        rms_norm_row(options.eps, from.row(r), weights, from.width, to.row(r), saved.row(r));
+        rms_norm_row(options.eps, from.row(r), weights, from.width, to.row(r), statistics_rows.row(r));
     });
   });
 }
@@ -156,13 +157,13 @@ void HostKernels::norm_backward(const NormOptions& options, const at::Tensor& dy
                                 at::Tensor& bias_gradient) const {
   const bool is_centered = options.kind == NormKind::layer_norm;
   with_element_type(x.scalar_type(), [&]<typename T>(T) {
-    const BackwardTensors<T> all{.dy = Rows<T>(dy),
-                                 .x = Rows<T>(x),
-                                 .residual = Rows<T>(residual),
-                                 .dx = Rows<T>(dx),
-                                 .statistics = Rows<Wide<T>>(statistics),
-                                 .weight = flat_data<T>(weight)};
-    norm_backward_typed(all, is_centered, flat_data<Wide<T>>(weight_gradient),
+    const BackwardTensors<T> tensors{.dy = Rows<T>(dy),
+                                     .x = Rows<T>(x),
+                                     .residual = Rows<T>(residual),
+                                     .dx = Rows<T>(dx),
+                                     .statistics = Rows<Wide<T>>(statistics),
+                                     .weight = flat_data<T>(weight)};
+    norm_backward_typed(tensors, is_centered, flat_data<Wide<T>>(weight_gradient),
                         is_centered ? flat_data<Wide<T>>(bias_gradient) : nullptr);
   });
 }

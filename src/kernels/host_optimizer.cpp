@@ -14,16 +14,17 @@ template <typename Number>
 struct AdamFactors {
   Number beta1, one_minus_beta1, beta2, one_minus_beta2, decay, rate, inverse_root, epsilon, scale;
 
-  AdamFactors(const AdamOptions& options, double* numbers)
+  AdamFactors(const AdamOptions& options, double* step_scalars)
       : beta1(static_cast<Number>(options.beta1)),
         one_minus_beta1(static_cast<Number>(1 - options.beta1)),
         beta2(static_cast<Number>(options.beta2)),
         one_minus_beta2(static_cast<Number>(1 - options.beta2)),
-        decay(static_cast<Number>(1 - number(numbers, StepScalar::learning_rate) * options.weight_decay)),
-        rate(static_cast<Number>(number(numbers, StepScalar::rate))),
-        inverse_root(static_cast<Number>(number(numbers, StepScalar::inverse_root))),
+        decay(static_cast<Number>(1 - step_scalar(step_scalars, StepScalar::learning_rate) *
+                                          options.weight_decay)),
+        rate(static_cast<Number>(step_scalar(step_scalars, StepScalar::rate))),
+        inverse_root(static_cast<Number>(step_scalar(step_scalars, StepScalar::inverse_root))),
         epsilon(static_cast<Number>(options.epsilon)),
-        scale(static_cast<Number>(number(numbers, StepScalar::factor))) {}
+        scale(static_cast<Number>(step_scalar(step_scalars, StepScalar::factor))) {}
 };
 
 template <typename Number>
@@ -32,10 +33,10 @@ struct AdamState {
   Number *master, *first_moment, *second_moment;
 };
 
-// a * b + c, rounded once if the CPU supports it. It is explicit because a compiler that may choose which
-// product of a sum to fuse chooses differently for whole vectors and for remaining elements. The bits would
-// then depend on where a range begins and ends, but updates that are repeated elsewhere (redundant copies,
-// pre-copy) must be bit-identical.
+// a * b + c, rounded once if the CPU supports it. It is explicit because the compiler could otherwise fuse
+// different products of a sum in whole vectors and in the remaining elements. The bits would then depend on
+// where a range begins and ends, but updates that are repeated elsewhere (redundant copies, pre-copy) must be
+// bit-identical.
 template <typename Number>
 inline Number fused(Number a, Number b, Number c) {
 #if defined(__FP_FAST_FMA) && defined(__FP_FAST_FMAF)
@@ -51,15 +52,17 @@ void adamw_range(const AdamFactors<Number>& of, const AdamState<Number>& state, 
                  std::int64_t end, T* weight) {
   const AdamFactors<Number> factors = of;  // a copy that no store below can alias
   const Number* gradients = state.gradient;
-  Number *masters = state.master, *firsts = state.first_moment, *seconds = state.second_moment;
+  Number *master_weights = state.master, *first_moments = state.first_moment,
+         *second_moments = state.second_moment;
 #pragma omp simd
   for (std::int64_t i = begin; i < end; ++i) {
     const Number gradient = gradients[i] * factors.scale;
-    const Number first = fused(factors.beta1, firsts[i], factors.one_minus_beta1 * gradient);
-    const Number second = fused(factors.beta2, seconds[i], factors.one_minus_beta2 * gradient * gradient);
+    const Number first = fused(factors.beta1, first_moments[i], factors.one_minus_beta1 * gradient);
+    const Number second =
+        fused(factors.beta2, second_moments[i], factors.one_minus_beta2 * gradient * gradient);
     const Number divisor = fused(std::sqrt(second), factors.inverse_root, factors.epsilon);
-    const Number master = fused(masters[i], factors.decay, -factors.rate * (first / divisor));
-    firsts[i] = first, seconds[i] = second, masters[i] = master;
+    const Number master = fused(master_weights[i], factors.decay, -factors.rate * (first / divisor));
+    first_moments[i] = first, second_moments[i] = second, master_weights[i] = master;
     store(weight[i], static_cast<Wide<T>>(master));
   }
 }
@@ -90,24 +93,24 @@ void HostKernels::add_square_sum(const at::Tensor& flat, at::Tensor& sum) const 
   });
 }
 
-void HostKernels::pass_gate(const GateOptions& options, at::Tensor& numbers) const {
-  ensure(numbers.numel() == kNumStepScalars, "expected {} step scalars, got {}", kNumStepScalars,
-         numbers.numel());
-  compute_gate(options, flat_data<double>(numbers));
+void HostKernels::pass_gate(const GateOptions& options, at::Tensor& step_scalars) const {
+  ensure(step_scalars.numel() == kNumStepScalars, "expected {} step scalars, got {}", kNumStepScalars,
+         step_scalars.numel());
+  compute_gate(options, flat_data<double>(step_scalars));
 }
 
-void HostKernels::adamw(const AdamOptions& options, const at::Tensor& numbers, const at::Tensor& gradient,
-                        at::Tensor& master, at::Tensor& first_moment, at::Tensor& second_moment,
-                        at::Tensor& weight) const {
+void HostKernels::adamw(const AdamOptions& options, const at::Tensor& step_scalars,
+                        const at::Tensor& gradient, at::Tensor& master, at::Tensor& first_moment,
+                        at::Tensor& second_moment, at::Tensor& weight) const {
   constexpr std::int64_t kMinElementsPerThread = 8192;
-  auto* of_step = numbers.data_ptr<double>();
-  if (number(of_step, StepScalar::is_finite) == 0) return;
+  auto* scalars = step_scalars.data_ptr<double>();
+  if (step_scalar(scalars, StepScalar::is_finite) == 0) return;
   ensure(gradient.scalar_type() == master.scalar_type(),
          "a gradient of type {} does not match a master of type {}", c10::toString(gradient.scalar_type()),
          c10::toString(master.scalar_type()));
   with_element_type(weight.scalar_type(), [&]<typename T>(T) {
     using W = Wide<T>;
-    const AdamFactors<W> factors(options, of_step);
+    const AdamFactors<W> factors(options, scalars);
     const AdamState<W> state{flat_data<W>(gradient), flat_data<W>(master), flat_data<W>(first_moment),
                              flat_data<W>(second_moment)};
     T* weights = flat_data<T>(weight);

@@ -80,8 +80,8 @@ class Kernels {
                              const at::Tensor& residual, at::Tensor& dx, at::Tensor& weight_gradient,
                              at::Tensor& bias_gradient) const = 0;
 
-  // The same, and accumulates the column sums of residual and dx in the same pass: the bias gradients of
-  // the GEMMs before and after the norm.
+  // As norm_backward, and accumulates the column sums of residual and dx in the same pass: the bias gradients
+  // of the GEMMs before and after the norm.
   virtual void norm_backward_with_sums(const NormOptions& options, const at::Tensor& dy, const at::Tensor& x,
                                        const at::Tensor& weight, const at::Tensor& statistics,
                                        const at::Tensor& residual, at::Tensor& dx,
@@ -138,14 +138,14 @@ class Kernels {
   // sum[j] += the sum of column j of x: a bias gradient.
   virtual void add_rows(const at::Tensor& x, at::Tensor& sum) const = 0;
   // sum (one fp64 element on the device) += the squares of a flat gradient buffer, summed in fp64; infinite
-  // or NaN if an element is. The result stays on the device, so that nothing waits for it.
+  // or NaN if one of the elements is. The result stays on the device, so that nothing waits for it.
   virtual void add_square_sum(const at::Tensor& flat, at::Tensor& sum) const = 0;
   // The gate between gradients and updates: computes the last step scalars from the sums (compute_gate in
-  // step_scalars.h). `numbers` contains the step scalars, fp64 on the device.
-  virtual void pass_gate(const GateOptions& options, at::Tensor& numbers) const = 0;
+  // step_scalars.h). `step_scalars` is in fp64, on the device.
+  virtual void pass_gate(const GateOptions& options, at::Tensor& step_scalars) const = 0;
   // Updates master and moments from the gradient, and writes the weight in its element type (weight may be
   // master), in one pass. Does nothing if the step's gradient was not finite.
-  virtual void adamw(const AdamOptions& options, const at::Tensor& numbers, const at::Tensor& gradient,
+  virtual void adamw(const AdamOptions& options, const at::Tensor& step_scalars, const at::Tensor& gradient,
                      at::Tensor& master, at::Tensor& first_moment, at::Tensor& second_moment,
                      at::Tensor& weight) const = 0;
   // Converts to fp8 (kernels/fp8.h) in one pass. y [rows, width] and transposed [width, rows] are
@@ -180,8 +180,8 @@ std::unique_ptr<Kernels> make_cuda_kernels();
 // The fastest implementation for a device.
 std::unique_ptr<Kernels> make_kernels(at::Device device);
 
-// Returns the step scalars as after the gate of update `step` (counted from 1), with gradients multiplied
-// by `factor`. For updates without a gate, tests and benchmarks.
+// Returns the step scalars as they are after the gate of update `step` (counted from 1), with gradients
+// multiplied by `factor`. Used for updates without a gate, in tests and in benchmarks.
 at::Tensor step_scalars_after_gate(at::Device device, double learning_rate, std::int64_t step = 1,
                                    double factor = 1, const GateOptions& options = {});
 

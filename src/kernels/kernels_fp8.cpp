@@ -1,4 +1,5 @@
-// The fp8 functions of kernels.h from the reference operations of fp8.h, for devices without fused kernels.
+// Implements the fp8 functions of kernels.h with the reference operations of fp8.h, for devices without fused
+// kernels.
 #include "kernels/kernels.h"
 
 #include <ATen/TensorOperators.h>
@@ -11,9 +12,9 @@ namespace optimus {
 void Kernels::quantize(Fp8Operand operand, const at::Tensor& x, const at::Tensor& scale, at::Tensor& y,
                        at::Tensor& transposed, at::Tensor& maximum) const {
   if (maximum.defined()) update_maximum(x, maximum);
-  const at::Tensor narrow = to_fp8(x, operand, scale);
-  if (y.defined()) y.copy_(narrow);
-  if (transposed.defined()) transposed.copy_(narrow.t());
+  const at::Tensor quantized = to_fp8(x, operand, scale);
+  if (y.defined()) y.copy_(quantized);
+  if (transposed.defined()) transposed.copy_(quantized.t());
 }
 
 void Kernels::quantize_activation_gradient(Activation kind, const at::Tensor& dy, const at::Tensor& x,

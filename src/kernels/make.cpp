@@ -1,4 +1,4 @@
-// Selects the kernels for a device, and implements what all kernels share.
+// Selects the kernels for a device, and implements the functions that all kernels share.
 #include <ATen/ops/zeros.h>
 #ifdef OPTIMUS_CUDA
 #include <ATen/cuda/CUDAContextLight.h>
@@ -32,14 +32,14 @@ void Kernels::norm_backward_with_sums(const NormOptions& options, const at::Tens
 
 at::Tensor step_scalars_after_gate(at::Device device, double learning_rate, std::int64_t step, double factor,
                                    const GateOptions& options) {
-  at::Tensor numbers = at::zeros({kNumStepScalars}, at::kDouble);
-  auto* values = numbers.data_ptr<double>();
-  number(values, StepScalar::learning_rate) = learning_rate;
-  number(values, StepScalar::num_targets) = 1 / factor;
-  number(values, StepScalar::loss_scale) = 1;
-  number(values, StepScalar::num_updates) = static_cast<double>(step - 1);
+  at::Tensor step_scalars = at::zeros({kNumStepScalars}, at::kDouble);
+  auto* values = step_scalars.data_ptr<double>();
+  step_scalar(values, StepScalar::learning_rate) = learning_rate;
+  step_scalar(values, StepScalar::num_targets) = 1 / factor;
+  step_scalar(values, StepScalar::loss_scale) = 1;
+  step_scalar(values, StepScalar::num_updates) = static_cast<double>(step - 1);
   compute_gate(options, values);
-  return numbers.to(device);
+  return step_scalars.to(device);
 }
 
 }  // namespace optimus

@@ -64,8 +64,8 @@ at::Tensor dropout_factors(const DropoutSite& site, const at::Tensor& like) {
   return (uniform.ge(site.rate).to(at::kDouble) / (1 - site.rate)).to(like.device(), like.scalar_type());
 }
 
-// table[ids[row]] += values[row]. Of ATen's two operations, uses the one with a fixed order of additions on
-// the device.
+// table[ids[row]] += values[row]. Uses the one of ATen's two operations that adds in a fixed order on the
+// device.
 void add_to_rows(at::Tensor& table, const at::Tensor& ids, const at::Tensor& values) {
   if (table.is_cuda())
     table.index_put_({ids.to(at::kLong)}, values, /*accumulate=*/true);
@@ -157,17 +157,18 @@ class PlainKernels final : public Kernels {
 
   void loss_statistics(const at::Tensor& logits, const at::Tensor& targets,
                        at::Tensor& statistics) const override {
-    const at::Tensor x = wide(logits), most = x.amax(1, true), is_here = targets.ge(0);
-    statistics.select(1, 0).copy_(most.squeeze(1));
-    statistics.select(1, 1).copy_((x - most).exp().sum(1));
-    statistics.select(1, 2).copy_(x.gather(1, targets.clamp_min(0).unsqueeze(1)).squeeze(1) * is_here);
+    const at::Tensor x = wide(logits), max_logit = x.amax(1, true), is_local_target = targets.ge(0);
+    statistics.select(1, 0).copy_(max_logit.squeeze(1));
+    statistics.select(1, 1).copy_((x - max_logit).exp().sum(1));
+    statistics.select(1, 2).copy_(x.gather(1, targets.clamp_min(0).unsqueeze(1)).squeeze(1) *
+                                  is_local_target);
   }
 
   void loss_gradient(at::Tensor& logits, const at::Tensor& targets, const at::Tensor& logsumexp,
                      double gradient_scale) const override {
     at::Tensor gradient = (wide(logits) - logsumexp.view({-1, 1})).exp();
-    const at::Tensor is_here = targets.ge(0).to(gradient.scalar_type()).unsqueeze(1);
-    gradient.scatter_add_(1, targets.clamp_min(0).unsqueeze(1), -is_here);
+    const at::Tensor is_local_target = targets.ge(0).to(gradient.scalar_type()).unsqueeze(1);
+    gradient.scatter_add_(1, targets.clamp_min(0).unsqueeze(1), -is_local_target);
     logits.copy_(gradient * targets.ne(-1).unsqueeze(1) * gradient_scale);
   }
 
@@ -188,10 +189,10 @@ class PlainKernels final : public Kernels {
     sum.add_(at::linalg_vector_norm(flat, 2, std::nullopt, false, at::kDouble).square());
   }
 
-  void pass_gate(const GateOptions& options, at::Tensor& numbers) const override {
-    const auto at = [&](StepScalar which) { return numbers.select(0, static_cast<int>(which)); };
-    const at::Tensor to_mean = at(StepScalar::loss_scale) * at(StepScalar::num_targets);
-    const at::Tensor norm = at(StepScalar::square_sum).sqrt() / to_mean;
+  void pass_gate(const GateOptions& options, at::Tensor& step_scalars) const override {
+    const auto at = [&](StepScalar scalar) { return step_scalars.select(0, static_cast<int>(scalar)); };
+    const at::Tensor mean_divisor = at(StepScalar::loss_scale) * at(StepScalar::num_targets);
+    const at::Tensor norm = at(StepScalar::square_sum).sqrt() / mean_divisor;
     const at::Tensor is_finite = norm.isfinite().logical_and(at(StepScalar::loss_sum).isfinite());
     at(StepScalar::grad_norm).copy_(norm);
     at(StepScalar::is_finite).copy_(is_finite);
@@ -199,16 +200,16 @@ class PlainKernels final : public Kernels {
     at(StepScalar::num_updates).add_(1);
     const auto step = at(StepScalar::num_updates).item<double>();
     const at::Tensor clipping = options.clip > 0 ? (options.clip / (norm + 1e-6)).clamp_max(1) : norm * 0 + 1;
-    at(StepScalar::factor).copy_(clipping / to_mean);
+    at(StepScalar::factor).copy_(clipping / mean_divisor);
     at(StepScalar::rate).copy_(at(StepScalar::learning_rate) / (1 - std::pow(options.beta1, step)));
     at(StepScalar::inverse_root).fill_(1 / std::sqrt(1 - std::pow(options.beta2, step)));
   }
 
-  void adamw(const AdamOptions& options, const at::Tensor& numbers, const at::Tensor& gradient,
+  void adamw(const AdamOptions& options, const at::Tensor& step_scalars, const at::Tensor& gradient,
              at::Tensor& master, at::Tensor& first_moment, at::Tensor& second_moment,
              at::Tensor& weight) const override {
-    const auto at = [&](StepScalar which) {
-      return numbers.select(0, static_cast<int>(which)).item<double>();
+    const auto at = [&](StepScalar scalar) {
+      return step_scalars.select(0, static_cast<int>(scalar)).item<double>();
     };
     if (at(StepScalar::is_finite) == 0) return;
     const at::Tensor scaled = gradient * at(StepScalar::factor);

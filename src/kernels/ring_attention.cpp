@@ -1,7 +1,8 @@
-// Determines the scores of a ring step, and code shared by the implementations of ring attention.
+// Determines the scores of a ring step, and contains the code that the implementations of ring attention
+// share.
 //
 //   cp 2, causal: part 0 has chunks 0 and 3 of a sequence, part 1 has 1 and 2.
-//   \ causal, # all see all, . nothing
+//   \ causal, # all scores, . no scores
 //
 //                  keys of part 0   of part 1
 //                         0  3        1  2
@@ -30,23 +31,23 @@ struct PlacedSpan {
 };
 
 // Merges adjacent spans: the two chunks of the last context part are one triangle of scores.
-std::vector<PlacedSpan> placed(const ContextPositions& spans, std::int64_t length) {
+std::vector<PlacedSpan> place_spans(const ContextPositions& spans, std::int64_t length) {
   std::vector<PlacedSpan> result;
-  std::int64_t row = 0, num_done = 0;
+  std::int64_t row = 0, min_begin = 0;
   for (const Span& span : spans) {
-    ensure(span.begin >= num_done && span.begin <= span.end && span.end <= length,
-           "context positions {}..{} must start at {} or later in a sequence of {}", span.begin, span.end,
-           num_done, length);
+    ensure(span.begin >= min_begin && span.begin <= span.end && span.end <= length,
+           "context positions {}..{} must start at {} or later in a sequence of length {}", span.begin,
+           span.end, min_begin, length);
     if (!result.empty() && result.back().positions.end == span.begin)
       result.back().positions.end = span.end;
     else if (span.size() > 0)
       result.push_back({span, row});
-    row += span.size(), num_done = span.end;
+    row += span.size(), min_begin = span.end;
   }
   return result;
 }
 
-Span common(const Span& a, const Span& b) {
+Span intersection(const Span& a, const Span& b) {
   const std::int64_t begin = std::max(a.begin, b.begin);
   return {begin, std::max(begin, std::min(a.end, b.end))};
 }
@@ -57,16 +58,18 @@ std::vector<RingPiece> ring_pieces(const ContextPositions& own_positions,
                                    const ContextPositions& peer_positions, std::int64_t sequences,
                                    std::int64_t length, bool is_causal,
                                    const std::vector<AttentionSegment>& segments) {
-  const std::vector<PlacedSpan> mine = placed(own_positions, length), others = placed(peer_positions, length);
+  const std::vector<PlacedSpan> own_spans = place_spans(own_positions, length),
+                                peer_spans = place_spans(peer_positions, length);
   const AttentionShape shape{.sequences = sequences, .length = length, .heads = 1, .kv_heads = 1};
   std::vector<RingPiece> pieces;
   for (const AttentionSegment& segment : segments_of({.shape = shape, .segments = segments, .dropout = {}}))
-    for (const PlacedSpan& query_span : mine)
-      for (const PlacedSpan& key_span : others) {
-        const Span inside{segment.begin, segment.end};
-        const Span queries = common(query_span.positions, inside), keys = common(key_span.positions, inside);
+    for (const PlacedSpan& query_span : own_spans)
+      for (const PlacedSpan& key_span : peer_spans) {
+        const Span segment_span{segment.begin, segment.end};
+        const Span queries = intersection(query_span.positions, segment_span),
+                   keys = intersection(key_span.positions, segment_span);
         const bool is_same = query_span.positions == key_span.positions;
-        ensure(is_same || common(query_span.positions, key_span.positions).size() == 0,
+        ensure(is_same || intersection(query_span.positions, key_span.positions).size() == 0,
                "context positions {}..{} and {}..{} overlap", query_span.positions.begin,
                query_span.positions.end, key_span.positions.begin, key_span.positions.end);
         const bool is_later = is_causal && !is_same && keys.begin > queries.begin;

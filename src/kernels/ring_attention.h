@@ -31,7 +31,8 @@ using ContextPositions = std::vector<Span>;
 struct RingPiece {
   std::int64_t sequence = 0;
   Span queries, keys;  // rows in this device's part, rows in the part that owns the keys; not empty
-  // If true, both have the same positions and query i sees keys 0 .. i; if false, all queries see all keys.
+  // If true, both have the same positions and query i attends to keys 0 .. i; if false, all queries attend to
+  // all keys.
   bool is_causal = false;
   // Positions in the sequence of the first query and the first key, for dropout.
   std::int64_t first_query = 0, first_key = 0;
@@ -48,7 +49,7 @@ std::vector<RingPiece> ring_pieces(const ContextPositions& own_positions,
                                    const std::vector<AttentionSegment>& segments);
 
 struct RingTask {
-  // `length` is that of whole sequences; the pieces tell which scores are causal.
+  // `length` is that of whole sequences; the pieces specify which scores are causal.
   AttentionShape shape{};
   std::int64_t own_length = 0, key_length = 0;  // rows per sequence in q and out, and in k and v
   std::vector<RingPiece> pieces{};              // in the order of ring_pieces
@@ -76,14 +77,14 @@ class RingAttention {
                         at::Tensor& dv) const = 0;
 };
 
-// bytes of scores that the plain implementation computes at a time
+// Bytes of scores that the plain implementation computes at a time.
 constexpr std::int64_t kMaxScoreBytes = 64 << 20;
 std::unique_ptr<RingAttention> make_plain_ring_attention(std::int64_t max_score_bytes = kMaxScoreBytes);
 std::unique_ptr<RingAttention> make_host_ring_attention();
 // The fastest implementation for a device.
 std::unique_ptr<RingAttention> make_ring_attention(at::Device device);
 
-// For implementations: aborts if pieces are outside their parts, parts outside their tensors, or sequences
+// For implementations: fails if pieces are outside their parts, parts outside their tensors, or sequences
 // outside the samples of the dropout.
 void check_ring_task(const RingTask& task, const at::Tensor& q, const at::Tensor& k);
 

@@ -40,19 +40,19 @@ std::vector<EqualPieces> merge_equal_pieces(const std::vector<RingPiece>& pieces
   // (begin of queries, begin of keys) -> index of the last entry of `result` that begins there.
   std::map<std::pair<std::int64_t, std::int64_t>, std::size_t> last;
   for (const RingPiece& piece : pieces) {
-    const auto [found, is_new] = last.try_emplace({piece.queries.begin, piece.keys.begin}, result.size());
-    if (!is_new && result[found->second].is_continued_by(piece)) {
-      ++result[found->second].num_sequences;
+    const auto [entry, is_new] = last.try_emplace({piece.queries.begin, piece.keys.begin}, result.size());
+    if (!is_new && result[entry->second].is_continued_by(piece)) {
+      ++result[entry->second].num_sequences;
     } else {
-      found->second = result.size();
+      entry->second = result.size();
       result.push_back({piece, 1});
     }
   }
   return result;
 }
 
-// Some queries of equal pieces and all keys that they see. Tensors are [sequences, heads, rows, head_dim] in
-// the wide type.
+// Some queries of equal pieces and all keys that they attend to. Tensors are [sequences, heads, rows,
+// head_dim] in the wide type.
 class RingBlock {
  public:
   RingBlock(const RingTask& task, const EqualPieces& equal_pieces, Span queries)
@@ -144,13 +144,13 @@ class PlainRingAttention final : public RingAttention {
     for_each_block(task, q, max_score_bytes_, [&](const RingBlock& block) {
       const at::Tensor scores = block.scores(widened(block.of_queries(q)), widened(block.of_keys(k)));
       const at::Tensor previous_statistics = block.statistics(logsumexp);
-      const at::Tensor now = at::logaddexp(previous_statistics, scores.logsumexp({3}, true));
-      at::Tensor probabilities = (scores - now).exp_();
+      const at::Tensor new_statistics = at::logaddexp(previous_statistics, scores.logsumexp({3}, true));
+      at::Tensor probabilities = (scores - new_statistics).exp_();
       const at::Tensor factors = block.factors(probabilities);
       if (factors.defined()) probabilities.mul_(factors);
       const at::Tensor values = at::matmul(block.grouped(probabilities), widened(block.of_keys(v)));
-      block.of_queries(out).mul_((previous_statistics - now).exp_()).add_(block.ungroup(values));
-      previous_statistics.copy_(now);
+      block.of_queries(out).mul_((previous_statistics - new_statistics).exp_()).add_(block.ungroup(values));
+      previous_statistics.copy_(new_statistics);
     });
   }
 
@@ -163,7 +163,7 @@ class PlainRingAttention final : public RingAttention {
       const at::Tensor upstream = widened(block.of_queries(dout)), groups = block.grouped(upstream);
       const at::Tensor probabilities = (block.scores(query, key) - block.statistics(logsumexp)).exp_();
       const at::Tensor factors = block.factors(probabilities);
-      const at::Tensor dropped = factors.defined() ? probabilities * factors : probabilities;
+      const at::Tensor dropped_probabilities = factors.defined() ? probabilities * factors : probabilities;
       at::Tensor score_gradients =
           block.ungroup(at::matmul(groups, widened(block.of_keys(v)).transpose(2, 3)));
       if (factors.defined()) score_gradients.mul_(factors);
@@ -172,7 +172,7 @@ class PlainRingAttention final : public RingAttention {
           block.grouped(score_gradients.sub_(delta).mul_(probabilities).mul_(task.shape.scale));
       block.of_queries(dq).add_(block.ungroup(at::matmul(dscores, key)));
       block.of_keys(dk).add_(at::matmul(dscores.transpose(2, 3), block.grouped(query)));
-      block.of_keys(dv).add_(at::matmul(block.grouped(dropped).transpose(2, 3), groups));
+      block.of_keys(dv).add_(at::matmul(block.grouped(dropped_probabilities).transpose(2, 3), groups));
     });
   }
 

@@ -1,7 +1,7 @@
-// The scalars of a step, kept on the device so that a step need not wait for the host: an array of
+// The scalars of a step, stored on the device so that a step need not wait for the host: an array of
 // kNumStepScalars fp64 values. The host writes the first ones before a step and reads all of them after it;
-// blocks add to the sums; the gate between gradients and updates computes the last ones, which updates
-// read. Independent of libtorch, because CUDA code includes this file.
+// blocks add to the sums; the gate between gradients and updates computes the last ones, which updates read.
+// Independent of libtorch, because CUDA code includes this file.
 #pragma once
 
 #include <cmath>
@@ -40,27 +40,28 @@ struct GateOptions {
   double clip = 0;  // largest gradient norm; 0 for no clipping
 };
 
-OPTIMUS_HOST_DEVICE inline double& number(double* numbers, StepScalar which) {
-  return numbers[static_cast<int>(which)];
+OPTIMUS_HOST_DEVICE inline double& step_scalar(double* step_scalars, StepScalar scalar) {
+  return step_scalars[static_cast<int>(scalar)];
 }
 
 // Computes the scalars after the sums, which must be those over all devices.
-OPTIMUS_HOST_DEVICE inline void compute_gate(const GateOptions& options, double* numbers) {
-  const double to_mean = number(numbers, StepScalar::loss_scale) * number(numbers, StepScalar::num_targets);
-  const double norm = std::sqrt(number(numbers, StepScalar::square_sum)) / to_mean;
+OPTIMUS_HOST_DEVICE inline void compute_gate(const GateOptions& options, double* step_scalars) {
+  const double mean_divisor =
+      step_scalar(step_scalars, StepScalar::loss_scale) * step_scalar(step_scalars, StepScalar::num_targets);
+  const double norm = std::sqrt(step_scalar(step_scalars, StepScalar::square_sum)) / mean_divisor;
   // x - x is 0 only for finite x.
-  const double loss = number(numbers, StepScalar::loss_sum);
+  const double loss = step_scalar(step_scalars, StepScalar::loss_sum);
   const bool is_finite = norm - norm == 0 && loss - loss == 0;
-  number(numbers, StepScalar::grad_norm) = norm;
-  number(numbers, StepScalar::is_finite) = is_finite ? 1 : 0;
+  step_scalar(step_scalars, StepScalar::grad_norm) = norm;
+  step_scalar(step_scalars, StepScalar::is_finite) = is_finite ? 1 : 0;
   if (!is_finite) return;
-  const double step = ++number(numbers, StepScalar::num_updates);
-  double factor = 1 / to_mean;
+  const double step = ++step_scalar(step_scalars, StepScalar::num_updates);
+  double factor = 1 / mean_divisor;
   if (options.clip > 0 && options.clip / (norm + 1e-6) < 1) factor *= options.clip / (norm + 1e-6);
-  number(numbers, StepScalar::factor) = factor;
-  number(numbers, StepScalar::rate) =
-      number(numbers, StepScalar::learning_rate) / (1 - std::pow(options.beta1, step));
-  number(numbers, StepScalar::inverse_root) = 1 / std::sqrt(1 - std::pow(options.beta2, step));
+  step_scalar(step_scalars, StepScalar::factor) = factor;
+  step_scalar(step_scalars, StepScalar::rate) =
+      step_scalar(step_scalars, StepScalar::learning_rate) / (1 - std::pow(options.beta1, step));
+  step_scalar(step_scalars, StepScalar::inverse_root) = 1 / std::sqrt(1 - std::pow(options.beta2, step));
 }
 
 }  // namespace optimus

@@ -26,21 +26,22 @@ constexpr Seconds kEndTimeout{120};      // for other ranks to end after the las
 
 }  // namespace
 
-HostedElasticRank::HostedElasticRank(const RunStoreAddress& where, Comm& comm, int worker_id,
+HostedElasticRank::HostedElasticRank(const RunStoreAddress& store_address, Comm& comm, int worker_id,
                                      std::optional<MembershipChange> first_order)
     : worker_id_(worker_id),
       first_order_(std::move(first_order)),
-      watch_(value_or_throw(open_store(where.address, Deadline::after(kOpenTimeout, "the run's store"))),
-             where.prefix, comm, worker_id, first_order_ ? first_order_->membership.generation : 0) {}
+      watch_(
+          value_or_throw(open_store(store_address.address, Deadline::after(kOpenTimeout, "the run's store"))),
+          store_address.prefix, comm, worker_id, first_order_ ? first_order_->membership.generation : 0) {}
 
 LaunchedElasticRank::LaunchedElasticRank(LaunchedRankFacts facts)
     : facts_(std::move(facts)),
       store_(std::make_shared<MovableStore>(facts_.store)),
       worker_ids_(facts_.worker_ids),
-      last_(facts_.order) {
-  if (facts_.where.address.is_etcd) return;  // etcd outlives every rank
+      last_change_(facts_.order) {
+  if (facts_.store_address.address.is_etcd) return;  // etcd outlives every rank
   standby_store_ = std::make_unique<StoreServer>(
-      StoreServerOptions{.token = facts_.where.address.token,
+      StoreServerOptions{.token = facts_.store_address.address.token,
                          .interface = facts_.is_one_host ? Listening::on_loopback : Listening::everywhere});
 }
 
@@ -51,7 +52,7 @@ std::string LaunchedElasticRank::own_standby_address() const {
 }
 
 void LaunchedElasticRank::begin(Comm& comm) {
-  const std::string& prefix = facts_.where.prefix;
+  const std::string& prefix = facts_.store_address.prefix;
   if (standby_store_ != nullptr)
     (void)store_->set(prefix + standby_key(facts_.worker_id), own_standby_address());
   (void)store_->set_last_will(prefix + lost_key(facts_.worker_id), kEnded);
@@ -67,46 +68,46 @@ bool LaunchedElasticRank::wants_membership_change() {
 // Called while the run's store is reachable. Returns whether this rank knows all standby stores that it
 // needs.
 bool LaunchedElasticRank::read_standby_addresses() {
-  bool knows_all = true;
+  bool knows_all_stores = true;
   for (std::size_t i = 0; i < std::min(kMaxStandbys, worker_ids_.size()); ++i) {
     if (standby_addresses_.contains(worker_ids_[i])) continue;
-    const auto published = store_->find(facts_.where.prefix + standby_key(worker_ids_[i]));
+    const auto published = store_->find(facts_.store_address.prefix + standby_key(worker_ids_[i]));
     if (published && *published)
       standby_addresses_[worker_ids_[i]] = **published;
     else
-      knows_all = false;
+      knows_all_stores = false;
   }
-  return knows_all;
+  return knows_all_stores;
 }
 
 void LaunchedElasticRank::membership_changed(const MembershipChange& order) {
   watch_->membership_changed(order.membership);
-  last_ = order;
+  last_change_ = order;
   worker_ids_.assign(order.membership.worker_ids.begin(),
                      order.membership.worker_ids.begin() + order.num_staying);
   // The store may have moved.
   if (standby_store_ != nullptr)
-    (void)store_->set(facts_.where.prefix + standby_key(facts_.worker_id), own_standby_address());
-  (void)store_->set_last_will(facts_.where.prefix + lost_key(facts_.worker_id), kEnded);
+    (void)store_->set(facts_.store_address.prefix + standby_key(facts_.worker_id), own_standby_address());
+  (void)store_->set_last_will(facts_.store_address.prefix + lost_key(facts_.worker_id), kEnded);
   // All ranks call this at about the same time. If this store were lost, a rank that does not know the
-  // standby stores would host a run of its own.
+  // standby stores would start to host a separate run.
   const Deadline deadline = Deadline::after(kStandbyTimeout, "the other ranks' standby stores");
   while (standby_store_ != nullptr && !read_standby_addresses() && !deadline.has_passed())
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
 }
 
 void LaunchedElasticRank::host() {
-  board_ = std::make_unique<StoreBoard>(store_, facts_.where.prefix);
-  RunHostOptions host = facts_.host_facts(last_);
-  host.last_change = last_;
-  StoreAddress place = facts_.where.address;
-  if (!place.is_etcd && !facts_.is_one_host)  // the address at which other hosts reach the store
-    place.host = facts_.address;
-  if (is_new_host_) place.port = standby_store_->port();
-  const auto allow_joining = [this, place] {
+  board_ = std::make_unique<StoreBoard>(store_, facts_.store_address.prefix);
+  RunHostOptions host = facts_.host_facts(last_change_);
+  host.last_change = last_change_;
+  StoreAddress address = facts_.store_address.address;
+  if (!address.is_etcd && !facts_.is_one_host)  // the address at which other hosts reach the store
+    address.host = facts_.address;
+  if (is_new_host_) address.port = standby_store_->port();
+  const auto allow_joining = [this, address] {
     if (store_file_ != nullptr) return;
-    store_file_ =
-        std::make_unique<StoreFile>(facts_.folder, RunStoreAddress{place, facts_.where.prefix, true});
+    store_file_ = std::make_unique<StoreFile>(facts_.folder,
+                                              RunStoreAddress{address, facts_.store_address.prefix, true});
   };
   if (!is_new_host_) allow_joining();
   // Several processes that cannot reach each other may take over. Only the one whose order is accepted owns
@@ -136,16 +137,16 @@ void LaunchedElasticRank::take_over(const std::map<int, std::string>& unreached)
              time_stamp());
   is_new_host_ = true;
   take_lock();
-  auto own = open_store({.port = standby_store_->port(), .token = facts_.where.address.token},
-                        Deadline::after(Seconds(10), "this process's own store"));
-  store_->move_to(value_or_throw(std::move(own)));
-  for (const auto& [worker_id, how] : unreached)
-    (void)store_->set(facts_.where.prefix + lost_key(worker_id), how);
+  auto own_store = open_store({.port = standby_store_->port(), .token = facts_.store_address.address.token},
+                              Deadline::after(Seconds(10), "this process's own store"));
+  store_->move_to(value_or_throw(std::move(own_store)));
+  for (const auto& [worker_id, end_kind] : unreached)
+    (void)store_->set(facts_.store_address.prefix + lost_key(worker_id), end_kind);
   host();
 }
 
 bool LaunchedElasticRank::find_store() {
-  if (store_->find(facts_.where.prefix + heartbeat_key(facts_.worker_id))) return true;
+  if (store_->find(facts_.store_address.prefix + heartbeat_key(facts_.worker_id))) return true;
   std::map<int, std::string> unreached;
   for (const int worker_id : worker_ids_) {
     if (worker_id == facts_.worker_id) {
@@ -154,25 +155,26 @@ bool LaunchedElasticRank::find_store() {
       return true;
     }
     unreached[worker_id] = "";
-    const auto known = standby_addresses_.find(worker_id);
-    if (known == standby_addresses_.end()) {
+    const auto standby = standby_addresses_.find(worker_id);
+    if (standby == standby_addresses_.end()) {
       fmt::print(stderr, "{}worker {}: the address of its standby store is unknown\n", time_stamp(),
                  worker_id);
       continue;
     }
-    const std::vector<std::string> words = split(known->second, ':');
+    const std::vector<std::string> words = split(standby->second, ':');
     if (words.size() != 2) continue;
-    StoreAddress place{.host = words[0], .port = std::stoi(words[1]), .token = facts_.where.address.token};
-    auto found = open_tcp_store(place, Deadline::after(kReachTimeout, "the host of a standby store"),
+    StoreAddress address{
+        .host = words[0], .port = std::stoi(words[1]), .token = facts_.store_address.address.token};
+    auto store = open_tcp_store(address, Deadline::after(kReachTimeout, "the host of a standby store"),
                                 Deadline::after(kAnswerTimeout, "a standby store"));
-    if (!found) {
-      fmt::print(stderr, "{}worker {}: {}\n", time_stamp(), worker_id, found.error().why);
+    if (!store) {
+      fmt::print(stderr, "{}worker {}: {}\n", time_stamp(), worker_id, store.error().why);
       // The machine responds, but no process listens on the port any more.
-      if (found.error().why.find(std::strerror(ECONNREFUSED)) != std::string::npos)
+      if (store.error().why.find(std::strerror(ECONNREFUSED)) != std::string::npos)
         unreached[worker_id] = kEnded;
       continue;
     }
-    store_->move_to(std::move(*found));
+    store_->move_to(std::move(*store));
     return true;
   }
   return false;
@@ -185,22 +187,23 @@ std::unique_ptr<Board> LaunchedElasticRank::open_board() {
     fmt::print(stderr, "{}{}\n", time_stamp(), error.what());
     return nullptr;
   }
-  return std::make_unique<StoreBoard>(store_, facts_.where.prefix);
+  return std::make_unique<StoreBoard>(store_, facts_.store_address.prefix);
 }
 
 // If the host has left and the run has ended before another process took over, the store file has to be
 // removed here.
 void LaunchedElasticRank::remove_stale_store_file() {
-  if (!last_ || worker_ids_.empty() || worker_ids_.front() != facts_.worker_id) return;
-  if (!store_->find(facts_.where.prefix + heartbeat_key(facts_.worker_id))) remove_store_file(facts_.folder);
+  if (!last_change_ || worker_ids_.empty() || worker_ids_.front() != facts_.worker_id) return;
+  if (!store_->find(facts_.store_address.prefix + heartbeat_key(facts_.worker_id)))
+    remove_store_file(facts_.folder);
 }
 
 void LaunchedElasticRank::wait_for_others_to_end() {
   if (host_ == nullptr) return remove_stale_store_file();
   const Deadline deadline = Deadline::after(kEndTimeout, "the other ranks to end");
-  for (int look = 0; !deadline.has_passed() && !host_->have_all_ended(); ++look) {
-    if (look > 10 && facts_.stop.is_requested()) break;
-    pause_before_query(look);
+  for (int num_queries = 0; !deadline.has_passed() && !host_->have_all_ended(); ++num_queries) {
+    if (num_queries > 10 && facts_.stop.is_requested()) break;
+    pause_before_query(num_queries);
   }
   host_->end();
   if (!host_->have_all_ended() && facts_.stop.leaves() && store_file_ != nullptr) store_file_->release();

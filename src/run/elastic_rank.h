@@ -1,8 +1,8 @@
 // The elastic side of a rank, in a run that continues when ranks are lost: it watches the run's store for
 // membership changes. HostedElasticRank is for a run whose store is hosted by the process that started its
-// workers. LaunchedElasticRank for ranks that a launcher started: it finds a new store when the process
-// that hosts the store is lost. Every process has a standby store, and the first survivor whose standby
-// store the other ranks can reach hosts the run from then on (run_host.h).
+// workers. LaunchedElasticRank is for ranks that a launcher started: it finds a new store when the process
+// that hosts the store is lost. Every process has a standby store, and the first survivor whose standby store
+// the other ranks can reach hosts the run from then on (run_host.h).
 #pragma once
 
 #include <memory>
@@ -23,16 +23,16 @@
 
 namespace optimus {
 
-// What a rank's training needs of its run's membership: requests for a change, and their execution.
+// The membership of the run, as a rank's training uses it: requests for a change, and their execution.
 class ElasticRank {
  public:
   virtual ~ElasticRank() = default;
   virtual int worker_id() const = 0;
-  // Whether all ranks are to meet: a worker joins, or ranks were lost.
+  // Whether all ranks must take part in a membership change: a worker joins, or ranks were lost.
   virtual bool wants_membership_change() = 0;
   // Called before the Comm changes its membership.
   virtual void membership_changed(const MembershipChange& order) = 0;
-  // Where the rank's engine reports its progress; null: nowhere.
+  // The object to which the rank's engine reports its progress; null if it does not report.
   virtual StepHeartbeat* step_heartbeat() = 0;
   // The first order of a worker that joins a running training.
   virtual const std::optional<MembershipChange>& first_order() const = 0;
@@ -41,8 +41,8 @@ class ElasticRank {
 // A rank whose run is hosted by its starting process.
 class HostedElasticRank final : public ElasticRank {
  public:
-  // The Comm must outlive this.
-  HostedElasticRank(const RunStoreAddress& where, Comm& comm, int worker_id,
+  // The Comm must outlive this object.
+  HostedElasticRank(const RunStoreAddress& store_address, Comm& comm, int worker_id,
                     std::optional<MembershipChange> first_order = {});
   int worker_id() const override { return worker_id_; }
   bool wants_membership_change() override { return watch_.wants_membership_change(); }
@@ -63,7 +63,7 @@ class HostedElasticRank final : public ElasticRank {
 };
 
 struct LaunchedRankFacts {
-  RunStoreAddress where;  // the address at which this process has reached the run's store
+  RunStoreAddress store_address;  // the address at which this process has reached the run's store
   std::shared_ptr<KeyStore> store;
   std::string address;  // address of this process for other processes
   int worker_id = 0;
@@ -97,8 +97,8 @@ class LaunchedElasticRank final : public ElasticRank {
   std::unique_ptr<Board> open_board();
   // On rank 0: hosts the run from its start.
   void host();
-  // The host of the run if this process is it, else null. Used after the rank's work has ended.
-  RunHost* hosted() { return host_.get(); }
+  // The host of the run if it is in this process, otherwise null. Used after the rank's work has ended.
+  RunHost* run_host() { return host_.get(); }
   // Called by the host of the store before it ends: waits until the other ranks have reported how they
   // ended.
   void wait_for_others_to_end();
@@ -118,7 +118,7 @@ class LaunchedElasticRank final : public ElasticRank {
   std::unique_ptr<RankWatch> watch_;
   std::vector<int> worker_ids_;                   // worker ids of the workers that stay
   std::map<int, std::string> standby_addresses_;  // by worker id: addresses of the first kMaxStandbys of them
-  std::optional<MembershipChange> last_;
+  std::optional<MembershipChange> last_change_;
   std::unique_ptr<Board> board_;  // if this process is the host
   std::unique_ptr<StoreFile> store_file_;
   std::unique_ptr<RunHost> host_;

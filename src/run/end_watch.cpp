@@ -11,8 +11,8 @@ namespace {
 
 // Added to the timeout, because a machine that starts many processes is slow.
 constexpr Seconds kStartMargin{5};
-// Number of consecutive failures after which a store hosted by the run counts as lost; etcd may be
-// restarted and is tried further.
+// Number of consecutive failures after which a store hosted by the run is considered lost; etcd may be
+// restarted, so further attempts are made.
 constexpr int kMaxStoreFailures = 3;
 
 std::string report_key(const RendezvousResult& run, int rank) {
@@ -26,7 +26,7 @@ std::string heartbeat_key(const RendezvousResult& run, int rank) {
 
 }  // namespace
 
-// Tracks what has been silent, and for how long: the store and, on rank 0, the other ranks.
+// Tracks how long the store and, on rank 0, the other ranks have been silent.
 struct EndWatch::Silence {
   struct Heartbeat {
     std::string last;
@@ -83,7 +83,7 @@ void EndWatch::watch() {
 }
 
 std::string EndWatch::probe_store(Silence& silence) {
-  const Deadline at_once = Deadline::after(Seconds(0.5), "the store");
+  const Deadline response_deadline = Deadline::after(Seconds(0.5), "the store");
   const auto ended = run_.store->find(run_.prefix + kEndedKey);
   if (ended && *ended) return **ended;
   if (ended && run_.store->count(heartbeat_key(run_, comm_.rank()))) {
@@ -94,7 +94,7 @@ std::string EndWatch::probe_store(Silence& silence) {
   }
   // If the store is only silent, the process that hosts it may be stopped; --timeout limits how long ranks
   // wait for it.
-  if (!at_once.has_passed()) ++silence.num_failures;
+  if (!response_deadline.has_passed()) ++silence.num_failures;
   if (run_.address.is_etcd) return "";
   if (silence.num_failures == kMaxStoreFailures) return "rank 0, which hosts the store, has ended";
   if (!silence.store) silence.store = Deadline::after(timeout_, "the store");
@@ -105,12 +105,12 @@ void EndWatch::report_silent_ranks(Silence& silence) {
   for (int rank = 1; rank < comm_.size(); ++rank) {
     const auto heartbeat = run_.store->find(heartbeat_key(run_, rank));
     if (!heartbeat) return;
-    const std::string now = heartbeat->value_or("");
-    const auto [found, is_new] = silence.ranks.try_emplace(
-        rank, Silence::Heartbeat{now, Deadline::after(timeout_, "a rank to start")});
-    if (!is_new && found->second.last != now)
-      found->second = {now, Deadline::after(timeout_, "a rank to start")};
-    if (!found->second.deadline.has_passed()) continue;
+    const std::string value = heartbeat->value_or("");
+    const auto [entry, is_new] = silence.ranks.try_emplace(
+        rank, Silence::Heartbeat{value, Deadline::after(timeout_, "a rank to start")});
+    if (!is_new && entry->second.last != value)
+      entry->second = {value, Deadline::after(timeout_, "a rank to start")};
+    if (!entry->second.deadline.has_passed()) continue;
     const PresentRank& present = run_.ranks[static_cast<std::size_t>(rank)];
     (void)run_.store->set(run_.prefix + kEndedKey,
                           fmt::format("rank {} (process {} on {}) does not answer during its start", rank,
@@ -128,11 +128,11 @@ bool publish_end(const RendezvousResult& run, int rank, const WorkerReport& repo
 }
 
 std::optional<WorkerReport> published_end(const RendezvousResult& run, int rank) {
-  const auto said = run.store->find(report_key(run, rank));
-  if (!said || !*said) return std::nullopt;
+  const auto stored = run.store->find(report_key(run, rank));
+  if (!stored || !*stored) return std::nullopt;
   try {
-    return parse_worker_report(**said);
-  } catch (const UserError&) {  // not a valid report: treated as if there were none
+    return parse_worker_report(**stored);
+  } catch (const UserError&) {  // a malformed report is treated as a missing one
     return std::nullopt;
   }
 }

@@ -26,7 +26,7 @@ class EndWatch {
   ~EndWatch();
   EndWatch(const EndWatch&) = delete;
 
-  // Runs `work`, whose waits the watch can abort. The result is a stopped training if it aborted them
+  // Runs `work`, whose waits the watch can abort. Returns a stopped training if the watch aborted them
   // because `stop` was requested before the first step.
   TrainResult guard(const std::function<TrainResult()>& work);
   // For the rank's training, which polls it after every step: from the first poll on, the ranks agree on
@@ -36,7 +36,7 @@ class EndWatch {
  private:
   struct Silence;
   void watch();
-  // The reason why this rank has to end; empty if there is none.
+  // Returns the reason why this rank has to end; empty if it can continue.
   std::string probe_store(Silence& silence);
   void report_silent_ranks(Silence& silence);
 
@@ -51,7 +51,7 @@ class EndWatch {
 // Publishes how a rank has ended; the first failure ends the other ranks. Returns false if the store cannot
 // be reached.
 bool publish_end(const RendezvousResult& run, int rank, const WorkerReport& report);
-// The report of a rank. nullopt if there is none or if it is malformed.
+// The report of a rank. nullopt if the rank has not reported or if the report is malformed.
 std::optional<WorkerReport> published_end(const RendezvousResult& run, int rank);
 
 }  // namespace optimus

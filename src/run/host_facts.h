@@ -9,8 +9,8 @@
 
 namespace optimus {
 
-// The inputs with which the host lets workers continue after a membership change. `device` describes the
-// device before the run allocates memory on it. The spec must outlive the result.
+// The inputs of the coordinator with which the host handles membership changes. `device` describes the device
+// before the run allocates memory on it. The spec must outlive the result.
 MembershipCoordinator::Inputs coordinator_facts(const RunSpec& spec, const Path& folder,
                                                 const DeviceFacts& device);
 // The options with which the host of the store writes an emergency checkpoint. `folder` is absolute.

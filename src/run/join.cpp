@@ -54,10 +54,9 @@ struct JoinReply {
 
 JoinReply parse_join_reply(const std::string& text) {
   JoinReply join_reply;
-  const auto [rest, problem] = std::from_chars(text.data(), text.data() + text.size(), join_reply.worker_id);
-  const auto size = static_cast<std::size_t>(rest - text.data());
-  if (problem != std::errc() || size >= text.size())
-    throw RuntimeFailure("the run's join reply is malformed");
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), join_reply.worker_id);
+  const auto size = static_cast<std::size_t>(end - text.data());
+  if (error != std::errc() || size >= text.size()) throw RuntimeFailure("the run's join reply is malformed");
   join_reply.order = parse_membership_change(text.substr(size + 1));
   return join_reply;
 }
@@ -69,9 +68,9 @@ struct StoreLost {};
 // Throws StoreLost.
 JoinReply request_to_join(KeyStore& store, const std::string& prefix, const WorkerJoinRequest& self,
                           const JoinOptions& join, const StopToken& stop) {
-  const auto number = store.count(prefix + JoinKeys::counter());
-  if (!number) throw StoreLost{};
-  const JoinKeys keys{*number};
+  const auto request_number = store.count(prefix + JoinKeys::counter());
+  if (!request_number) throw StoreLost{};
+  const JoinKeys keys{*request_number};
   if (!store.set(prefix + keys.request(), text(self))) throw StoreLost{};
   const auto join_reply = wait_for_key(store, prefix + keys.join_reply(),
                                        Deadline::after(join.timeout, "the run's join reply"), [&] {
@@ -84,7 +83,7 @@ JoinReply request_to_join(KeyStore& store, const std::string& prefix, const Work
 }
 
 struct OpenStore {
-  RunStoreAddress where;
+  RunStoreAddress address;
   std::shared_ptr<KeyStore> store;
 };
 
@@ -100,9 +99,9 @@ std::optional<OpenStore> find_run(const JoinOptions& join, const StopToken& stop
   while (!deadline.has_passed()) {
     if (stop.is_requested()) throw Interrupted{};
     try {
-      const RunStoreAddress where = read_store_file(join.run);
-      if (auto store = open_store(where.address, Deadline::after(kConnectTimeout, "the run's store")))
-        return OpenStore{where, std::move(*store)};
+      const RunStoreAddress address = read_store_file(join.run);
+      if (auto store = open_store(address.address, Deadline::after(kConnectTimeout, "the run's store")))
+        return OpenStore{address, std::move(*store)};
     } catch (const ReportedError&) {  // no process hosts the run at the moment
     }
     // At the end of a run the store file is removed first, then the lock. A host that is lost leaves the
@@ -124,7 +123,7 @@ LaunchedRankFacts facts_of_joining_worker(const OpenStore& store, const JoinOpti
                                           const RunSpec& spec, const StopToken& stop,
                                           const JoinReply& join_reply) {
   const std::vector<int>& worker_ids = join_reply.order.membership.worker_ids;
-  return {.where = store.where,
+  return {.store_address = store.address,
           .store = store.store,
           .address = store.store->own_address(),
           .worker_id = join_reply.worker_id,
@@ -139,20 +138,20 @@ LaunchedRankFacts facts_of_joining_worker(const OpenStore& store, const JoinOpti
                 facts.workers = workers_by_id(join.run, last->membership);
                 return facts;
               },
-          .is_one_host = is_loopback(store.where.address.host)};
+          .is_one_host = is_loopback(store.address.address.host)};
 }
 
 // Throws ExcludedFromRun and StoreLost.
 int train_until_end(const JoinOptions& join, TrainOptions& options, OptionTable& table, const StopToken& stop,
                     StatusLine& line) {
-  const std::optional<OpenStore> found = find_run(join, stop);
-  if (!found && !join.was_member) throw UserError("{}: no training is running", join.run.string());
-  if (!found) {
+  const std::optional<OpenStore> run_store = find_run(join, stop);
+  if (!run_store && !join.was_member) throw UserError("{}: no training is running", join.run.string());
+  if (!run_store) {
     line.print("the run ended without this worker");
     return 0;
   }
-  const RunStoreAddress& where = found->where;
-  const std::shared_ptr<KeyStore>& store = found->store;
+  const RunStoreAddress& address = run_store->address;
+  const std::shared_ptr<KeyStore>& store = run_store->store;
   const Path path = run_settings_path(join.run);
   const Json document = read_json(path);
   const std::string device = join.device.empty() ? choose_device("").str() : join.device;
@@ -164,39 +163,41 @@ int train_until_end(const JoinOptions& join, TrainOptions& options, OptionTable&
   set_num_threads(join.threads);
   make_memory_of_joining_worker(options, join.run);
   JoinReply join_reply =
-      request_to_join(*store, where.prefix, {::getpid(), host_name(), device}, join, with_notice);
+      request_to_join(*store, address.prefix, {::getpid(), host_name(), device}, join, with_notice);
   const int worker_id = join_reply.worker_id;
   line.print(fmt::format("joined {} as worker {}", join.run.string(), worker_id));
-  (void)store->set_last_will(where.prefix + lost_key(worker_id), kEnded);
+  (void)store->set_last_will(address.prefix + lost_key(worker_id), kEnded);
   std::optional<LaunchedElasticRank> launched;
-  if (where.may_move) launched.emplace(facts_of_joining_worker(*found, join, spec, with_notice, join_reply));
-  const std::shared_ptr<KeyStore> own = launched ? launched->store() : store;
+  if (address.may_move)
+    launched.emplace(facts_of_joining_worker(*run_store, join, spec, with_notice, join_reply));
+  const std::shared_ptr<KeyStore> worker_store = launched ? launched->store() : store;
   const auto join_run = [&] {
-    return value_or_throw(
-        make_process_comm({.rank = worker_id,
-                           .size = worker_id + 1,
-                           .store = {.address = store->own_address(), .prefix = where.prefix, .store = own},
-                           .device = parse_device(device)},
-                          Deadline::after(kStoreTimeout, "joining the run")));
+    return value_or_throw(make_process_comm(
+        {.rank = worker_id,
+         .size = worker_id + 1,
+         .store = {.address = store->own_address(), .prefix = address.prefix, .store = worker_store},
+         .device = parse_device(device)},
+        Deadline::after(kStoreTimeout, "joining the run")));
   };
   const WorkerReport report = report_of_work(join_run, stderr, line, [&](Comm& comm, StatusLine& rank_line) {
     StatusLineSink events(rank_line);
     RankContext rank{comm, parse_device(device), join.threads, events, rank_line, with_notice};
     if (launched) {
       launched->begin(comm);
-      const std::shared_ptr<void> ended(nullptr, [&](void*) { launched->end(); });  // before the Comm
+      const std::shared_ptr<void> end_guard(nullptr,
+                                            [&](void*) { launched->end(); });  // before the Comm is destroyed
       rank.open_board = [&] { return launched->open_board(); };
       rank.elastic = &*launched;
       return run_and_remove_memory(join.run, [&] { return train_rank(spec, rank); });
     }
-    HostedElasticRank elastic(where, comm, worker_id, std::move(join_reply.order));
+    HostedElasticRank elastic(address, comm, worker_id, std::move(join_reply.order));
     rank.stop = with_notice.combined_with(elastic.stop_token());
-    rank.open_board = [&] { return std::make_unique<StoreBoard>(store, where.prefix); };
+    rank.open_board = [&] { return std::make_unique<StoreBoard>(store, address.prefix); };
     rank.elastic = &elastic;
     return train_rank(spec, rank);
   });
   if (!report.why.empty()) line.print(report.why);
-  (void)own->set(where.prefix + worker_report_key(worker_id), text(report));
+  (void)worker_store->set(address.prefix + worker_report_key(worker_id), text(report));
   if (launched) launched->wait_for_others_to_end();
   return exit_code(report.end);
 }
@@ -214,7 +215,7 @@ int train_as_joining_worker(const JoinOptions& join, TrainOptions& options, Opti
       line.print("the other workers continued without this one; rejoining");
       retry.was_member = true;
     } catch (const StoreLost&) {
-      line.print("the run's store was lost before it accepted this worker; asking again");
+      line.print("the run's store was lost before the run accepted this worker; trying again");
       retry.was_member = true;
     }
   }

@@ -1,6 +1,6 @@
-// A process that joins a running training: one that was started with `optimus join`, or a worker without
-// which the other workers have continued. It registers in the run's store, prepares everything, and starts
-// with the order of the generation that it joins (membership_change.h).
+// A process that joins a running training: one that was started with `optimus join`, or a worker that the
+// other workers have continued without. It registers in the run's store, prepares everything, and starts with
+// the order of the generation that it joins (membership_change.h).
 #pragma once
 
 #include <string>
@@ -22,8 +22,8 @@ struct JoinOptions {
   std::string device{};  // if empty, the run's device type
   int threads = 1;
   Seconds timeout{600};  // for the run to accept this worker
-  // It was a worker of this run before. It then keeps trying to reach the store, because its network may be
-  // cut off for a while.
+  // Whether the process was a worker of this run before. It then keeps trying to reach the store, because its
+  // network may be cut off for a while.
   bool was_member = false;
 };
 

@@ -28,10 +28,10 @@ std::string device_of(const std::string& kind, int local_rank) {
   return kind == "cuda" ? fmt::format("cuda:{}", local_rank % std::max(1, num_cuda_devices())) : kind;
 }
 
-int threads_of(const TrainOptions& options, const RendezvousResult& gathered, int rank) {
+int threads_of(const TrainOptions& options, const RendezvousResult& rendezvous, int rank) {
   if (options.threads > 0) return static_cast<int>(options.threads);
-  const std::string& host = gathered.ranks[static_cast<std::size_t>(rank)].host;
-  const auto ranks_on_host = std::count_if(gathered.ranks.begin(), gathered.ranks.end(),
+  const std::string& host = rendezvous.ranks[static_cast<std::size_t>(rank)].host;
+  const auto ranks_on_host = std::count_if(rendezvous.ranks.begin(), rendezvous.ranks.end(),
                                            [&](const PresentRank& other) { return other.host == host; });
   return std::max(1, num_cores() / static_cast<int>(ranks_on_host));
 }
@@ -69,9 +69,9 @@ std::vector<WorkerEntry> entries_of(const RendezvousResult& run, const std::stri
 }
 
 // Adds the workers that joined after the start of the run.
-void add_joined_workers(const std::vector<WorkerEntry>& by_seat, std::vector<WorkerEntry>& workers) {
-  if (by_seat.size() > workers.size())
-    workers.insert(workers.end(), by_seat.begin() + std::ssize(workers), by_seat.end());
+void add_joined_workers(const std::vector<WorkerEntry>& workers_by_id, std::vector<WorkerEntry>& workers) {
+  if (workers_by_id.size() > workers.size())
+    workers.insert(workers.end(), workers_by_id.begin() + std::ssize(workers), workers_by_id.end());
 }
 
 }  // namespace
@@ -80,7 +80,7 @@ LaunchedRankFacts launched_rank_facts(const LaunchedTraining& training, const Re
                                       const RunSpec& spec, const Path& folder, const std::string& kind) {
   std::vector<int> worker_ids(run.ranks.size());
   std::iota(worker_ids.begin(), worker_ids.end(), 0);
-  return {.where = {run.address, run.prefix},
+  return {.store_address = {run.address, run.prefix},
           .store = run.store,
           .address = run.ranks[static_cast<std::size_t>(training.launch.rank)].address,
           .worker_id = training.launch.rank,
@@ -105,7 +105,8 @@ WorkerReport elastic_work(const LaunchedTraining& training, const RunSpec& spec,
   set_num_threads(threads);
   const auto work = [&](Comm& comm, StatusLine& line) {
     elastic.begin(comm);
-    const std::shared_ptr<void> ended(nullptr, [&](void*) { elastic.end(); });  // before the Comm
+    const std::shared_ptr<void> end_guard(nullptr,
+                                          [&](void*) { elastic.end(); });  // before the Comm is destroyed
     if (rank == 0) elastic.host();
     StatusLineSink events(line);
     const RankContext context{comm,

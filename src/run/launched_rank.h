@@ -33,7 +33,7 @@ RendezvousOptions rendezvous_of(const LaunchedTraining& training);
 
 // If the launcher does not assign a GPU to each rank, the ranks of a host use its GPUs in order.
 std::string device_of(const std::string& kind, int local_rank);
-int threads_of(const TrainOptions& options, const RendezvousResult& gathered, int rank);
+int threads_of(const TrainOptions& options, const RendezvousResult& rendezvous, int rank);
 
 std::unique_ptr<Comm> join_comm(const RendezvousResult& run, int rank, const std::string& device,
                                 std::shared_ptr<KeyStore> store = nullptr);

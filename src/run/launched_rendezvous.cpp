@@ -23,16 +23,16 @@ TorchStore torch_store_calls() {
 
 }  // namespace
 
-RendezvousOptions rendezvous_options(const LaunchedRendezvous& how) {
-  return {.launch = how.launch,
-          .token = find_token(process_environment(), how.token_file),
-          .store = how.store,
+RendezvousOptions rendezvous_options(const LaunchedRendezvous& settings) {
+  return {.launch = settings.launch,
+          .token = find_token(process_environment(), settings.token_file),
+          .store = settings.store,
           .torch = torch_store_calls(),
           .check_interrupted =
-              [stop = how.stop] {
+              [stop = settings.stop] {
                 if (stop.is_requested()) throw Interrupted{};
               },
-          .timeout = how.timeout};
+          .timeout = settings.timeout};
 }
 
 }  // namespace optimus

@@ -16,6 +16,6 @@ struct LaunchedRendezvous {
   Seconds timeout;
 };
 // Waits throw Interrupted once `stop` is requested.
-RendezvousOptions rendezvous_options(const LaunchedRendezvous& how);
+RendezvousOptions rendezvous_options(const LaunchedRendezvous& settings);
 
 }  // namespace optimus

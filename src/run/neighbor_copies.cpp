@@ -21,19 +21,19 @@ constexpr const char* kCopyDescription = "a neighbor's state in memory";
 
 std::string file_prefix(int writer) { return fmt::format("rank-{:05}", writer); }
 
-// Packs each file as "NAME SIZE
-// " followed by its bytes. The list of a rank's shards comes last, because the receiver must write it last.
+// Packs each file as the line "NAME SIZE", followed by its bytes. The list of a rank's shards comes last,
+// because the receiver must write it last.
 Outcome<std::string> pack(const Path& folder, int writer) {
-  std::vector<Path> all;
+  std::vector<Path> paths;
   std::error_code error;
   for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
-    if (starts_with(at->path().filename().string(), file_prefix(writer))) all.push_back(at->path());
+    if (starts_with(at->path().filename().string(), file_prefix(writer))) paths.push_back(at->path());
   if (error) return failure("{}: {}", folder.string(), error.message());
-  std::sort(all.begin(), all.end(), [](const Path& a, const Path& b) {
+  std::sort(paths.begin(), paths.end(), [](const Path& a, const Path& b) {
     return std::pair(a.extension() == ".json", a) < std::pair(b.extension() == ".json", b);
   });
   std::string result;
-  for (const Path& path : all) {
+  for (const Path& path : paths) {
     const Outcome<std::string> content = read_file(path, Bytes(kMaxCopiedBytes));
     if (!content) return tl::unexpected(content.error());
     result += fmt::format("{} {}\n", path.filename().string(), content->size());
@@ -44,7 +44,7 @@ Outcome<std::string> pack(const Path& folder, int writer) {
 
 Outcome<void> unpack(FileSystem& files, const Path& folder, int writer, std::string_view packed) {
   if (packed.empty()) return failure("writer {} has not stored its part", writer);
-  if (Outcome<void> made = files.create_folders(folder); !made) return made;
+  if (Outcome<void> folder_outcome = files.create_folders(folder); !folder_outcome) return folder_outcome;
   while (!packed.empty()) {
     const std::size_t end = packed.find('\n'), space = packed.find(' ');
     std::size_t size = 0;
@@ -55,8 +55,9 @@ Outcome<void> unpack(FileSystem& files, const Path& folder, int writer, std::str
     if (error != std::errc() || at != packed.data() + end || size > packed.size() - end - 1 ||
         !starts_with(name, file_prefix(writer)) || name.find('/') != std::string::npos)
       return failure("writer {} sent a malformed file", writer);
-    if (Outcome<void> done = write_atomically(files, folder / name, packed.substr(end + 1, size)); !done)
-      return done;
+    if (Outcome<void> write_outcome = write_atomically(files, folder / name, packed.substr(end + 1, size));
+        !write_outcome)
+      return write_outcome;
     packed.remove_prefix(end + 1 + size);
   }
   return {};
@@ -98,14 +99,15 @@ Outcome<void> exchange_copies(Comm& comm, const CopiedStep& step, FileSystem& fi
   Outcome<void> result;
   Outcome<std::string> own = copy_holder && step.has_part ? pack(step.folder, step.writer) : std::string();
   if (!own) result = tl::unexpected(own.error()), own = std::string();
-  std::vector<std::unique_ptr<Pending>> sent;
-  if (copy_holder) sent = send_bytes(comm, memory.rank_of(*copy_holder), *own);
+  std::vector<std::unique_ptr<Pending>> sends;
+  if (copy_holder) sends = send_bytes(comm, memory.rank_of(*copy_holder), *own);
   for (const int other : memory.copied_by(step.writer)) {
     const std::string packed = receive_bytes(comm, memory.rank_of(other), timeout);
-    if (const Outcome<void> done = unpack(files, step.folder, other, packed); !done) result = done;
+    if (const Outcome<void> write_outcome = unpack(files, step.folder, other, packed); !write_outcome)
+      result = write_outcome;
   }
-  for (const std::unique_ptr<Pending>& one : sent)
-    throw_if_failed(one->wait(Deadline::after(timeout, kCopyDescription)));
+  for (const std::unique_ptr<Pending>& send : sends)
+    throw_if_failed(send->wait(Deadline::after(timeout, kCopyDescription)));
   return result;
 }
 

@@ -9,8 +9,8 @@
 
 namespace optimus {
 
-// `writer` is this rank's writer index. `has_part` is false if this rank could not write its files; the
-// rank that stores its copies is then told. Fails if this rank could not write a copy, or if a rank whose
+// `writer` is this rank's writer index. `has_part` is false if this rank could not write its files; the rank
+// that stores its copies is then informed. Fails if this rank could not write a copy, or if a rank whose
 // copies it stores had no files. Throws PeersLost.
 struct CopiedStep {
   const HostMemory& memory;

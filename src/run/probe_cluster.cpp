@@ -40,11 +40,11 @@ struct RankHost {
 std::vector<RankHost> hosts_of(const std::vector<PresentRank>& ranks) {
   std::vector<RankHost> hosts;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    const auto found = std::find_if(hosts.begin(), hosts.end(), [&](const RankHost& one) {
-      return one.host.name == ranks[rank].host && one.address == ranks[rank].address;
+    const auto match = std::find_if(hosts.begin(), hosts.end(), [&](const RankHost& entry) {
+      return entry.host.name == ranks[rank].host && entry.address == ranks[rank].address;
     });
-    if (found != hosts.end())
-      ++found->host.num_devices;
+    if (match != hosts.end())
+      ++match->host.num_devices;
     else
       hosts.push_back({{ranks[rank].host, 1}, static_cast<int>(rank), ranks[rank].address});
   }
@@ -70,10 +70,12 @@ HardwareProfile profile_of_node(const ProbeOptions& options, EventSink& events) 
   std::error_code error;
   if (std::filesystem::exists(measured_cluster_path(), error)) return open_cluster("here").profile();
   const bool is_cuda = options.device.empty() ? has_cuda() : parse_device(options.device).is_cuda();
-  const std::string maker = is_cuda ? device_name(parse_device("cuda")) : "cpu";
-  const std::optional<DeviceType> type = is_cuda ? find_type_by_vendor_name(maker) : find_device_type("cpu");
+  const std::string vendor_name = is_cuda ? device_name(parse_device("cuda")) : "cpu";
+  const std::optional<DeviceType> type =
+      is_cuda ? find_type_by_vendor_name(vendor_name) : find_device_type("cpu");
   if (!type)
-    throw UserError("no data for device {}: run optimus profile --hardware --links to measure it too", maker);
+    throw UserError("no data for device {}: run optimus profile --hardware --links to measure it too",
+                    vendor_name);
   HardwareProfile node;
   node.name = "node", node.types = {*type}, node.groups = {standard_group(type->name, 0, 1)};
   if (!is_cuda) {
@@ -89,9 +91,9 @@ std::optional<ClusterProfile> lead_probe(const ClusterProbe& probe) {
   std::vector<RankHost> hosts;
   double seconds = 0;
   try {
-    const double began = now_seconds();
+    const double begin_time = now_seconds();
     node = profile_of_node(probe.options, probe.events);
-    if (!probe.options.measures_devices) seconds = now_seconds() - began;
+    if (!probe.options.measures_devices) seconds = now_seconds() - begin_time;
     hosts = hosts_of(rendezvous.wait_for_others([](const std::string&) {}));
     if (hosts.size() < 2)
       throw UserError(
@@ -104,14 +106,14 @@ std::optional<ClusterProfile> lead_probe(const ClusterProbe& probe) {
   }
   const RendezvousResult run = rendezvous.send_join_replies(Json{{"secret", generate_token()}});
   const LinkMeasurement measurement = rendezvous_of(run, hosts, 0);
-  const double began = now_seconds();
+  const double begin_time = now_seconds();
   probe.events.report(Progress{"measuring links", 0, std::ssize(hosts), "hosts"});
   measure_own_links(measurement);
-  const double longest =
+  const double timeout_seconds =
       num_link_rounds(measurement.num_hosts) * (kPartnerTimeout.value + measurement.pair_budget.value + 10);
   ClusterProfile profile;
-  profile.pairs = collect_pairs(measurement, Deadline::after(Seconds(longest), "measured links"));
-  profile.seconds = seconds + now_seconds() - began;
+  profile.pairs = collect_pairs(measurement, Deadline::after(Seconds(timeout_seconds), "measured links"));
+  profile.seconds = seconds + now_seconds() - begin_time;
   for (const RankHost& one : hosts) profile.hosts.push_back(one.host);
   profile.hardware = cluster_from_pairs(node, profile.hosts, profile.pairs);
   return profile;

@@ -24,8 +24,8 @@ std::string processor_name() {
 }
 
 double highest_rate(const KernelTimes& times) {
-  const auto found = times.tables.find("product");
-  return *std::max_element(found->second.rates.begin(), found->second.rates.end());
+  const auto entry = times.tables.find("product");
+  return *std::max_element(entry->second.rates.begin(), entry->second.rates.end());
 }
 
 void set_peak(PeakFlops& peak, NumberFormat format, double value) {
@@ -40,25 +40,26 @@ void set_peak(PeakFlops& peak, NumberFormat format, double value) {
 Curve cubic_gemm_efficiency(const KernelTimes& times, double peak) {
   const RateTable& table = times.tables.at("product");
   Curve curve;
-  double before = 0;
+  double previous_efficiency = 0;
   for (const double edge : table.axes[0]) {
     const double sizes[] = {edge, edge, edge};
-    before = std::clamp(table.at(sizes) / peak, std::max(before, 1e-6), 1.0);
-    curve.points.push_back({edge, before});
+    previous_efficiency = std::clamp(table.at(sizes) / peak, std::max(previous_efficiency, 1e-6), 1.0);
+    curve.points.push_back({edge, previous_efficiency});
   }
   return curve;
 }
 
 DeviceType measured_type(const ProbeOptions& options, at::Device device, EventSink& events) {
-  const std::string maker = device.is_cuda() ? device_name(device) : processor_name();
-  const std::optional<DeviceType> shipped = device.is_cuda() ? find_type_by_vendor_name(maker) : std::nullopt;
-  DeviceType type = shipped.value_or(DeviceType{.name = device.is_cuda() ? maker : "cpu"});
+  const std::string vendor_name = device.is_cuda() ? device_name(device) : processor_name();
+  const std::optional<DeviceType> known_type =
+      device.is_cuda() ? find_type_by_vendor_name(vendor_name) : std::nullopt;
+  DeviceType type = known_type.value_or(DeviceType{.name = device.is_cuda() ? vendor_name : "cpu"});
   std::vector<Precision> precisions = {Precision::fp32, Precision::bf16};
   if (!options.precision.empty()) precisions = {parse_precision(options.precision, "--precision")};
   for (const Precision precision : precisions)
     type.kernels.push_back(probe_kernels(device, precision, events));
   type.memory = total_memory(device);
-  if (shipped) return type;
+  if (known_type) return type;
   type.memory_bytes_per_second = probe_memory(device);
   for (const KernelTimes& times : type.kernels) set_peak(type.peak, times.format, highest_rate(times));
   type.peak.fp32 = std::max(type.peak.fp32, type.peak.fp64);

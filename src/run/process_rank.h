@@ -1,5 +1,5 @@
-// How the RunSpec reaches a rank in a process of its own: through the run's folder, or through the store of a
-// launcher's ranks. For workers of one machine, ranks of a launcher, and workers that join.
+// Transfers the RunSpec to a rank in a separate process: through the run's folder, or through the store of a
+// launcher's ranks. Used for workers of one machine, ranks of a launcher, and joining workers.
 #pragma once
 
 #include "base/json.h"

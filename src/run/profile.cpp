@@ -56,14 +56,15 @@ Profiler::Profiler(ProfileOptions options, const Plan& plan, const ModelSpec& mo
       ranks_(std::move(ranks)),
       events_(events),
       line_(line),
-      first_(options_.done + 1 +
-             std::clamp<std::int64_t>(options_.steps - options_.done - kProfiledSteps, 0, kSkippedSteps)),
-      last_(std::min(first_ + kProfiledSteps - 1, options_.steps)),
+      first_step_(options_.completed_steps + 1 +
+                  std::clamp<std::int64_t>(options_.steps - options_.completed_steps - kProfiledSteps, 0,
+                                           kSkippedSteps)),
+      last_step_(std::min(first_step_ + kProfiledSteps - 1, options_.steps)),
       log_(engine.device()) {}
 
-void Profiler::before(std::int64_t step) {
-  if (step < first_ || step > last_) return;
-  if (step == first_) begin();
+void Profiler::before_step(std::int64_t step) {
+  if (step < first_step_ || step > last_step_) return;
+  if (step == first_step_) begin();
   engine_.instruction_log = &log_;
   profile_.steps.push_back({step, log_.elapsed(), 0});
 }
@@ -77,8 +78,8 @@ void Profiler::begin() {
   log_.begin_times();
 }
 
-void Profiler::after(std::int64_t step) {
-  if (step < first_ || step > last_) return;
+void Profiler::after_step(std::int64_t step) {
+  if (step < first_step_ || step > last_step_) return;
   engine_.instruction_log = nullptr;  // work between two steps is not logged
   profile_.steps.back().end = log_.elapsed();
   for (const InstructionTime& time : log_.take()) {
@@ -88,7 +89,7 @@ void Profiler::after(std::int64_t step) {
                                      instruction_name(at, model_, at.microbatch),
                                      instruction_kind(at, model_), time.start, time.end});
   }
-  if (step == last_) finish();
+  if (step == last_step_) finish();
 }
 
 void Profiler::finish() {
@@ -121,8 +122,8 @@ void Profiler::merge_ranks() {
       write_atomically(files, options_.file, profile_trace(ranks, comparison_json(ranks, plan_, expected))));
   for (const std::string& row : split(comparison_text(ranks, plan_, expected), '\n'))
     if (!row.empty()) line_.print(row);
-  line_.print(fmt::format("wrote steps {} to {} of every rank to {}; open it in ui.perfetto.dev", first_,
-                          last_, options_.file.string()));
+  line_.print(fmt::format("wrote steps {} to {} of every rank to {}; open it in ui.perfetto.dev", first_step_,
+                          last_step_, options_.file.string()));
 }
 
 }  // namespace optimus

@@ -17,7 +17,7 @@ namespace optimus {
 
 struct ProfileOptions {
   Path file, run;
-  std::int64_t done = 0, steps = 0;  // completed steps, and total number of steps, of the run
+  std::int64_t completed_steps = 0, steps = 0;  // of the run; `steps` is the total number
 };
 
 class Profiler {
@@ -27,8 +27,8 @@ class Profiler {
            const Parameters& parameters, Agreement ranks, EventSink& events, StatusLine& line);
 
   // Called before and after every step; steps count from 1.
-  void before(std::int64_t step);
-  void after(std::int64_t step);
+  void before_step(std::int64_t step);
+  void after_step(std::int64_t step);
 
  private:
   void begin();
@@ -43,7 +43,7 @@ class Profiler {
   const Agreement ranks_;
   EventSink& events_;
   StatusLine& line_;
-  std::int64_t first_, last_;  // the recorded steps
+  std::int64_t first_step_, last_step_;  // the recorded steps
   InstructionLog log_;
   RankProfile profile_;
 };

@@ -1,5 +1,5 @@
-// How a rank decides about its plan: what it knows of its machines, the planner's best plan for them, and the
-// adaptation controller on rank 0. See rank_run.h.
+// A rank's decisions about its plan: the properties of its machines, the planner's best plan for them, and
+// the adaptation controller on rank 0. See rank_run.h.
 #include <algorithm>
 
 #include "adapt/host_profile.h"
@@ -22,11 +22,12 @@ namespace {
 // one hour.
 double expected_steps_undone(const TrainOptions& options, double step_seconds) {
   const SaveRule rule = parse_save_rule(options.save_every, "--save-every");
-  double between = rule.steps > 0          ? static_cast<double>(rule.steps)
-                   : rule.period.value > 0 ? rule.period.value / step_seconds
-                                           : 2 * 3600 / step_seconds;
-  if (options.memory_every > 0) between = std::min(between, static_cast<double>(options.memory_every));
-  return between / 2 + options.failures.restart.value / step_seconds;
+  double steps_between_saves = rule.steps > 0          ? static_cast<double>(rule.steps)
+                               : rule.period.value > 0 ? rule.period.value / step_seconds
+                                                       : 2 * 3600 / step_seconds;
+  if (options.memory_every > 0)
+    steps_between_saves = std::min(steps_between_saves, static_cast<double>(options.memory_every));
+  return steps_between_saves / 2 + options.failures.restart.value / step_seconds;
 }
 
 ExpectedLifetime expected_life(const TrainOptions& options) {
@@ -56,14 +57,15 @@ std::vector<std::string> RankRun::hosts_of_ranks() const {
 
 DeviceFacts RankRun::device_facts() const {
   const std::vector<std::string> hosts = hosts_of_ranks();
-  const auto num_on_host = std::count(hosts.begin(), hosts.end(), hosts[static_cast<std::size_t>(number())]);
+  const auto num_on_host =
+      std::count(hosts.begin(), hosts.end(), hosts[static_cast<std::size_t>(rank_index())]);
   return with_memory_of_plan(all_device_facts(rank_.device, options_), memory_of_plan(),
                              static_cast<int>(num_on_host));
 }
 
 Bytes RankRun::memory_of_plan() const {
-  if (settings_.model.is_custom() || !has_device(part_.plan, number())) return Bytes(0);
-  return predicted_memory(part_.plan, settings_.model, number(), rank_.device);
+  if (settings_.model.is_custom() || !has_device(part_.plan, rank_index())) return Bytes(0);
+  return predicted_memory(part_.plan, settings_.model, rank_index(), rank_.device);
 }
 
 bool RankRun::shares_cores(const std::vector<std::string>& hosts) const {
@@ -81,14 +83,14 @@ double RankRun::observed_device_mtbf(int num_devices) const {
 Policy RankRun::chosen_policy(const std::vector<std::string>& hosts) const {
   Policy policy = parse_policy(options_.policy.empty() ? "rule" : options_.policy, "--policy");
   if (options_.policy.empty() && shares_cores(hosts)) policy.kind = PolicyKind::never;
-  // Another plan would change what is learned.
+  // Another plan would change the results of the training.
   if (is_asynchronous(part_.plan.schedule)) policy.kind = PolicyKind::never;
   return policy;
 }
 
 std::unique_ptr<AdaptationController> RankRun::make_controller() {
   if (!membership_.begin_time) membership_.begin_time = seconds_now();
-  if (!is_watched() || number() != 0 || settings_.model.is_custom()) return nullptr;
+  if (!is_watched() || rank_index() != 0 || settings_.model.is_custom()) return nullptr;
   const DeviceFacts device = device_facts();
   const int size = rank_.comm.size();
   const std::vector<std::string> hosts = hosts_of_ranks();
@@ -124,8 +126,8 @@ std::unique_ptr<AdaptationController> RankRun::make_controller() {
       .membership = membership_,
   };
   context.expected_lifetime = expected_life(options_);
-  if (const auto received = receive_bytes_per_second(Cluster(context.machines), 1))
-    context.costs.link_bytes_per_second = kLinkEfficiency * *received;
+  if (const auto link_rate = receive_bytes_per_second(Cluster(context.machines), 1))
+    context.costs.link_bytes_per_second = kLinkEfficiency * *link_rate;
   if (may_change)
     context.undone_steps = [this](const Plan& plan, double step_seconds) {
       return num_tolerated_losses(plan) > 0 ? 0 : expected_steps_undone(options_, step_seconds);

@@ -24,12 +24,12 @@ class Agreement {
   }
   Comm* comm() const { return comm_; }
   Seconds timeout() const { return timeout_; }
-  // Whether `mine` is true on any rank.
-  bool any(bool mine, const char* what) const;
+  // Whether `value` is true on any rank.
+  bool any(bool value, const char* description) const;
   // Returns the text of the first rank on all ranks; the texts of other ranks are ignored. At most a few
   // kilobytes.
-  std::string value_of_first_rank(const std::string& mine, const char* what) const;
-  double sum(double mine, const char* what) const;
+  std::string value_of_first_rank(const std::string& value, const char* description) const;
+  double sum(double value, const char* description) const;
 
  private:
   Comm* comm_;

@@ -1,6 +1,6 @@
-// RankContext: where one rank of a run computes and where it reports, in whatever process it is: a thread, a
-// worker of this machine, a rank of a launcher, or a worker that joined. What it computes is in RunSpec.
-// All that a context refers to outlives the rank's work.
+// RankContext: the device and the outputs of one rank of a run, in any kind of process: a thread, a worker of
+// this machine, a rank of a launcher, or a joining worker. RunSpec defines what the rank computes. All
+// objects that a context refers to outlive the rank's work.
 #pragma once
 
 #include <functional>
@@ -23,10 +23,10 @@ struct RankContext {
   EventSink& events;
   StatusLine& line;  // the console on rank 0, the rank's log elsewhere
   StopToken stop{};
-  // Opens the key-value board on which ranks meet outside their groups after a failure. Null: nothing is
-  // saved then.
+  // Opens the key-value board on which ranks meet outside their groups after a failure. If it is null,
+  // nothing is saved then.
   std::function<std::unique_ptr<Board>()> open_board{};
-  ElasticRank* elastic = nullptr;  // null: the rank fails with the others
+  ElasticRank* elastic = nullptr;  // null if this rank fails when another rank does
 };
 
 }  // namespace optimus

@@ -40,11 +40,11 @@ SurvivorOutcome RankRun::join_membership_change_at(Board& board, Training& train
                                                    const std::function<void()>& release) {
   report.earlier_epoch = earlier_.parameters != nullptr ? training.epoch() - 1 : -1;
   const Layout layout = layout_with_copies(part_.plan, settings_.model, StateKind::optimizer);
-  Survivor self{generation_, number(), layout, training, training.saver()};
+  Survivor self{generation_, rank_index(), layout, training, training.saver()};
   self.export_memory = [&] {
     try {
       export_host_memory(settings_.run);
-    } catch (const ReportedError& error) {  // then this host has none to contribute
+    } catch (const ReportedError& error) {  // this host then contributes no copy
       rank_.events.report(Warning{error.what()});
     }
   };
@@ -90,11 +90,11 @@ std::optional<MembershipChange> RankRun::carry_out(const MembershipChange& order
 SwitchReport RankRun::move_state(const MembershipChange& order, Training& training) {
   if (training.epoch() != order.epoch && earlier_.parameters != nullptr) part_ = std::move(earlier_);
   earlier_ = {};
-  if (!has_device(order.from, number())) part_ = {};
+  if (!has_device(order.from, rank_index())) part_ = {};
   part_.plan = order.from;
-  SwitchContext facts{settings_.model, rank_.comm, engine_options(), {.timeout = kReconnectTimeout}};
-  facts.move.retains_old = true;
-  PlanSwitch change(facts, part_, order.to,
+  SwitchContext context{settings_.model, rank_.comm, engine_options(), {.timeout = kReconnectTimeout}};
+  context.move.retains_old = true;
+  PlanSwitch change(context, part_, order.to,
                     {.num_ranks = static_cast<int>(order.membership.worker_ids.size()),
                      .num_staying = order.num_staying,
                      .copies = MasterCopies::owned,
@@ -111,7 +111,7 @@ SwitchReport RankRun::move_state(const MembershipChange& order, Training& traini
 }
 
 // Records the change in the membership history. A rank that leaves on request does not count as lost.
-void RankRun::note_membership_change(const MembershipChange& order) {
+void RankRun::record_membership_change(const MembershipChange& order) {
   const double now = seconds_now();
   membership_.add_time(now, rank_.comm.size());
   if (order.kind == "recover") membership_.losses.add(now);
@@ -123,10 +123,10 @@ void RankRun::apply_order(const MembershipChange& order, Training& training) {
                                   training.completed_state().step + 1 == order.state.step;
   if (is_one_step_behind) training.finish_step(order.gate);
   training.drop_part_services();
-  const Plan before = part_.plan;
+  const Plan previous_plan = part_.plan;
   // Includes earlier orders that were interrupted because more ranks were lost.
   num_steps_lost_ += order.num_steps_lost;
-  note_membership_change(order);
+  record_membership_change(order);
   rank_.elastic->membership_changed(order);
   is_request_owner_lost_ |= rank_of(order.membership, worker_id_of(0)) < 0;
   rank_.comm.change_membership(order.membership);
@@ -142,7 +142,7 @@ void RankRun::apply_order(const MembershipChange& order, Training& training) {
     const Group world{Role::world, {}};
     if (!is_leaving(order))
       throw_if_failed(rank_.comm.connect(0, {&world, 1}, Deadline::after(kReconnectTimeout, "the others")));
-    if (number() == 0) remove_exported(settings_.run);
+    if (rank_index() == 0) remove_exported(settings_.run);
     if (!is_leaving(order))
       build_part(order.to,
                  order.source == MembershipChange::Source::checkpoint ? std::optional(order.checkpoint)
@@ -153,7 +153,7 @@ void RankRun::apply_order(const MembershipChange& order, Training& training) {
   has_left_ = is_leaving(order);
   if (!has_left_) open_records_after(order, training);
   if (has_left_) records_.reset();
-  const Decision decision = decision_of(order, before, report, training);
+  const Decision decision = decision_of(order, previous_plan, report, training);
   num_steps_lost_ = 0;
   answer_drains(order, text(decision));
   if (records_) optimus::report(decision, *records_, rank_.line, rank_.events);
@@ -169,7 +169,7 @@ void RankRun::answer_drains(const MembershipChange& order, const std::string& li
     requests_.write_answer(pending_drain_->request, {is_done, is_done ? line : kRenumberedMessage});
     pending_drain_.reset();
   }
-  if (number() == 0 && !has_left_) requests_.refuse_drains(kRenumberedMessage, is_request_owner_lost_);
+  if (rank_index() == 0 && !has_left_) requests_.refuse_drains(kRenumberedMessage, is_request_owner_lost_);
   is_request_owner_lost_ = false;
 }
 
@@ -179,17 +179,17 @@ void RankRun::answer_drains(const MembershipChange& order, const std::string& li
 // generation's rank 0, which starts after the claim, removes temporary files that were not yet renamed.
 void RankRun::open_records_after(const MembershipChange& order, const Training& training) {
   records_.reset();
-  if (number() != 0) return;
+  if (rank_index() != 0) return;
   rank_.line.switch_to_console();
   const Path metrics = settings_.run / "metrics.jsonl";
   for (const Path& path : {metrics, settings_.run / "decisions.jsonl"}) remove_temporaries(files_, path);
   const auto check = [&] {
     if (has_claim(settings_.run, generation_ + 1)) throw ExcludedFromRun{};
   };
-  const std::string last = training.last_metrics_line();
+  const std::string last_line = training.last_metrics_line();
   try {
-    if (order.source == MembershipChange::Source::live && !last.empty())
-      (void)complete_metrics(files_, metrics, order.state.step, last, check);
+    if (order.source == MembershipChange::Source::live && !last_line.empty())
+      (void)complete_metrics(files_, metrics, order.state.step, last_line, check);
     records_ = open_records(settings_.run, files_, order.state.step, check);
   } catch (const ReportedError&) {
     check();

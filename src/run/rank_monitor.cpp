@@ -9,8 +9,8 @@ namespace optimus {
 namespace {
 
 std::unique_ptr<DeviceSensor> sensor_of(at::Device device) {
-  const std::optional<std::string> place = bus_id(device);
-  return place ? DeviceSensor::open(*place) : nullptr;
+  const std::optional<std::string> address = bus_id(device);
+  return address ? DeviceSensor::open(*address) : nullptr;
 }
 
 }  // namespace
@@ -19,7 +19,7 @@ RankMonitor::RankMonitor(Facts facts, const PlanPart& part)
     : facts_(std::move(facts)),
       tree_(facts_.comm, facts_.timeout),
       sensor_(sensor_of(facts_.device)),
-      collected_(std::chrono::steady_clock::now()) {
+      last_collection_(std::chrono::steady_clock::now()) {
   monitor_part(part);
 }
 
@@ -27,7 +27,7 @@ void RankMonitor::monitor_part(const PlanPart& part) {
   meter_.reset(), log_.reset(), is_due_ = true;
   if (part.is_empty()) return;
   const Program& program = part.engine->program();
-  meter_.emplace(program, part.plan, facts_.model, facts_.predicted(part.plan, program));
+  meter_.emplace(program, part.plan, facts_.model, facts_.predicted_times(part.plan, program));
   if (!facts_.device.is_cuda())
     log_.emplace(facts_.device);
   else if (num_devices(part.plan) > 1)
@@ -66,34 +66,34 @@ void RankMonitor::end_step(Engine& engine, const MeasuredStep& step) {
 
 void RankMonitor::collect(std::int64_t step) {
   is_due_ = true;
-  Observation own{.step = step};
+  Observation own_observation{.step = step};
   if (meter_ && !meter_->is_empty()) {
     RankStep mean = meter_->take();
     const auto reading = sensor_ == nullptr ? std::nullopt : sensor_->read();
     if (reading) mean.clock = reading->clock, mean.idle = reading->idle;
     if (const auto memory = resident_memory(facts_.device))
-      mean.memory = memory->held, mean.memory_limit = memory->most;
-    own.add(mean);
+      mean.memory = memory->in_use, mean.memory_limit = memory->limit;
+    own_observation.add(mean);
   }
-  const std::optional<Observation> seen = tree_.send(std::move(own));
-  if (!seen || facts_.controller == nullptr) return;
-  facts_.controller->observe(*seen);
-  if (facts_.keep) facts_.keep(*seen, facts_.controller->findings());
+  const std::optional<Observation> merged = tree_.send(std::move(own_observation));
+  if (!merged || facts_.controller == nullptr) return;
+  facts_.controller->observe(*merged);
+  if (facts_.record) facts_.record(*merged, facts_.controller->findings());
 }
 
 void RankMonitor::probe() {
   AdaptationController* const controller = facts_.controller;
-  ProbeSettings proposal;
-  if (controller != nullptr) proposal = {controller->node_of_ranks(), controller->probe_request()};
-  const ProbeResult seen = optimus::probe(facts_.comm, proposal, facts_.device, facts_.timeout);
-  if (controller != nullptr) controller->probe_completed(seen);
+  ProbeSettings settings;
+  if (controller != nullptr) settings = {controller->node_of_ranks(), controller->probe_request()};
+  const ProbeResult result = optimus::probe(facts_.comm, settings, facts_.device, facts_.timeout);
+  if (controller != nullptr) controller->probe_completed(result);
 }
 
 bool RankMonitor::wants_to_collect() {
-  constexpr std::chrono::milliseconds kLeast{100};
+  constexpr std::chrono::milliseconds kMinInterval{100};
   const auto now = std::chrono::steady_clock::now();
-  if (facts_.comm.rank() != 0 || now - collected_ < kLeast) return false;
-  collected_ = now;
+  if (facts_.comm.rank() != 0 || now - last_collection_ < kMinInterval) return false;
+  last_collection_ = now;
   return true;
 }
 

@@ -25,11 +25,11 @@ class RankMonitor {
     Comm& comm;
     const ModelSpec& model;
     Seconds timeout;
-    std::function<std::vector<double>(const Plan& plan, const Program& program)> predicted;
+    std::function<std::vector<double>(const Plan& plan, const Program& program)> predicted_times;
     at::Device device;
     AdaptationController* controller = nullptr;  // on rank 0
-    std::function<void(const Observation& seen, const std::vector<Finding>& findings)>
-        keep{};  // on rank 0: records observations that are worth keeping
+    // On rank 0: records an observation if it is useful later.
+    std::function<void(const Observation& observation, const std::vector<Finding>& findings)> record{};
   };
   RankMonitor(Facts facts, const PlanPart& part);
 
@@ -61,7 +61,7 @@ class RankMonitor {
   std::optional<InstructionLog> log_;
   bool is_due_ = true;                          // on CUDA: no step has been timed since the last collection
   const std::unique_ptr<DeviceSensor> sensor_;  // null if the device has no sensor
-  std::chrono::steady_clock::time_point collected_;
+  std::chrono::steady_clock::time_point last_collection_;
 };
 
 }  // namespace optimus

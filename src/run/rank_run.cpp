@@ -36,9 +36,9 @@ namespace {
 std::optional<double> validation_loss(const PlanPart& part, const TrainSettings& settings, int rank) {
   constexpr std::int64_t kMaxBatches = 4;
   if (!settings.validation || !settings.model.is_causal) return std::nullopt;
-  NullSink quiet;
+  NullSink null_sink;
   const LossSum total = sum_losses(*part.engine, part.plan, settings.model, *settings.validation,
-                                   kMaxBatches * part.plan.batch, quiet, rank);
+                                   kMaxBatches * part.plan.batch, null_sink, rank);
   return total.count > 0 ? std::optional(total.mean()) : std::nullopt;
 }
 
@@ -47,9 +47,9 @@ std::optional<double> validation_loss(const PlanPart& part, const TrainSettings&
 EngineOptions RankRun::engine_options() const {
   EngineOptions options{.device = rank_.device, .seed = options_.seed};
   options.gemm_algorithm_file = measured_cluster_path().parent_path() / "products.json";
-  options.rank = number(), options.timeout = options_.timeout;
+  options.rank = rank_index(), options.timeout = options_.timeout;
   if (rank_.elastic != nullptr) options.step_heartbeat = rank_.elastic->step_heartbeat();
-  options.predicted = [this](const Plan& plan, const Program& program) {
+  options.predicted_times = [this](const Plan& plan, const Program& program) {
     return predicted_seconds(facts_of(rank_.device).type, plan, settings_.model, program);
   };
   return options;
@@ -67,8 +67,8 @@ void RankRun::initialize_parameters(Parameters& parameters, const std::optional<
 void RankRun::build_part(const Plan& plan, const std::optional<Path>& checkpoint, const TrainingState& state,
                          std::int64_t epoch, Training& training) {
   part_ = {.plan = plan};
-  if (!has_device(plan, number())) return training.resume_from(state, epoch);
-  part_.parameters = std::make_unique<Parameters>(plan, settings_.model, number(), rank_.device);
+  if (!has_device(plan, rank_index())) return training.resume_from(state, epoch);
+  part_.parameters = std::make_unique<Parameters>(plan, settings_.model, rank_index(), rank_.device);
   initialize_parameters(*part_.parameters, checkpoint);
   EngineOptions options = engine_options();
   const bool is_alone = num_devices(plan) == 1;
@@ -87,28 +87,28 @@ Agreement RankRun::ranks_of(const PlanPart& part) const {
 }
 
 PartServices RankRun::make_services(const PlanPart& part) {
-  PartServices made;
-  if (part.is_empty()) return made;
+  PartServices services;
+  if (part.is_empty()) return services;
   for (SmallFile& file : small_files_)
     if (file.name == kPlanFile) file.content = plan_text(part.plan);
   const Agreement ranks = ranks_of(part);
   const auto saver = [&](const Path& folder, Retention retention, std::optional<HostMemory> hosts = {}) {
     return std::make_unique<Saver>(Saver::Target{files_, folder, retention, small_files_, std::move(hosts)},
-                                   part.plan, settings_.model, *part.parameters, ranks, number());
+                                   part.plan, settings_.model, *part.parameters, ranks, rank_index());
   };
-  made.saver = saver(settings_.run, {options_.keep_last, options_.keep_every});
+  services.saver = saver(settings_.run, {options_.keep_last, options_.keep_every});
   if (const std::optional<Path> level = find_memory_level(settings_.run); options_.memory_every > 0 && level)
-    made.memory = saver(*level, {.keep_last = 1});
+    services.memory = saver(*level, {.keep_last = 1});
   if (const auto hosts = find_host_memory(settings_.run); options_.memory_every > 0 && hosts)
-    made.memory = saver(
+    services.memory = saver(
         settings_.run, {},
         (worker_ids_.empty() ? *hosts : hosts->for_workers(worker_ids_)).for_ranks(storing_ranks(part.plan)));
   // Only for the first plan: the profiled steps are the first of the run.
   if (!options_.profile.empty() && !std::exchange(has_profiled_, true))
-    made.profiler = std::make_unique<Profiler>(
+    services.profiler = std::make_unique<Profiler>(
         ProfileOptions{options_.profile, settings_.run, spec_.resumed.state.step, settings_.steps}, part.plan,
         settings_.model, *part.engine, *part.parameters, ranks, rank_.events, rank_.line);
-  return made;
+  return services;
 }
 
 void RankRun::add_to_history() const {
@@ -124,24 +124,24 @@ void RankRun::add_to_history() const {
 void RankRun::show_result(TrainResult& result) {
   if (!part_.is_empty() && num_devices(part_.plan) == 1)
     return export_and_sample(spec_, *part_.parameters, rank_, result);
-  const Plan whole = one_device_plan(settings_);
-  Parameters all(whole, settings_.model, 0, rank_.device, StorageMode::weights);
-  restore(Checkpoint::open(result.checkpoint), settings_.model, Restored::weights, all);
-  export_and_sample(spec_, all, rank_, result);
+  const Plan plan = one_device_plan(settings_);
+  Parameters parameters(plan, settings_.model, 0, rank_.device, StorageMode::weights);
+  restore(Checkpoint::open(result.checkpoint), settings_.model, Restored::weights, parameters);
+  export_and_sample(spec_, parameters, rank_, result);
 }
 
 TrainingHooks RankRun::hooks() {
   return {
       [this](const Plan& plan, std::int64_t step, std::int64_t first) {
-        return read_batch(*settings_.samples, plan, step, first, number(), options_.dealing);
+        return read_batch(*settings_.samples, plan, step, first, rank_index(), options_.dealing);
       },
-      [this](const PlanPart& part) { return validation_loss(part, settings_, number()); },
+      [this](const PlanPart& part) { return validation_loss(part, settings_, rank_index()); },
       [this](const PlanPart& part) { return make_services(part); },
   };
 }
 
 std::optional<PlanSwitchController::RequestSources> RankRun::request_sources(ProposalSource* proposals) {
-  if (number() != 0) return std::nullopt;
+  if (rank_index() != 0) return std::nullopt;
   return PlanSwitchController::RequestSources{.requests = requests_,
                                               .choose = [this](const Plan& now) { return best_plan(now); },
                                               .can_drain = rank_.elastic != nullptr,
@@ -169,7 +169,9 @@ RankRun::End RankRun::train_until_membership_change(Training& training) {
       {settings_.model, rank_.comm, engine_options(), move_options()}, part_,
       with_decided_starts(spec_.script, settings_, training.completed_state().phase_begins),
       request_sources(controller.get()),
-      [&](const PlanSwitch& next) { return memory_shortage(next, settings_.model, number(), rank_.device); },
+      [&](const PlanSwitch& next) {
+        return memory_shortage(next, settings_.model, rank_index(), rank_.device);
+      },
       training);
   SurvivorReport report;
   std::exception_ptr failure;
@@ -177,14 +179,14 @@ RankRun::End RankRun::train_until_membership_change(Training& training) {
     std::optional<RankMonitor> monitor;
     if (is_watched())
       monitor.emplace(
-          RankMonitor::Facts{rank_.comm, settings_.model, options_.timeout, engine_options().predicted,
+          RankMonitor::Facts{rank_.comm, settings_.model, options_.timeout, engine_options().predicted_times,
                              rank_.device, controller.get(), ObservationRecord(settings_.run)},
           part_);
     StepsEnd end = training.run({.records = records_ ? &*records_ : nullptr,
                                  .switches = &switches,
                                  .monitor = monitor ? &*monitor : nullptr});
     if (end.kind != StepsEnd::Kind::membership_change) return std::move(end.result);
-    report.leaves = end.drained == number() || end.leaves;
+    report.leaves = end.drained == rank_index() || end.leaves;
     finish_saves(training, report);
   } catch (const PeersLost& lost) {
     failure = std::current_exception(), report.missing = lost.failure.missing;
@@ -194,8 +196,8 @@ RankRun::End RankRun::train_until_membership_change(Training& training) {
   } catch (const std::exception& error) {
     failure = std::current_exception(), report.failure_reason = error.what();
   }
-  if (const auto& asked = switches.drain_request())
-    pending_drain_ = PendingDrain{asked->name, worker_id_of(asked->rank)};
+  if (const auto& drain = switches.drain_request())
+    pending_drain_ = PendingDrain{drain->name, worker_id_of(drain->rank)};
   training.end_writing();
   write_plan_if_missing(training.epoch());
   const auto release = [&] {
@@ -205,7 +207,7 @@ RankRun::End RankRun::train_until_membership_change(Training& training) {
   if (std::optional<MembershipChange> order = join_membership_change(training, report, release))
     return *order;
   switches.release();
-  if (number() == 0) requests_.close("the run has failed");
+  if (rank_index() == 0) requests_.close("the run has failed");
   if (failure) std::rethrow_exception(failure);
   throw RuntimeFailure("no process decided how to continue");
 }
@@ -216,14 +218,14 @@ std::optional<MembershipChange> RankRun::begin(Training& training) {
     throw_if_failed(rank_.comm.connect(0, {&world, 1}, Deadline::after(kStartTimeout, "connecting")));
     build_part(settings_.plan, spec_.resumed.checkpoint, spec_.resumed.state, training.epoch(), training);
     if (!part_.is_empty()) print_run_summary(spec_, rank_);
-    if (number() == 0) {
+    if (rank_index() == 0) {
       records_ = open_records(settings_.run, files_, spec_.resumed.state.step);
       requests_.refuse_claimed("the run was restarted after the request");
     }
     return std::nullopt;
   } catch (const PeersLost& error) {
     if (rank_.elastic == nullptr) throw;
-    part_.engine.reset(), part_.parameters.reset();  // nothing worth keeping yet
+    part_.engine.reset(), part_.parameters.reset();  // this rank has no state yet that is worth keeping
     std::optional<MembershipChange> order =
         join_membership_change(training, {.missing = error.failure.missing}, [&] { rank_.comm.drop(0); });
     if (!order) throw;
@@ -248,7 +250,7 @@ TrainResult RankRun::train() {
     }
     End end = train_until_membership_change(training);
     if (TrainResult* const result = std::get_if<TrainResult>(&end)) {
-      if (number() != 0) return *result;
+      if (rank_index() != 0) return *result;
       requests_.close("the run has ended");
       if (result->end == TrainEnd::stopped) return *result;
       show_result(*result);
@@ -262,7 +264,7 @@ TrainResult RankRun::train() {
 TrainResult train_rank(const RunSpec& spec, const RankContext& rank) {
   StepAgreement agreement(rank.comm, spec.options.timeout);
   TrainResult result = RankRun(spec, rank, agreement).train();
-  agreement.take();  // takes what the others have already sent
+  agreement.take();  // receives the votes that other ranks have already sent
   return result;
 }
 

@@ -59,7 +59,7 @@ class RankRun {
   std::vector<std::string> hosts_of_ranks() const;
   DeviceFacts device_facts() const;  // with the memory that a future plan could use
   Bytes memory_of_plan() const;
-  // Whether devices share CPU cores; their step times then say little about the devices.
+  // Whether devices share CPU cores; their step times then reveal little about the devices.
   bool shares_cores(const std::vector<std::string>& hosts) const;
   void add_to_history() const;  // adds this run to the history of runs, if there is one
   Policy chosen_policy(const std::vector<std::string>& hosts) const;
@@ -75,10 +75,10 @@ class RankRun {
   End train_until_membership_change(Training& training);
   std::optional<PlanSwitchController::RequestSources> request_sources(ProposalSource* proposals);
   MoveOptions move_options() const;
-  // Saves in progress end before a membership change. Ranks may be lost meanwhile, which `report` then says.
+  // Saves in progress end before a membership change. If ranks are lost meanwhile, `report` names them.
   void finish_saves(Training& training, SurvivorReport& report);
-  // Publishes this rank's survivor state after ranks were lost, joined or left, and waits for the order
-  // that says how to continue. nullopt if the run ends.
+  // Publishes this rank's survivor state after ranks were lost, joined or left, and waits for the order that
+  // specifies how to continue. nullopt if the run ends.
   std::optional<MembershipChange> join_membership_change(Training& training, const SurvivorReport& report,
                                                          const std::function<void()>& release);
   SurvivorOutcome join_membership_change_at(Board& board, Training& training, SurvivorReport report,
@@ -87,7 +87,7 @@ class RankRun {
   // Applies an order. Returns another order if more ranks are lost meanwhile.
   std::optional<MembershipChange> carry_out(const MembershipChange& order, Training& training);
   void apply_order(const MembershipChange& order, Training& training);
-  void note_membership_change(const MembershipChange& order);
+  void record_membership_change(const MembershipChange& order);
   SwitchReport move_state(const MembershipChange& order, Training& training);
   void answer_drains(const MembershipChange& order, const std::string& line);
   void open_records_after(const MembershipChange& order, const Training& training);
@@ -96,9 +96,9 @@ class RankRun {
   Seconds since_failure() const {
     return Seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - failure_time_).count());
   }
-  bool is_leaving(const MembershipChange& order) const { return number() >= order.num_staying; }
+  bool is_leaving(const MembershipChange& order) const { return rank_index() >= order.num_staying; }
   void show_result(TrainResult& result);
-  int number() const { return rank_.comm.rank(); }
+  int rank_index() const { return rank_.comm.rank(); }
   int worker_id_of(int rank) const {
     return worker_ids_.empty() ? rank : worker_ids_.at(static_cast<std::size_t>(rank));
   }
@@ -109,7 +109,7 @@ class RankRun {
   const RankContext& rank_;
   StepAgreement& agreement_;
   RealFileSystem files_;
-  // Kept in memory, because some are read from a checkpoint that will be removed.
+  // In memory, because some are read from a checkpoint that will be removed.
   std::vector<SmallFile> small_files_;
   PlanPart part_;
   PlanPart earlier_;  // the part before a move that some ranks may not have completed

@@ -43,7 +43,7 @@ Heartbeat RankWatch::heartbeat() {
   Heartbeat heartbeat{.number = ++num_probes_, .step = snapshot.step};
   if (snapshot.is_waiting)
     heartbeat.waiting = snapshot.seconds;
-  else if (snapshot.seconds > snapshot.allowed)
+  else if (snapshot.seconds > snapshot.time_limit)
     heartbeat.hang_description =
         fmt::format("{} of block {} has taken {}, usually {}", text(snapshot.op), snapshot.block,
                     text(Seconds(snapshot.seconds)), text(Seconds(snapshot.expected)));
@@ -55,8 +55,8 @@ Heartbeat RankWatch::heartbeat() {
 void RankWatch::end_if_abandoned(const Heartbeat& heartbeat) {
   constexpr Seconds kFinalTimeout{30};
   if (heartbeat.hang_description.empty()) return final_deadline_.reset();
-  const auto gone = store_->find(prefix_ + lost_key(worker_id_));
-  if (!gone || !*gone) return;
+  const auto lost = store_->find(prefix_ + lost_key(worker_id_));
+  if (!lost || !*lost) return;
   if (!final_deadline_) final_deadline_ = Deadline::after(kFinalTimeout, "a hung thread");
   if (!final_deadline_->has_passed()) return;
   fmt::print(stderr, "{}{}; the other workers continued without this one, and this process ends\n",
@@ -66,22 +66,22 @@ void RankWatch::end_if_abandoned(const Heartbeat& heartbeat) {
 }
 
 // Repeated on every probe, because a membership change resets an abandoned Comm.
-bool RankWatch::look() {
+bool RankWatch::probe_store() {
   int generation = 0;
   {
     const std::lock_guard lock(mutex_);
     generation = generation_;
   }
-  const Heartbeat now = heartbeat();
-  const auto found = store_->query({{{prefix_ + heartbeat_key(worker_id_), text(now)}},
-                                    {prefix_ + RecoveryKeys{generation}.first_report(),
-                                     prefix_ + membership_change_key(generation), prefix_ + kStopKey}});
-  if (!found) return false;
-  const bool is_any_lost = (*found)[0].has_value(), is_change_requested = (*found)[1].has_value();
-  if ((*found)[2]) is_end_requested_ = true;
+  const Heartbeat current = heartbeat();
+  const auto values = store_->query({{{prefix_ + heartbeat_key(worker_id_), text(current)}},
+                                     {prefix_ + RecoveryKeys{generation}.first_report(),
+                                      prefix_ + membership_change_key(generation), prefix_ + kStopKey}});
+  if (!values) return false;
+  const bool is_any_lost = (*values)[0].has_value(), is_change_requested = (*values)[1].has_value();
+  if ((*values)[2]) is_end_requested_ = true;
   if (!has_announced_start_ && step_heartbeat_.has_worked())
     has_announced_start_ = store_->set(prefix_ + kStartedKey, "").has_value();
-  end_if_abandoned(now);
+  end_if_abandoned(current);
   const std::lock_guard lock(mutex_);
   if (generation != generation_) return true;
   if (is_any_lost) comm_.abandon("other ranks were lost");
@@ -90,16 +90,16 @@ bool RankWatch::look() {
 }
 
 void RankWatch::watch() {
-  auto answered = std::chrono::steady_clock::now(), last_progress = answered;
+  auto last_answer = std::chrono::steady_clock::now(), last_progress = last_answer;
   std::int64_t step = 0;
   while (!is_stopping_) {
     const auto now = std::chrono::steady_clock::now();
-    if (look()) answered = now;
+    if (probe_store()) last_answer = now;
     const std::int64_t last = step_heartbeat_.snapshot().step;
     if (last != step) step = last, last_progress = now;
-    if (now - std::max(answered, last_progress) > kMaxSilence)
+    if (now - std::max(last_answer, last_progress) > kMaxSilence)
       comm_.abandon("the run's store is lost");
-    else if (now - answered > kMaxSilence)
+    else if (now - last_answer > kMaxSilence)
       wants_membership_change_ = true;
     std::this_thread::sleep_for(kProbeInterval);
   }

@@ -35,7 +35,7 @@ class RankWatch {
 
  private:
   void watch();
-  bool look();  // false if the store cannot be reached
+  bool probe_store();  // false if the store cannot be reached
   Heartbeat heartbeat();
   void end_if_abandoned(const Heartbeat& heartbeat);
 

@@ -46,10 +46,10 @@ void begin_run_folder(const RunSpec& spec, const OptionTable* table, FileSystem&
   if (table != nullptr) {
     resolved = table->resolved_toml();
   } else {
-    OptionTable own;
+    OptionTable table_of_copy;
     TrainOptions copy = spec.options;
-    declare(own, copy);
-    resolved = own.resolved_toml();
+    declare(table_of_copy, copy);
+    resolved = table_of_copy.resolved_toml();
   }
   value_or_throw(write_atomically(files, run / "settings.toml", resolved));
   save_plan(files, run, settings.plan, spec.options.resume.empty() ? 0 : next_epoch(run, settings.plan));

@@ -64,23 +64,23 @@ class Saver {
     StatePiece stored;
     at::Tensor source, copy;
   };
-  Piece piece_of(const TensorBox& held, StateField field) const;
+  Piece piece_of(const TensorBox& tensor_box, StateField field) const;
   struct SaveInProgress {
     TrainingState state;
     Seconds pause;
     Path folder;  // empty if it could not be created
     std::string why;
-    struct Written {
+    struct WriteResult {
       Outcome<Bytes> bytes;
       Seconds seconds;
-      std::optional<Outcome<Path>> assemble_checkpoint;  // set if this rank is the only one
+      std::optional<Outcome<Path>> assemble_checkpoint;  // set if there is only this rank
     };
-    std::future<Written> written;
+    std::future<WriteResult> write_result;
   };
   void save_to_hosts(const TrainingState& state);
   void make_pieces();
   SaveResult finish();
-  Outcome<SavedCheckpoint> commit(const SaveInProgress& save, const SaveInProgress::Written& own);
+  Outcome<SavedCheckpoint> commit(const SaveInProgress& save, const SaveInProgress::WriteResult& own);
   Outcome<Path> assemble_checkpoint(const TrainingState& state, const Path& folder);
 
   const Target target_;
@@ -98,6 +98,7 @@ class Saver {
 // whichever plan saved it. This includes the redundant copies that this device stores for other devices.
 // Throws UserError if the checkpoint belongs to another model.
 enum class Restored { everything, weights };
-void restore(const Checkpoint& checkpoint, const ModelSpec& model, Restored what, Parameters& parameters);
+void restore(const Checkpoint& checkpoint, const ModelSpec& model, Restored selection,
+             Parameters& parameters);
 
 }  // namespace optimus

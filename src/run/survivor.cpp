@@ -13,14 +13,14 @@ namespace optimus {
 namespace {
 
 constexpr std::chrono::milliseconds kOrderPollInterval{10};
-constexpr Seconds kOrderGracePeriod{
-    5};  // between a claim and the order that follows it; files are written meanwhile
+// Between a claim and the order that follows it; files are written meanwhile.
+constexpr Seconds kOrderGracePeriod{5};
 
-// Waits until the host orders this rank to store its part, or how to continue.
+// Waits for the host's order: to store this rank's part, or how to continue.
 std::variant<EmergencyCheckpointOrder, MembershipChange> wait_for_order(const Survivor& self, Board& board) {
   const RecoveryKeys keys{self.generation};
   Deadline deadline = Deadline::after(self.timeout, "an order");
-  std::optional<Deadline> left;
+  std::optional<Deadline> exclusion_deadline;
   bool has_exported = false;
   while (true) {
     if (!has_exported && value_or_throw(board.find(keys.export_request()))) {
@@ -34,8 +34,9 @@ std::variant<EmergencyCheckpointOrder, MembershipChange> wait_for_order(const Su
       return parse_membership_change(*reply);
     if (const auto reply = value_or_throw(board.find(keys.order())))
       return parse_emergency_checkpoint_order(*reply);
-    if (!left && self.is_excluded_from_run()) left = Deadline::after(kOrderGracePeriod, "an order");
-    if (left && left->has_passed()) throw ExcludedFromRun{};
+    if (!exclusion_deadline && self.is_excluded_from_run())
+      exclusion_deadline = Deadline::after(kOrderGracePeriod, "an order");
+    if (exclusion_deadline && exclusion_deadline->has_passed()) throw ExcludedFromRun{};
     if (deadline.has_passed())
       throw RuntimeFailure("the host of the run sent no recovery order within {}",
                            text(has_exported ? kExportTimeout : self.timeout));
@@ -69,9 +70,9 @@ EmergencyCheckpointPart store(const Survivor& self, const EmergencyCheckpointOrd
 }
 
 void store_part(const Survivor& self, Board& board, const EmergencyCheckpointOrder& order) {
-  const auto place = std::find(order.ranks.begin(), order.ranks.end(), self.rank);
-  if (place == order.ranks.end()) return;
-  const EmergencyCheckpointPart part = store(self, order, static_cast<int>(place - order.ranks.begin()));
+  const auto match = std::find(order.ranks.begin(), order.ranks.end(), self.rank);
+  if (match == order.ranks.end()) return;
+  const EmergencyCheckpointPart part = store(self, order, static_cast<int>(match - order.ranks.begin()));
   value_or_throw(board.set(RecoveryKeys{self.generation}.part(self.rank), text(part)));
 }
 

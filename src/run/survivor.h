@@ -17,7 +17,7 @@ struct Survivor {
   const Layout& layout;  // layout of masters and moments
   Training& training;
   Saver* saver = nullptr;  // null if the rank has no part in the plan
-  Seconds timeout{60};     // how long to wait for an order; writing has no timeout here but on the host
+  Seconds timeout{60};     // for an order; the host limits the time for writing
   // Copies the checkpoints in this host's memory to the shared run folder.
   std::function<void()> export_memory = [] {};
   // Whether other ranks have continued without this rank. It may be true for a moment even if this rank is
@@ -25,7 +25,7 @@ struct Survivor {
   std::function<bool()> is_excluded_from_run = [] { return false; };
 };
 
-// What a rank publishes besides its training state.
+// The information that a rank publishes in addition to its training state.
 struct SurvivorReport {
   std::vector<int> missing{};  // ranks that did not respond
   bool leaves = false;
@@ -36,14 +36,14 @@ struct SurvivorReport {
 // How the run continues for a survivor.
 struct SurvivorOutcome {
   std::optional<MembershipChange> order{};  // empty: the run ends, or is_board_lost
-  bool is_board_lost =
-      false;  // the process that hosts the run's board cannot be reached, because it was lost too
+  // Whether the process that hosts the run's board cannot be reached, because it was lost too.
+  bool is_board_lost = false;
 };
 
-// Publishes the survivor state and waits for the order. `release` closes this rank's connections, so that
-// all ranks that wait for it fail too; it is called after the state is published, so that they can read
-// that state. Returns the order if the run ends, stores the rank's part of the state if
-// possible and returns nullopt. Throws ExcludedFromRun.
+// Publishes the survivor state and waits for the order. `release` closes this rank's connections, so that all
+// ranks that wait for it fail too; it is called after the state is published, so that they can read that
+// state. Returns the order. If the run ends, stores the rank's part of the state if possible and returns no
+// order. Throws ExcludedFromRun.
 SurvivorOutcome take_orders_as_survivor(const Survivor& self, Board& board, const SurvivorReport& report,
                                         const std::function<void()>& release);
 

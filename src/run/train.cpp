@@ -67,15 +67,15 @@ void refuse_finished(const TrainSettings& settings, const TrainingState& state) 
 // another length contain other tokens.
 void warn_of_other_length(const ResumedRun& resumed, const TrainSettings& settings, EventSink& events) {
   if (!resumed.checkpoint) return;
-  const std::int64_t before = read_plan(*resumed.checkpoint / "plan.json").sequence_length;
-  if (before != settings.plan.sequence_length)
+  const std::int64_t previous_length = read_plan(*resumed.checkpoint / "plan.json").sequence_length;
+  if (previous_length != settings.plan.sequence_length)
     events.report(
         Warning{fmt::format("sequence length {} instead of {}: training resumes at sample {} of the new "
                             "length, so some text is repeated or skipped",
-                            settings.plan.sequence_length, before, resumed.state.num_samples)});
+                            settings.plan.sequence_length, previous_length, resumed.state.num_samples)});
 }
 
-// On GPUs, all of them unless one was named. On CPUs, one worker per core, or per --threads cores.
+// All GPUs, unless one was named. On CPUs, one worker per core, or per --threads cores.
 int default_device_count(at::Device device, const TrainOptions& options) {
   if (device.is_cuda()) return options.device.find(':') == std::string::npos ? num_cuda_devices() : 1;
   return std::max(1, num_cores() / static_cast<int>(std::max<std::int64_t>(1, options.threads)));
@@ -122,7 +122,7 @@ void begin_memory_level(const RunSpec& spec, FileSystem& files, StatusLine& line
   const std::int64_t width = settings.plan.precision == Precision::fp64 ? 8 : 4;
   const Bytes state(std::ssize(kStateFields) * width * num_parameters(settings.model));
   const Path folder = make_memory_level(files, settings.run, spec.options.memory_folder, {state});
-  line.print(fmt::format("in-memory checkpoints in {} every {} steps: {}, and the same again during a write",
+  line.print(fmt::format("in-memory checkpoints in {} every {} steps: {}, and twice as much during a write",
                          folder.string(), spec.options.memory_every, text(state)));
 }
 
@@ -185,11 +185,11 @@ namespace {
 // Notes about the number of workers that a user may not expect; one line each.
 std::vector<std::string> worker_notes(const RunSpec& spec, bool is_count_requested, int size) {
   std::vector<std::string> notes;
-  const int used = num_devices(spec.settings.plan), asked = static_cast<int>(*spec.options.devices);
+  const int used = num_devices(spec.settings.plan), requested = static_cast<int>(*spec.options.devices);
   const int cores = num_cores();
-  if (size > asked && is_count_requested)
+  if (size > requested && is_count_requested)
     notes.push_back(
-        fmt::format("starting {} workers instead of {}: a later plan has {} devices", size, asked, size));
+        fmt::format("starting {} workers instead of {}: a later plan has {} devices", size, requested, size));
   if (used < size)
     notes.push_back(fmt::format("{} of {} workers are idle: the plan has {} device{}", size - used, size,
                                 used, used == 1 ? "" : "s"));

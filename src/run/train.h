@@ -13,13 +13,14 @@
 namespace optimus {
 
 // `table` is the table in which the options were declared; it provides the origins that settings.toml
-// records, and may be null. Progress and warnings go to `events` and `line`. If `events` may throw
-// Interrupted before the run folder so does this; later the training stops after the step, and the result
-// says so. The ranks of a run on several devices are processes if `workers` is given, else threads.
+// records, and may be null. Progress and warnings go to `events` and `line`. If `events` throws Interrupted
+// before the run folder exists, this function throws it too; later, the training stops after the current
+// step, and the result records that. The ranks of a run on several devices are processes if `workers` is
+// given, else threads.
 TrainResult train(TrainOptions& options, OptionTable* table, EventSink& events, StatusLine& line,
                   const WorkerCommand* workers = nullptr);
 
-// The same with defaults: ranks are threads of this process, and only the result is reported.
+// As above, with defaults: ranks are threads of this process, and only the result is reported.
 TrainResult train(const std::string& model, const std::string& data, TrainOptions options = {});
 
 }  // namespace optimus

@@ -50,13 +50,13 @@ void check_num_ranks(const LaunchedTraining& training) {
     throw UserError("--devices {}, but {} has started {} ranks: remove --devices, or start {}",
                     *options.devices, training.launch.launcher, size, *options.devices);
   if (!options.resume.empty()) {
-    TrainOptions before;
+    TrainOptions previous_options;
     OptionTable table;
-    declare(table, before);
+    declare(table, previous_options);
     std::error_code error;
     const Path settings = options.resume / "settings.toml";
     if (std::filesystem::exists(settings, error)) read_config_file(table, settings, {}, Origin::run);
-    if (before.devices == size) return;
+    if (previous_options.devices == size) return;
   }
   training.table.set(*training.table.find("devices"), {std::to_string(size)}, Origin::flag);
 }
@@ -91,12 +91,12 @@ Prepared prepare(const LaunchedTraining& training) {
 void place_copies_apart(const LaunchedTraining& training, const std::vector<PresentRank>& ranks,
                         Prepared& prepared) {
   Plan& plan = prepared.spec.settings.plan;
-  const bool is_given = training.table.find("plan")->origin > Origin::run;
-  if (plan.copy_distance == 0 || is_given) return;
-  const int before = plan.copy_distance;
+  const bool is_user_plan = training.table.find("plan")->origin > Origin::run;
+  if (plan.copy_distance == 0 || is_user_plan) return;
+  const int previous_distance = plan.copy_distance;
   plan = with_copies_in_other_domains(std::move(plan), host_numbers(ranks));
   RealFileSystem files;
-  if (plan.copy_distance != before)
+  if (plan.copy_distance != previous_distance)
     save_plan(files, prepared.folder, plan, newest_epoch(prepared.folder).value_or(0));
 }
 
@@ -128,25 +128,25 @@ std::vector<bool> ranks_with_report(const RendezvousResult& run) {
 // there is no time for it then.
 TrainResult collect_ends(const LaunchedTraining& training, const RendezvousResult& run, const Path& folder,
                          const WorkerReport& own, EmergencyCheckpointWatch& emergency_checkpoint,
-                         const Deadline& told) {
+                         const Deadline& report_deadline) {
   std::vector<RankOutcome> ends = rank_outcomes(run, folder);
   ends[0].report = own;
-  // The emergency checkpoint may already have used up the time; the other ranks have only just been told of
-  // this rank's end, so they have at least kMinTimeout.
-  const Deadline at_least = Deadline::after(kMinTimeout, "the other ranks");
-  for (int look = 0; !told.has_passed() || !at_least.has_passed(); ++look) {
+  // The emergency checkpoint may already have used up the time; the other ranks have only just been informed
+  // of this rank's end, so they have at least kMinTimeout.
+  const Deadline min_deadline = Deadline::after(kMinTimeout, "the other ranks");
+  for (int num_queries = 0; !report_deadline.has_passed() || !min_deadline.has_passed(); ++num_queries) {
     read_reports(run, ends);
-    if (have_all_reported(ends) || (look > 10 && training.stop.is_requested())) break;
-    pause_before_query(look);
+    if (have_all_reported(ends) || (num_queries > 10 && training.stop.is_requested())) break;
+    pause_before_query(num_queries);
   }
-  const auto has = [&](WorkerReport::End how) {
+  const auto has_ended_as = [&](WorkerReport::End kind) {
     return std::any_of(ends.begin(), ends.end(),
-                       [&](const RankOutcome& end) { return end.report && end.report->end == how; });
+                       [&](const RankOutcome& end) { return end.report && end.report->end == kind; });
   };
-  if (has(WorkerReport::End::failed) || has(WorkerReport::End::lost)) {
-    const std::string kept =
+  if (has_ended_as(WorkerReport::End::failed) || has_ended_as(WorkerReport::End::lost)) {
+    const std::string hint =
         find_host_memory(folder) ? "; --resume uses newer checkpoints in the hosts' memory" : "";
-    const std::string line = failure_line(ends) + emergency_checkpoint.finish() + kept;
+    const std::string line = failure_line(ends) + emergency_checkpoint.finish() + hint;
     log_failure(folder, line);
     throw_run_failure(line, own.is_user_error);
   }
@@ -201,17 +201,17 @@ LaunchedEnd run_rank_0_elastically(const LaunchedTraining& training, const Prepa
   RealFileSystem files;
   value_or_throw(write_atomically(files, run_settings_path(prepared.folder),
                                   run_settings(prepared.spec, training.table).dump(2) + "\n"));
-  std::optional<LaunchedElasticRank> own(
+  std::optional<LaunchedElasticRank> elastic_rank(
       std::in_place,
       launched_rank_facts(training, rendezvous_result, prepared.spec, prepared.folder, prepared.kind));
-  LaunchedElasticRank& elastic = *own;
+  LaunchedElasticRank& elastic = *elastic_rank;
   WorkerReport report;
   try {
     const Rank0Log log(prepared.folder, training.line);
     report =
         elastic_work(training, prepared.spec, prepared.folder, elastic, rendezvous_result, device, stderr);
   } catch (const ExcludedFromRun&) {
-    own.reset();  // stops hosting the run
+    elastic_rank.reset();  // stops hosting the run
     return {rejoin(training, rendezvous_result, prepared.folder, device), {}};
   }
   (void)elastic.store()->set(rendezvous_result.prefix + worker_report_key(0), text(report));
@@ -219,7 +219,7 @@ LaunchedEnd run_rank_0_elastically(const LaunchedTraining& training, const Prepa
   if (report.end == WorkerReport::End::failed || report.end == WorkerReport::End::lost) {
     const std::string line =
         fmt::format("rank 0 (process {} on {}): {}{}", ::getpid(), host_name(), report.why,
-                    elastic.hosted() != nullptr ? elastic.hosted()->finish() : "");
+                    elastic.run_host() != nullptr ? elastic.run_host()->finish() : "");
     log_failure(prepared.folder, line);
     throw_run_failure(line, report.is_user_error);
   }
@@ -268,12 +268,12 @@ LaunchedEnd run_rank_0(const LaunchedTraining& training) {
       *board, files, emergency_checkpoint_options(prepared->spec, prepared->folder),
       [&] { return ranks_with_report(rendezvous_result); }, training.stop);
   const WorkerReport report = train_rank_0(training, *prepared, rendezvous_result, devices[0]);
-  const Deadline told = Deadline::after(
+  const Deadline report_deadline = Deadline::after(
       report.end == WorkerReport::End::done ? kFinalTimeout : kReportTimeout, "the other ranks");
   emergency_checkpoint.end();
   publish_end(rendezvous_result, 0, report);
-  TrainResult result =
-      collect_ends(training, rendezvous_result, prepared->folder, report, emergency_checkpoint, told);
+  TrainResult result = collect_ends(training, rendezvous_result, prepared->folder, report,
+                                    emergency_checkpoint, report_deadline);
   result.run = prepared->spec.settings.run.string();  // the path as the user gave it
   return {0, std::move(result)};
 }
@@ -282,7 +282,7 @@ LaunchedEnd run_rank_0(const LaunchedTraining& training) {
 
 void redirect_output(const Path& log) {
   const int file = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (file < 0) return;  // the rank keeps writing to the launcher's output then
+  if (file < 0) return;  // the rank then continues to write to the launcher's output
   std::fflush(stdout), std::fflush(stderr);
   ::dup2(file, STDOUT_FILENO), ::dup2(file, STDERR_FILENO);
   ::close(file);
@@ -350,7 +350,7 @@ int run_other_rank(const LaunchedTraining& training) {
   } catch (const RankRefused&) {
     return 1;  // rank 0 reports the reason
   }
-  const int own_errors = ::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 64);
+  const int launcher_errors = ::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 64);
   const std::string device =
       device_of(JsonView(run.settings, "rank 0's settings").at("device").text(), training.launch.local_rank);
   if (!JsonView(run.settings, "rank 0's settings").at("static").boolean()) {
@@ -358,7 +358,7 @@ int run_other_rank(const LaunchedTraining& training) {
       return run_other_rank_elastically(training, run, device);
     } catch (const ExcludedFromRun&) {
       return rejoin(training, run, JsonView(run.settings, "rank 0's settings").at("run").text(), device);
-    } catch (const ReportedError& error) {  // it could not start
+    } catch (const ReportedError& error) {  // this rank could not start
       publish_end(run, rank, {WorkerReport::End::failed, error.what(), {}, {}});
       (void)run.store->set(run.prefix + lost_key(rank), "");
       throw;
@@ -372,14 +372,14 @@ int run_other_rank(const LaunchedTraining& training) {
                      });
   if (!report.why.empty()) fmt::print(stderr, "{}\n", report.why);
   // If the report cannot be delivered through the store, it is printed on the launcher's error output.
-  const bool is_told = publish_end(run, rank, report);
-  if (!is_told && !report.why.empty() && own_errors >= 0) {
+  const bool is_published = publish_end(run, rank, report);
+  if (!is_published && !report.why.empty() && launcher_errors >= 0) {
     const char* const store = run.address.is_etcd ? "" : "; cannot reach rank 0, which hosts the run's store";
     const std::string line =
         fmt::format("optimus: rank {} on {}: {}{}\n", rank, host_name(), report.why, store);
-    (void)!::write(own_errors, line.data(), line.size());
+    (void)!::write(launcher_errors, line.data(), line.size());
   }
-  if (own_errors >= 0) ::close(own_errors);
+  if (launcher_errors >= 0) ::close(launcher_errors);
   return exit_code(report.end);
 }
 
@@ -387,14 +387,15 @@ int run_other_rank(const LaunchedTraining& training) {
 
 LaunchedEnd train_launched(const LaunchedTraining& training) {
   if (const auto parent = process_environment()("OPTIMUS_LAUNCH_PARENT")) {
-    int number = 0;
-    option_value::parse(number, *parent, "OPTIMUS_LAUNCH_PARENT");
-    end_with_parent(number);
+    int parent_id = 0;
+    option_value::parse(parent_id, *parent, "OPTIMUS_LAUNCH_PARENT");
+    end_with_parent(parent_id);
   }
-  LaunchedTraining noticed = training;
-  noticed.stop = with_preemption_notice(training.stop, training.options.notice, process_environment());
-  if (training.launch.rank == 0) return run_rank_0(noticed);
-  return {run_other_rank(noticed), {}};
+  LaunchedTraining training_with_notice = training;
+  training_with_notice.stop =
+      with_preemption_notice(training.stop, training.options.notice, process_environment());
+  if (training.launch.rank == 0) return run_rank_0(training_with_notice);
+  return {run_other_rank(training_with_notice), {}};
 }
 
 }  // namespace optimus

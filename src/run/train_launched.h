@@ -17,8 +17,7 @@ struct LaunchedEnd {
 };
 
 // Rank 0 throws UserError with one line if the run fails on any rank, and Interrupted if it is stopped before
-// the ranks have met. The other ranks throw
-// only as long as rank 0 cannot report the error for them.
+// the rendezvous is complete. The other ranks throw only while rank 0 cannot report the error for them.
 LaunchedEnd train_launched(const LaunchedTraining& training);
 
 }  // namespace optimus

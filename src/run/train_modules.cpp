@@ -19,7 +19,7 @@ namespace {
 
 struct ModuleRun {
   const ModuleData& data;
-  const ModuleDescription& facts;
+  const ModuleDescription& description;
   const RunSpec& spec;
 };
 
@@ -32,8 +32,8 @@ class ModuleRankRun {
         settings_(run.spec.settings),
         options_(run.spec.options),
         rank_(rank),
-        facts_(run.facts) {
-    facts_.device = rank.device;
+        description_(run.description) {
+    description_.device = rank.device;
   }
 
   TrainResult train();
@@ -42,14 +42,14 @@ class ModuleRankRun {
   EngineOptions engine_options() const;
   void build_first_part();
   PartServices make_services(const PlanPart& part);
-  int number() const { return rank_.comm.rank(); }
+  int rank_index() const { return rank_.comm.rank(); }
 
   const ModuleModel& model_;
   const ModuleRun& run_;
   const TrainSettings& settings_;
   const TrainOptions& options_;
   const RankContext& rank_;
-  ModuleDescription facts_;
+  ModuleDescription description_;
   RealFileSystem files_;
   PlanPart part_;
   bool has_profiled_ = false;
@@ -57,15 +57,15 @@ class ModuleRankRun {
 
 EngineOptions ModuleRankRun::engine_options() const {
   EngineOptions options{.device = rank_.device, .seed = options_.seed};
-  options.make_custom_block = module_blocks(model_, facts_);
-  options.rank = number(), options.timeout = options_.timeout;
+  options.make_custom_block = module_blocks(model_, description_);
+  options.rank = rank_index(), options.timeout = options_.timeout;
   return options;
 }
 
 void ModuleRankRun::build_first_part() {
   part_.plan = settings_.plan;
-  if (!has_device(part_.plan, number())) return;
-  part_.parameters = std::make_unique<Parameters>(part_.plan, settings_.model, number(), rank_.device);
+  if (!has_device(part_.plan, rank_index())) return;
+  part_.parameters = std::make_unique<Parameters>(part_.plan, settings_.model, rank_index(), rank_.device);
   set_values(model_, *part_.parameters);
   if (const std::optional<Path>& checkpoint = run_.spec.resumed.checkpoint)
     restore(Checkpoint::open(*checkpoint), settings_.model, Restored::everything, *part_.parameters);
@@ -79,28 +79,28 @@ void ModuleRankRun::build_first_part() {
 }
 
 PartServices ModuleRankRun::make_services(const PlanPart& part) {
-  PartServices made;
-  if (part.is_empty()) return made;
-  made.modules = std::make_unique<ModuleBinding>(model_, facts_, *part.parameters);
+  PartServices services;
+  if (part.is_empty()) return services;
+  services.modules = std::make_unique<ModuleBinding>(model_, description_, *part.parameters);
   const Agreement ranks(num_devices(part.plan) == 1 ? nullptr : &rank_.comm,
                         world_of(part.plan, rank_.comm.size()), options_.timeout);
-  made.saver = std::make_unique<Saver>(
+  services.saver = std::make_unique<Saver>(
       Saver::Target{files_, settings_.run, {options_.keep_last, options_.keep_every}, {}}, part.plan,
-      settings_.model, *part.parameters, ranks, number());
+      settings_.model, *part.parameters, ranks, rank_index());
   // Only for the first plan: the profiled steps are the first of the run.
   if (!options_.profile.empty() && !std::exchange(has_profiled_, true))
-    made.profiler = std::make_unique<Profiler>(
+    services.profiler = std::make_unique<Profiler>(
         ProfileOptions{options_.profile, settings_.run, run_.spec.resumed.state.step, settings_.steps},
         part.plan, settings_.model, *part.engine, *part.parameters, ranks, rank_.events, rank_.line);
-  return made;
+  return services;
 }
 
 TrainResult ModuleRankRun::train() {
-  const bool keeps_records = number() == 0;
+  const bool keeps_records = rank_index() == 0;
   build_first_part();
   const TrainingHooks hooks{
       [&](const Plan& plan, std::int64_t step, std::int64_t first) {
-        return read_batch(run_.data, facts_, plan, step, first, options_.seed, number());
+        return read_batch(run_.data, description_, plan, step, first, options_.seed, rank_index());
       },
       [](const PlanPart&) { return std::nullopt; },
       [&](const PlanPart& part) { return make_services(part); },
@@ -123,11 +123,13 @@ TrainResult ModuleRankRun::train() {
        engine_options(),
        {.timeout = options_.timeout, .early = PrecopyMode::never}},
       part_, run_.spec.script, sources,
-      [&](const PlanSwitch& next) { return memory_shortage(next, settings_.model, number(), rank_.device); },
+      [&](const PlanSwitch& next) {
+        return memory_shortage(next, settings_.model, rank_index(), rank_.device);
+      },
       training);
   try {
     StepsEnd end = training.run({.records = records ? &*records : nullptr, .switches = &switches});
-    agreement.take();  // takes what the others have already sent
+    agreement.take();  // receives the votes that other ranks have already sent
     if (keeps_records) requests.close("the run has ended");
     return std::move(end.result);
   } catch (const std::exception&) {
@@ -141,26 +143,26 @@ TrainResult ModuleRankRun::train() {
 // rank has all of them.
 void take_weights(const ModuleModel& model, const ModuleRun& run, const Path& checkpoint) {
   const TrainSettings& settings = run.spec.settings;
-  const Plan one = uniform_plan(
+  const Plan plan = uniform_plan(
       settings.model,
       {.batch = settings.plan.batch, .sequence_length = 1, .precision = settings.plan.precision});
-  Parameters whole(one, settings.model, 0, run.facts.device, StorageMode::weights);
-  restore(Checkpoint::open(checkpoint), settings.model, Restored::weights, whole);
-  const ModuleBinding binding(model, run.facts, whole);
+  Parameters parameters(plan, settings.model, 0, run.description.device, StorageMode::weights);
+  restore(Checkpoint::open(checkpoint), settings.model, Restored::weights, parameters);
+  const ModuleBinding binding(model, run.description, parameters);
 }
 
 void print_run_summary(const ModuleModel& model, const ModuleRun& run, at::Device device, StatusLine& line) {
   const TrainSettings& settings = run.spec.settings;
   line.print(fmt::format("model {}: {} parameters in {} parts", model.name,
-                         with_commas(num_parameters(run.facts.spec)), model.parts.size()));
+                         with_commas(num_parameters(run.description.spec)), model.parts.size()));
   line.print(fmt::format("data: {} samples per epoch", with_commas(run.data.num_samples)));
   const auto threads = static_cast<int>(run.spec.options.threads);
-  const int share = std::max(1, num_cores() / num_ranks(run.spec));
-  print_plan_summary(settings, device, threads > 0 ? threads : share, line);
+  const int threads_per_rank = std::max(1, num_cores() / num_ranks(run.spec));
+  print_plan_summary(settings, device, threads > 0 ? threads : threads_per_rank, line);
 }
 
-void refuse(const ModuleModel& model, const TrainSettings& settings, Precision precision,
-            std::int64_t steps_done) {
+void check_settings(const ModuleModel& model, const TrainSettings& settings, Precision precision,
+                    std::int64_t steps_done) {
   if (settings.plan.precision != precision)
     throw UserError("{}: the plan's precision is {}, but the modules were measured in {}; use --precision {}",
                     model.name, text(settings.plan.precision), text(precision),
@@ -184,9 +186,9 @@ TrainResult train(const ModuleModel& model, const ModuleData& data, TrainOptions
   if (!options.resume.empty()) resumed = resume(options, table, files, events);
   const at::Device device = choose_device(options.device);
   const Precision precision = resolve_precision(options, {.is_gpu = device.is_cuda()}, nullptr);
-  const ModuleDescription facts = describe(model, data.read(0), precision, device);
-  TrainSettings settings = resolve_custom(options, facts.spec, data.num_samples);
-  refuse(model, settings, precision, resumed.state.step);
+  const ModuleDescription description = describe(model, data.read(0), precision, device);
+  TrainSettings settings = resolve_custom(options, description.spec, data.num_samples);
+  check_settings(model, settings, precision, resumed.state.step);
   check_fits(settings.plan, settings.model, device);
   options.switch_at = with_absolute_paths(options.switch_at);
   std::vector<ScriptedSwitch> script = read_switch_script(options.switch_at, settings.plan, settings.model);
@@ -197,7 +199,7 @@ TrainResult train(const ModuleModel& model, const ModuleData& data, TrainOptions
   std::vector<ModuleModel> copies;
   for (int rank = 1; rank < size; ++rank) copies.push_back(copy_of(model));
   begin_run_folder(spec, &table, files);
-  const ModuleRun run{data, facts, spec};
+  const ModuleRun run{data, description, spec};
   StatusLine line(stderr);
   print_run_summary(model, run, device, line);
   const TrainResult result = train_with_threads(

@@ -35,8 +35,8 @@ void run_rank(RankEnd& end, const RankContext& rank, const RankBody& body) {
   }
 }
 
-// The result of rank 0. If ranks have failed, throws the failure of a rank that failed on its own rather
-// than that of a rank that only lost contact to it.
+// The result of rank 0. If ranks have failed, throws the failure of a rank that failed on its own rather than
+// that of a rank that only lost contact with it.
 TrainResult first_result(std::vector<RankEnd>& ends, const ListedRanks& listed) {
   std::exception_ptr why;
   for (const bool is_lost : {false, true})
@@ -56,25 +56,25 @@ TrainResult train_with_threads(const Path& run, const TrainOptions& options, int
   const std::vector<std::string> devices = devices_of_ranks(options.device, num_ranks);
   const ListedRanks listed(run, devices);
   ThreadWorld world(num_ranks);
-  const int share =
+  const int threads_per_rank =
       options.threads > 0 ? static_cast<int>(options.threads) : std::max(1, num_cores() / num_ranks);
   std::vector<RankEnd> ends(devices.size());
   const auto work = [&](int rank, EventSink& rank_events, StatusLine& rank_line) {
     const auto index = static_cast<std::size_t>(rank);
-    const int threads = set_num_threads(share);
+    const int threads = set_num_threads(threads_per_rank);
     const std::unique_ptr<Comm> comm = world.comm(rank);
     run_rank(ends[index], {*comm, parse_device(devices[index]), threads, rank_events, rank_line}, body);
   };
-  std::vector<std::thread> others;
+  std::vector<std::thread> rank_threads;
   for (int rank = 1; rank < num_ranks; ++rank)
-    others.emplace_back([&, rank] {
+    rank_threads.emplace_back([&, rank] {
       const std::unique_ptr<std::FILE, FileCloser> log(std::fopen(listed.log(rank).c_str(), "a"));
       StatusLine rank_line = StatusLine::for_log(log != nullptr ? log.get() : stderr);
-      NullSink quiet;
-      work(rank, quiet, rank_line);
+      NullSink null_sink;
+      work(rank, null_sink, rank_line);
     });
   work(0, events, line);
-  for (std::thread& other : others) other.join();
+  for (std::thread& other : rank_threads) other.join();
   return first_result(ends, listed);
 }
 

@@ -27,29 +27,29 @@ namespace optimus {
 namespace {
 
 constexpr Seconds kStoppedMargin{5};   // added to the timeout for a worker that is stopped
-constexpr Seconds kStoppedTimeout{2};  // for a stopped worker without which the others can continue
+constexpr Seconds kStoppedTimeout{2};  // for a stopped worker that the others can continue without
 
-// The store of the run: one hosted here, or a prefix in etcd that is cleared at the end.
+// The store of the run: one hosted by this process, or a prefix in etcd that is cleared at the end.
 class RunStore {
  public:
-  explicit RunStore(const std::string& named) {
-    place_.token = generate_token();
-    if (named.empty()) {
-      server_.emplace(StoreServerOptions{.token = place_.token});
-      place_.port = server_->port();
+  explicit RunStore(const std::string& store_option) {
+    address_.token = generate_token();
+    if (store_option.empty()) {
+      server_.emplace(StoreServerOptions{.token = address_.token});
+      address_.port = server_->port();
     } else {
-      place_ = parse_store(named, place_.token);
-      etcd_ = value_or_throw(open_store(place_, Deadline::after(Seconds(10), "etcd")));
+      address_ = parse_store(store_option, address_.token);
+      etcd_ = value_or_throw(open_store(address_, Deadline::after(Seconds(10), "etcd")));
     }
   }
   ~RunStore() {
     if (etcd_ != nullptr) (void)etcd_->clear();
   }
   RunStore(const RunStore&) = delete;
-  const StoreAddress& place() const { return place_; }
+  const StoreAddress& address() const { return address_; }
 
  private:
-  StoreAddress place_;
+  StoreAddress address_;
   std::optional<StoreServer> server_;
   std::unique_ptr<KeyStore> etcd_;
 };
@@ -73,24 +73,24 @@ TrainResult train_with_workers(const RunSpec& spec, const OptionTable& table, in
                    .run = folder,
                    .devices = devices_of_ranks(options.device, size),
                    .threads = threads,
-                   .host = store.place().host,
-                   .port = store.place().port,
-                   .is_etcd = store.place().is_etcd,
-                   .token = store.place().token,
+                   .host = store.address().host,
+                   .port = store.address().port,
+                   .is_etcd = store.address().is_etcd,
+                   .token = store.address().token,
                    .long_grace = options.timeout,
                    // Ranks that wait for a stopped worker report it before this timeout.
                    .timeout = options.is_static ? Seconds(options.timeout.value + kStoppedMargin.value)
                                                 : kStoppedTimeout});
   const std::unique_ptr<Board> board =
-      value_or_throw(StoreBoard::open(store.place(), Deadline::after(Seconds(30), "the run's store")));
+      value_or_throw(StoreBoard::open(store.address(), Deadline::after(Seconds(30), "the run's store")));
   EmergencyCheckpointOptions checkpoint_options = emergency_checkpoint_options(spec, folder);
   std::optional<MembershipCoordinator> coordinator;
-  std::optional<StoreFile> joining;
+  std::optional<StoreFile> store_file;
   if (!options.is_static) {
     coordinator.emplace(*board, coordinator_facts(spec, folder, device), workers.entries(),
                         spec.settings.plan, newest_epoch(folder).value_or(0));
     checkpoint_options.coordinator = &*coordinator;
-    joining.emplace(folder, RunStoreAddress{store.place()});
+    store_file.emplace(folder, RunStoreAddress{store.address()});
   }
   EmergencyCheckpointHost emergency_checkpoint(*board, files, std::move(checkpoint_options));
   TrainResult result =
@@ -99,38 +99,34 @@ TrainResult train_with_workers(const RunSpec& spec, const OptionTable& table, in
   return result;
 }
 
-int train_as_worker(const WorkerSpec& place, TrainOptions& options, OptionTable& table,
+int train_as_worker(const WorkerSpec& worker, TrainOptions& options, OptionTable& table,
                     const StopToken& stop) {
   const auto work = [&](Comm& comm, StatusLine& line) {
-    const Path path = run_settings_path(place.run);
+    const Path path = run_settings_path(worker.run);
     const Json document = read_json(path);
-    const at::Device device = parse_device(place.device);
+    const at::Device device = parse_device(worker.device);
     const RunSpec spec =
-        read_run_settings(place.run, JsonView(document, path.string()), device.is_cuda(), options, table);
+        read_run_settings(worker.run, JsonView(document, path.string()), device.is_cuda(), options, table);
     const StopToken with_notice = with_preemption_notice(stop, options.notice, process_environment());
     StatusLineSink events(line);
-    RankContext rank{comm,
-                     device,
-                     place.threads,
-                     events,
-                     line,
-                     with_notice,
-                     [&] { return open_board(store_place(place)); }};
+    RankContext rank{comm, device, worker.threads, events, line, with_notice, [&] {
+                       return open_board(store_address_of(worker));
+                     }};
     if (options.is_static) {
       rank.stop = with_notice.with_leave_as_stop();
       return train_rank(spec, rank);
     }
-    HostedElasticRank elastic({store_place(place)}, comm, place.rank);
+    HostedElasticRank elastic({store_address_of(worker)}, comm, worker.rank);
     rank.elastic = &elastic;
     return train_rank(spec, rank);
   };
   try {
-    return run_as_worker(place, work);
+    return run_as_worker(worker, work);
   } catch (const ExcludedFromRun&) {
     StatusLine line = StatusLine::for_log(stderr);
     line.print("the other workers continued without this one; rejoining");
     return train_as_joining_worker(
-        {.run = place.run, .device = place.device, .threads = place.threads, .was_member = true}, options,
+        {.run = worker.run, .device = worker.device, .threads = worker.threads, .was_member = true}, options,
         table, stop, line);
   }
 }

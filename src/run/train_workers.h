@@ -16,7 +16,7 @@ TrainResult train_with_workers(const RunSpec& spec, const OptionTable& table, in
                                const WorkerCommand& command);
 
 // In a worker: reads the run's settings and runs the rank's part. Returns the exit code.
-int train_as_worker(const WorkerSpec& place, TrainOptions& options, OptionTable& table,
+int train_as_worker(const WorkerSpec& worker, TrainOptions& options, OptionTable& table,
                     const StopToken& stop);
 
 }  // namespace optimus

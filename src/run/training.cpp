@@ -23,8 +23,8 @@ namespace {
 
 constexpr int kSavedTag = 0x7fe1;  // differs from the tags of steps and of step records
 
-double seconds_since(std::chrono::steady_clock::time_point began) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+double seconds_since(std::chrono::steady_clock::time_point begin_time) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_time).count();
 }
 
 }  // namespace
@@ -32,13 +32,14 @@ double seconds_since(std::chrono::steady_clock::time_point began) {
 void print_plan_summary(const TrainSettings& settings, at::Device device, int threads, StatusLine& line) {
   const std::vector<int>& microbatches = settings.plan.pipelines[0].microbatches;
   const int workers = num_devices(settings.plan);
-  std::string how = workers > 1 ? fmt::format(", {} workers", workers) : "";
+  std::string device_text = workers > 1 ? fmt::format(", {} workers", workers) : "";
   if (device.is_cpu())
-    how += fmt::format(", {} thread{}{}", threads, threads == 1 ? "" : "s", workers > 1 ? " each" : "");
+    device_text +=
+        fmt::format(", {} thread{}{}", threads, threads == 1 ? "" : "s", workers > 1 ? " each" : "");
   line.print(fmt::format("plan {}: batch {} as {} x {}, {} on {}{}", plan_hash(settings.plan),
                          settings.plan.batch, microbatches.size(), microbatches[0],
                          text(settings.plan.precision),
-                         workers > 1 && device.is_cuda() ? "cuda" : device.str(), how));
+                         workers > 1 && device.is_cuda() ? "cuda" : device.str(), device_text));
   for (std::size_t i = settings.first_phase + 1; i < settings.phase_plans.size(); ++i) {
     const Phase& phase = settings.phases[i];
     const std::string when = phase.begin_step == kUndecidedStep
@@ -62,10 +63,10 @@ Training::Training(const RunSpec& spec, TrainingHooks hooks, const RankContext& 
       step_(start.step),
       next_sample_(start.num_samples),
       epoch_(epoch),
-      completed_(start),
+      completed_state_(start),
       last_save_(std::chrono::steady_clock::now()) {
   adopt_state(start);
-  if (!part_.is_empty()) completed_ = state();
+  if (!part_.is_empty()) completed_state_ = state();
 }
 
 Training::~Training() = default;
@@ -73,7 +74,7 @@ Training::~Training() = default;
 StepsEnd Training::run(const Companions& companions) {
   companions_ = companions;
   if (services_.saver == nullptr) services_ = hooks_.make_services(part_);
-  const auto began = std::chrono::steady_clock::now();
+  const auto begin_time = std::chrono::steady_clock::now();
   TrainResult result{.run = spec_.settings.run.string()};
   std::int64_t num_tokens = 0;
   AfterStep next = AfterStep::proceed;
@@ -84,7 +85,7 @@ StepsEnd Training::run(const Companions& companions) {
       if (metrics.validation_loss) result.validation_loss = metrics.validation_loss;
       if (step_ < spec_.settings.steps) next = end_of_step();
     }
-  } catch (const ReportedError&) {  // unreadable data: what was learned so far is saved
+  } catch (const ReportedError&) {  // unreadable data: the training so far is saved
     progress_.finish();
     if (num_tokens > 0 && services_.saver != nullptr && services_.saver->is_alone())
       rank_.line.print(fmt::format("saved in {}", save_last().string()));
@@ -94,7 +95,7 @@ StepsEnd Training::run(const Companions& companions) {
   if (next == AfterStep::change_membership)
     return {.kind = StepsEnd::Kind::membership_change, .drained = drained_, .leaves = has_announced_leave_};
   result.steps = step_;
-  result.tokens_per_second = static_cast<double>(num_tokens) / seconds_since(began);
+  result.tokens_per_second = static_cast<double>(num_tokens) / seconds_since(begin_time);
   result.checkpoint = save_last().string();
   if (next == AfterStep::proceed) return {.kind = StepsEnd::Kind::finished, .result = std::move(result)};
   result.end = TrainEnd::stopped;
@@ -120,7 +121,7 @@ Training::AfterStep Training::end_of_step() {
   const StepVote agreed = agreement_.take();
   if (rank_.elastic != nullptr && rank_.elastic->step_heartbeat() != nullptr)
     rank_.elastic->step_heartbeat()->set_completed_step(step_);
-  const bool is_alone = rank_.comm.size() == 1;  // and need not wait for the agreement of the next step
+  const bool is_alone = rank_.comm.size() == 1;  // a single rank need not wait for the next agreement
   if (agreed.ends || !agreed.stays || (is_alone && is_interrupted)) return AfterStep::stop;
   if (agreed.changes_membership || agreed.drained >= 0) {
     drained_ = agreed.drained;
@@ -140,7 +141,7 @@ Training::AfterStep Training::end_of_step() {
 // This rank's requests for the next agreement.
 StepVote Training::vote(bool is_interrupted) {
   StepVote vote;
-  if (companions_.switches != nullptr) vote = companions_.switches->vote();  // from what was observed
+  if (companions_.switches != nullptr) vote = companions_.switches->vote();  // based on the observations
   report_decisions();
   const StopRequest request = is_interrupted ? StopRequest::stop : rank_.stop.requested();
   vote.ends = request == StopRequest::stop;
@@ -197,14 +198,14 @@ void Training::save_if_due() {
   if (services_.saver == nullptr) return;
   Saver& saver = *services_.saver;
   const std::optional<SaveResult> ended = saver.take_result(false);
-  if (ended && ended->saved) saved_ = ended->metrics;
+  if (ended && ended->saved) finished_save_ = ended->metrics;
   if (ended && !ended->saved)
     rank_.events.report(
         Warning{fmt::format("could not write the checkpoint of step {}; training continues: {}",
                             ended->metrics.step, ended->saved.error().why)});
   if (step_ == spec_.settings.steps) return;
-  const bool is_time = is_due(save_rule_, step_, Seconds(seconds_since(last_save_)));
-  if (save_rule_.period.value > 0 ? !saver.agree(is_time) : !is_time) return;
+  const bool is_save_due = is_due(save_rule_, step_, Seconds(seconds_since(last_save_)));
+  if (save_rule_.period.value > 0 ? !saver.agree(is_save_due) : !is_save_due) return;
   saver.begin(state());
   last_save_ = std::chrono::steady_clock::now();
 }
@@ -242,24 +243,24 @@ Path Training::save_last() {
 }
 
 StepMetrics Training::train_step_of_part() {
-  step_began_ = std::chrono::steady_clock::now();
+  step_begin_time_ = std::chrono::steady_clock::now();
   const bool is_last = step_ + 1 == spec_.settings.steps;
-  const Batch batch = next_.valid() ? next_.get() : hooks_.read(part_.plan, step_, next_sample_);
-  const double data_wait = seconds_since(step_began_);
-  rate_ = learning_rate_at(spec_.settings.learning_rate, ++step_);
+  const Batch batch = next_batch_.valid() ? next_batch_.get() : hooks_.read(part_.plan, step_, next_sample_);
+  const double data_wait = seconds_since(step_begin_time_);
+  learning_rate_ = learning_rate_at(spec_.settings.learning_rate, ++step_);
   next_sample_ += part_.plan.batch;
   if (!is_last)  // prefetched while this step is computed
-    next_ = std::async(std::launch::async, [this, step = step_, sample = next_sample_] {
+    next_batch_ = std::async(std::launch::async, [this, step = step_, sample = next_sample_] {
       return hooks_.read(part_.plan, step, sample);
     });
-  if (services_.profiler != nullptr) services_.profiler->before(step_);
+  if (services_.profiler != nullptr) services_.profiler->before_step(step_);
   if (companions_.monitor != nullptr) companions_.monitor->begin_step(*part_.engine);
   // With an asynchronous schedule, the learning rate of stages with delays grows to the given value within
   // five times the warm-up; each micro-batch is an update.
   const std::int64_t num_warmup_updates =
       5 * spec_.settings.learning_rate.warmup * std::ssize(part_.plan.pipelines[0].microbatches);
   const StepReport report = value_or_throw(
-      part_.engine->train_step(batch, {.learning_rate = rate_,
+      part_.engine->train_step(batch, {.learning_rate = learning_rate_,
                                        .beta1 = spec_.options.beta1,
                                        .beta2 = spec_.options.beta2,
                                        .epsilon = spec_.options.epsilon,
@@ -269,14 +270,14 @@ StepMetrics Training::train_step_of_part() {
                                        .measures_gradient_noise = is_noise_ramp(spec_.options.batch_ramp)}));
   StepMetrics metrics = metrics_of(report);
   decide_phase();
-  completed_ = state(), last_ = metrics;
+  completed_state_ = state(), last_metrics_ = metrics;
   if (companions_.monitor != nullptr)
     companions_.monitor->end_step(*part_.engine,
                                   {metrics.seconds.value, data_wait, batch.squares, batch.expected_squares,
                                    num_sequences(batch), batch.num_tokens});
   if (controller() != nullptr) controller()->observe_loss(report.loss);
-  if (services_.profiler != nullptr) services_.profiler->after(step_);
-  metrics.saved = std::exchange(saved_, std::nullopt);
+  if (services_.profiler != nullptr) services_.profiler->after_step(step_);
+  metrics.saved = std::exchange(finished_save_, std::nullopt);
   if (is_last || (spec_.options.eval_every > 0 && step_ % spec_.options.eval_every == 0))
     metrics.validation_loss = hooks_.validate(part_);
   return metrics;
@@ -284,10 +285,10 @@ StepMetrics Training::train_step_of_part() {
 
 StepMetrics Training::metrics_of(const StepReport& report) const {
   StepMetrics metrics{
-      .step = step_, .loss = report.loss, .grad_norm = report.grad_norm, .learning_rate = rate_};
+      .step = step_, .loss = report.loss, .grad_norm = report.grad_norm, .learning_rate = learning_rate_};
   metrics.epoch = epoch_;
   metrics.tokens = report.num_tokens;
-  metrics.seconds = Seconds(seconds_since(step_began_));
+  metrics.seconds = Seconds(seconds_since(step_begin_time_));
   metrics.tokens_per_second = static_cast<double>(report.num_tokens) / metrics.seconds.value;
   metrics.tflops = metrics.tokens_per_second * flops_per_token() / 1e12;
   if (peak_flops_) metrics.mfu = *metrics.tflops * 1e12 / (*peak_flops_ * num_devices(part_.plan));
@@ -312,7 +313,7 @@ bool Training::is_rank_0_without_part() const { return !has_device(part_.plan, 0
 // metrics.
 StepMetrics Training::step_without_part() {
   ++step_, next_sample_ += part_.plan.batch;
-  completed_.step = step_, completed_.num_samples = next_sample_;
+  completed_state_.step = step_, completed_state_.num_samples = next_sample_;
   StepMetrics metrics{.step = step_, .learning_rate = learning_rate_at(spec_.settings.learning_rate, step_)};
   metrics.epoch = epoch_;
   if (rank_.comm.rank() != 0) return metrics;
@@ -320,7 +321,7 @@ StepMetrics Training::step_without_part() {
                       Deadline::after(spec_.options.timeout, "the plan's ranks"));
   metrics.tflops = metrics.tokens_per_second * flops_per_token() / 1e12;
   if (controller() != nullptr) controller()->observe_loss(metrics.loss);
-  last_ = metrics;
+  last_metrics_ = metrics;
   return metrics;
 }
 

@@ -47,9 +47,9 @@ struct StepsEnd {
   Kind kind = Kind::finished;
   TrainResult result{};  // finished, stopped
   // Membership change (membership_change.h):
-  int drained = -1;     // a rank that leaves because a user requested it
-  bool leaves = false;  // this rank has announced that it leaves; the others stay for now, so that at least
-                        // one rank remains
+  int drained = -1;  // a rank that leaves because a user requested it
+  // This rank has announced that it leaves; the others stay for now, so that at least one rank remains.
+  bool leaves = false;
 };
 
 // Prints the lines before the first step: plan, precision, device, run folder.
@@ -58,12 +58,13 @@ void print_plan_summary(const TrainSettings& settings, at::Device device, int th
 // One rank's training. All ranks of the run execute the same loop, also those without a part in the plan.
 class Training final : public SwitchListener {
  public:
-  // Starts from `start`, either restored or new, in plan epoch `epoch`. All arguments must outlive this.
+  // Starts from `start`, either restored or new, in plan epoch `epoch`. All arguments must outlive this
+  // object.
   Training(const RunSpec& spec, TrainingHooks hooks, const RankContext& rank, StepAgreement& agreement,
            PlanPart& part, const TrainingState& start, std::int64_t epoch);
   ~Training() override;
 
-  // What accompanies a sequence of steps. Each may be null.
+  // Objects that accompany a sequence of steps. Each may be null.
   struct Companions {
     RunFolder* records = nullptr;              // on the rank that keeps the records
     PlanSwitchController* switches = nullptr;  // null: the plan never changes
@@ -84,21 +85,22 @@ class Training final : public SwitchListener {
   void finish_step(const std::vector<double>& gate);
   // Called before the part changes: ends its saves in progress, together with the other ranks.
   void finish_saves();
-  // The same if other ranks are lost, without their cooperation; afterwards nothing refers to the part.
+  // As finish_saves if other ranks are lost, without their cooperation; afterwards nothing refers to the
+  // part.
   void drop_part_services();
   // Called when the part belongs to another plan: continues from `state` in plan epoch `epoch`.
   void resume_from(const TrainingState& state, std::int64_t epoch);
   std::int64_t epoch() const { return epoch_; }
   // Duration of the last recorded step.
-  Seconds step_seconds() const { return last_ ? last_->seconds : Seconds(0); }
+  Seconds step_seconds() const { return last_metrics_ ? last_metrics_->seconds : Seconds(0); }
   // The state after the last complete step.
-  const TrainingState& completed_state() const { return completed_; }
-  std::string last_metrics_line() const { return last_ ? metrics_line(*last_) : ""; }
+  const TrainingState& completed_state() const { return completed_state_; }
+  std::string last_metrics_line() const { return last_metrics_ ? metrics_line(*last_metrics_) : ""; }
   Saver* saver() { return services_.saver.get(); }
   void end_writing();
 
  private:
-  // What follows a step; the same on all ranks.
+  // The action after a step; the same on all ranks.
   enum class AfterStep { proceed, stop, change_membership };
 
   StepMetrics run_step();
@@ -141,17 +143,17 @@ class Training final : public SwitchListener {
   std::int64_t step_, next_sample_;         // the current step; the first sample that was not read yet
   std::int64_t epoch_;                      // plan epoch
   std::vector<std::int64_t> phase_begins_;  // first step of each phase, as in TrainingState
-  TrainingState completed_;
-  std::optional<StepMetrics> last_;  // the metrics of completed_
-  std::chrono::steady_clock::time_point step_began_;
-  std::chrono::steady_clock::time_point switch_began_;
+  TrainingState completed_state_;
+  std::optional<StepMetrics> last_metrics_;  // the metrics of completed_state_
+  std::chrono::steady_clock::time_point step_begin_time_;
+  std::chrono::steady_clock::time_point switch_begin_time_;
   int drained_ = -1;                  // as in StepsEnd
   bool has_announced_leave_ = false;  // announced after the previous step
   double proposed_gain_ = 0;          // predicted, of the last plan that the run proposed
-  double rate_ = 0;                   // learning rate of the current step
+  double learning_rate_ = 0;          // learning rate of the current step
   std::chrono::steady_clock::time_point last_save_;
-  std::optional<SaveMetrics> saved_;  // for the next metrics line
-  std::future<Batch> next_;
+  std::optional<SaveMetrics> finished_save_;  // for the next metrics line
+  std::future<Batch> next_batch_;
 };
 
 }  // namespace optimus

@@ -18,9 +18,9 @@ namespace {
 
 // Peak FLOP/s of GEMMs in this precision: the vendor's figure, or the measured one for an unknown device.
 std::optional<double> peak_flops(at::Device device, Precision precision) {
-  NullSink quiet;  // the step predictor has warned already
+  NullSink null_sink;  // the step predictor has warned already
   std::optional<DeviceType> type = find_type_by_vendor_name(device_name(device));
-  if (!type) type = measured_type(type_name(device), quiet);
+  if (!type) type = measured_type(type_name(device), null_sink);
   if (!type) return std::nullopt;
   const double peak = precision == Precision::bf16   ? type->peak.bf16
                       : precision == Precision::fp16 ? type->peak.fp16
@@ -35,26 +35,26 @@ std::optional<double> peak_flops(at::Device device, Precision precision) {
 // Finishes a save in progress, which belongs to the old plan, and drops the prefetched batch, which is in
 // the old plan's order.
 void Training::before_switch() {
-  switch_began_ = std::chrono::steady_clock::now();
+  switch_begin_time_ = std::chrono::steady_clock::now();
   finish_saves();
   services_ = {};
 }
 
 void Training::finish_saves() {
-  if (next_.valid()) next_.get();
+  if (next_batch_.valid()) next_batch_.get();
   for (Saver* saver : {services_.saver.get(), services_.memory.get()})
     if (saver != nullptr) saver->take_result(true);
 }
 
 void Training::drop_part_services() {
-  if (next_.valid()) next_.get();
+  if (next_batch_.valid()) next_batch_.get();
   for (Saver* saver : {services_.saver.get(), services_.memory.get()})
     if (saver != nullptr) saver->end_writing();
   services_ = {};
 }
 
 void Training::resume_from(const TrainingState& state, std::int64_t epoch) {
-  step_ = state.step, next_sample_ = state.num_samples, epoch_ = epoch, completed_ = state;
+  step_ = state.step, next_sample_ = state.num_samples, epoch_ = epoch, completed_state_ = state;
   adopt_state(state);
 }
 
@@ -101,11 +101,11 @@ void Training::adopt_new_plan() {
   services_ = hooks_.make_services(part_);
   if (part_.is_empty()) return;
   peak_flops_ = peak_flops(part_.engine->device(), part_.plan.precision);
-  completed_ = state();  // a rank that had no part has not counted updates so far
+  completed_state_ = state();  // a rank that had no part has not counted updates so far
 }
 
 Decision Training::decision_of(const SwitchOutcome& outcome) const {
-  const std::chrono::duration<double> paused = std::chrono::steady_clock::now() - switch_began_;
+  const std::chrono::duration<double> paused = std::chrono::steady_clock::now() - switch_begin_time_;
   Decision decision{.step = step_,
                     .kind = "switch",
                     .evidence = evidence_text(outcome),
@@ -139,11 +139,11 @@ std::string Training::evidence_text(const SwitchOutcome& outcome) const {
 SurvivorState Training::survivor_state() {
   progress_.finish();
   SurvivorState survivor_state;
-  survivor_state.state = completed_, survivor_state.epoch = epoch_;
-  if (const auto& numbers = part_.numbers) {  // a rank without a part has not counted updates
-    survivor_state.state.num_updates = numbers->num_updates, survivor_state.state.fp8 = numbers->fp8;
-    survivor_state.state.loss_scale = {numbers->loss_scale.value, numbers->loss_scale.num_good_steps};
-    survivor_state.state.noise = numbers->noise;
+  survivor_state.state = completed_state_, survivor_state.epoch = epoch_;
+  if (const auto& counters = part_.counters) {  // a rank without a part has not counted updates
+    survivor_state.state.num_updates = counters->num_updates, survivor_state.state.fp8 = counters->fp8;
+    survivor_state.state.loss_scale = {counters->loss_scale.value, counters->loss_scale.num_good_steps};
+    survivor_state.state.noise = counters->noise;
   }
   // A rank without a part in the plan has nothing to save, and a rank that is changing plans has no complete
   // state.
@@ -153,7 +153,7 @@ SurvivorState Training::survivor_state() {
   Engine& engine = *part_.engine;
   engine.release();
   if (engine.progress() == Engine::Progress::updating) finish_step({});
-  survivor_state.state = completed_;
+  survivor_state.state = completed_state_;
   survivor_state.is_torn = engine.progress() == Engine::Progress::torn;
   survivor_state.is_at_gate = engine.progress() == Engine::Progress::at_gate;
   survivor_state.gate = engine.gate_sums();
@@ -161,9 +161,9 @@ SurvivorState Training::survivor_state() {
 }
 
 void Training::finish_step(const std::vector<double>& gate) {
-  last_ = metrics_of(part_.engine->finish_step(gate));
+  last_metrics_ = metrics_of(part_.engine->finish_step(gate));
   decide_phase();
-  completed_ = state();
+  completed_state_ = state();
 }
 
 // Called after every step. The decision depends only on values that all ranks of the plan share, so that
@@ -180,7 +180,7 @@ void Training::decide_phase() {
 void Training::set_phase_begin(std::int64_t begin) {
   if (begin == 0) return;
   if (phase_begins_.empty() || phase_begins_.back() < begin) phase_begins_.push_back(begin);
-  completed_.phase_begins = phase_begins_;
+  completed_state_.phase_begins = phase_begins_;
   if (companions_.switches != nullptr) companions_.switches->set_phase_begin(begin);
 }
 

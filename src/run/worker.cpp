@@ -18,10 +18,10 @@ namespace {
 
 void send_report(int file, const WorkerReport& report) {
   const std::string line = text(report) + "\n";
-  for (std::size_t done = 0; done < line.size();) {
-    const ssize_t size = ::write(file, line.data() + done, line.size() - done);
+  for (std::size_t num_written = 0; num_written < line.size();) {
+    const ssize_t size = ::write(file, line.data() + num_written, line.size() - num_written);
     if (size <= 0) return;  // the reader has ended
-    done += static_cast<std::size_t>(size);
+    num_written += static_cast<std::size_t>(size);
   }
 }
 
@@ -29,12 +29,12 @@ struct Closer {
   void operator()(std::FILE* file) const { std::fclose(file); }
 };
 
-std::unique_ptr<Comm> join(const WorkerSpec& place) {
+std::unique_ptr<Comm> join(const WorkerSpec& worker) {
   return value_or_throw(make_process_comm(
-      {.rank = place.rank,
-       .size = place.size,
-       .store = {.host = place.host, .port = place.port, .token = place.token, .is_etcd = place.is_etcd},
-       .device = parse_device(place.device)},
+      {.rank = worker.rank,
+       .size = worker.size,
+       .store = {.host = worker.host, .port = worker.port, .token = worker.token, .is_etcd = worker.is_etcd},
+       .device = parse_device(worker.device)},
       Deadline::after(kStartTimeout, "joining the run")));
 }
 
@@ -82,32 +82,32 @@ void end_with_parent(int parent) {
   if (::getppid() != parent) ::_exit(1);
 }
 
-int run_as_worker(const WorkerSpec& place, const WorkerBody& body) {
-  end_with_parent(place.parent);
+int run_as_worker(const WorkerSpec& worker, const WorkerBody& body) {
+  end_with_parent(worker.parent);
   std::signal(SIGPIPE, SIG_IGN);
-  for (const int file : {place.report, place.terminal})
+  for (const int file : {worker.report, worker.terminal})
     if (file >= 0) ::fcntl(file, F_SETFD, FD_CLOEXEC);
-  set_num_threads(place.threads);
-  fmt::print(stderr, "{}rank {} of {}, process {} on {}, {}\n", time_stamp(), place.rank, place.size,
-             ::getpid(), host_name(), place.device);
-  const std::unique_ptr<std::FILE, Closer> terminal(place.terminal >= 0 ? ::fdopen(place.terminal, "w")
-                                                                        : nullptr);
+  set_num_threads(worker.threads);
+  fmt::print(stderr, "{}rank {} of {}, process {} on {}, {}\n", time_stamp(), worker.rank, worker.size,
+             ::getpid(), host_name(), worker.device);
+  const std::unique_ptr<std::FILE, Closer> terminal(worker.terminal >= 0 ? ::fdopen(worker.terminal, "w")
+                                                                         : nullptr);
   StatusLine line = StatusLine::for_log(stderr, terminal.get());
-  if (place.rank == 0) line.switch_to_console();
-  const WorkerReport report = report_of_work([&] { return join(place); }, stderr, line, body);
+  if (worker.rank == 0) line.switch_to_console();
+  const WorkerReport report = report_of_work([&] { return join(worker); }, stderr, line, body);
   if (!report.why.empty()) fmt::print(stderr, "{}{}\n", time_stamp(), report.why);
-  send_report(place.report, report);
+  send_report(worker.report, report);
   return exit_code(report.end);
 }
 
-StoreAddress store_place(const WorkerSpec& place) {
-  return {.host = place.host, .port = place.port, .token = place.token, .is_etcd = place.is_etcd};
+StoreAddress store_address_of(const WorkerSpec& worker) {
+  return {.host = worker.host, .port = worker.port, .token = worker.token, .is_etcd = worker.is_etcd};
 }
 
-std::unique_ptr<Board> open_board(const StoreAddress& place) {
+std::unique_ptr<Board> open_board(const StoreAddress& address) {
   constexpr Seconds kTimeout{5};
   Outcome<std::unique_ptr<Board>> board =
-      StoreBoard::open(place, Deadline::after(kTimeout, "the run's store"));
+      StoreBoard::open(address, Deadline::after(kTimeout, "the run's store"));
   if (board) return std::move(*board);
   fmt::print(stderr, "{}{}\n", time_stamp(), board.error().why);
   return nullptr;

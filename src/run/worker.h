@@ -25,7 +25,7 @@ using WorkerBody = std::function<TrainResult(Comm& comm, StatusLine& line)>;
 
 // Returns the exit code: 0 if done, 130 if interrupted, 1 if failed. The worker ends when the process that
 // started it ends. After a failure, the rank's last operations are written to its log.
-int run_as_worker(const WorkerSpec& place, const WorkerBody& body);
+int run_as_worker(const WorkerSpec& worker, const WorkerBody& body);
 
 // The core of run_as_worker, also for ranks that a launcher started (train_launched.h): joins, does the work,
 // and reports how it ended. After a failure the rank's last operations are written to `log`.
@@ -35,9 +35,9 @@ int exit_code(WorkerReport::End end);
 // Ends this process when its parent process `parent` ends.
 void end_with_parent(int parent);
 
-StoreAddress store_place(const WorkerSpec& place);
+StoreAddress store_address_of(const WorkerSpec& worker);
 // The run's store as a key-value board, through a new connection; null, with a line in the rank's log, if it
 // cannot be reached.
-std::unique_ptr<Board> open_board(const StoreAddress& place);
+std::unique_ptr<Board> open_board(const StoreAddress& address);
 
 }  // namespace optimus

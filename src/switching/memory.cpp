@@ -76,10 +76,10 @@ Bytes predicted_memory(const Plan& plan, const ModelSpec& model, int rank, at::D
 
 namespace {
 
-std::optional<Bytes> meminfo_value(const std::string& line) {
+std::optional<Bytes> meminfo_value(const std::string& key) {
   std::ifstream info("/proc/meminfo");
-  for (std::string name, rest; info >> name; std::getline(info, rest))
-    if (std::int64_t kibibytes = 0; name == line && info >> kibibytes) return Bytes(kibibytes * 1024);
+  for (std::string name, line_end; info >> name; std::getline(info, line_end))
+    if (std::int64_t kibibytes = 0; name == key && info >> kibibytes) return Bytes(kibibytes * 1024);
   return std::nullopt;
 }
 
@@ -111,10 +111,10 @@ std::optional<ResidentMemory> resident_memory(at::Device device) {
   }
   const std::optional<Bytes> free = free_memory(device);
   std::ifstream file("/proc/self/statm");  // in pages: virtual size, then resident size
-  std::int64_t asked = 0, held = 0;
-  if (!free || !(file >> asked >> held)) return std::nullopt;
-  held *= sysconf(_SC_PAGESIZE);
-  return ResidentMemory{Bytes(held), Bytes(held) + *free};
+  std::int64_t virtual_size = 0, resident_size = 0;
+  if (!free || !(file >> virtual_size >> resident_size)) return std::nullopt;
+  resident_size *= sysconf(_SC_PAGESIZE);
+  return ResidentMemory{Bytes(resident_size), Bytes(resident_size) + *free};
 }
 
 Bytes total_memory(at::Device device) {
@@ -133,18 +133,18 @@ std::optional<std::string> bus_id([[maybe_unused]] at::Device device) {
 }
 
 Bytes spare_memory(at::Device device, int num_ranks) {
-  const std::int64_t sharing = device.is_cuda() ? 1 : num_ranks;
-  return Bytes(free_memory(device).value_or(Bytes(0)).value / (2 * sharing));
+  const std::int64_t num_sharing = device.is_cuda() ? 1 : num_ranks;
+  return Bytes(free_memory(device).value_or(Bytes(0)).value / (2 * num_sharing));
 }
 
 std::optional<std::string> memory_shortage(const Plan& plan, const ModelSpec& model, at::Device device,
-                                           Bytes held) {
+                                           Bytes replaced) {
   // Workers on CPUs share the memory of their machine.
-  const int sharing = device.is_cuda() ? 1 : num_devices(plan);
-  const Bytes needed =
-      Bytes(predicted_memory(plan, model, plan.pipelines[0].stages[0].devices[0], device).value * sharing);
+  const int num_sharing = device.is_cuda() ? 1 : num_devices(plan);
+  const Bytes needed = Bytes(
+      predicted_memory(plan, model, plan.pipelines[0].stages[0].devices[0], device).value * num_sharing);
   std::optional<Bytes> free = free_memory(device);
-  if (free) *free += Bytes(held.value * sharing);
+  if (free) *free += Bytes(replaced.value * num_sharing);
   if (!free || needed <= *free) return std::nullopt;
   return fmt::format(
       "the plan needs {} on {}, which has {} free; reduce --microbatch or --seq, or use --recompute full "
@@ -154,18 +154,21 @@ std::optional<std::string> memory_shortage(const Plan& plan, const ModelSpec& mo
 
 std::optional<std::string> memory_shortage(const PlanSwitch& next, const ModelSpec& model, int rank,
                                            at::Device device) {
-  Bytes held(0), most(0);
+  Bytes old_bytes(0), max_plan_bytes(0);
   for (const Plan* plan : {&next.change().from, &next.plan()})
-    if (has_device(*plan, rank)) most = std::max(most, predicted_memory(*plan, model, rank, device));
-  if (has_device(next.change().from, rank)) held = predicted_memory(next.change().from, model, rank, device);
-  if (std::optional<std::string> reason = memory_shortage(next.plan(), model, device, held)) return reason;
-  if (next.peak_bytes() <= most + kMoveHeadroom) return std::nullopt;
-  return fmt::format("the switch needs {} on this device while state moves, the plans need {}",
-                     text(next.peak_bytes()), text(most));
+    if (has_device(*plan, rank))
+      max_plan_bytes = std::max(max_plan_bytes, predicted_memory(*plan, model, rank, device));
+  if (has_device(next.change().from, rank))
+    old_bytes = predicted_memory(next.change().from, model, rank, device);
+  if (std::optional<std::string> reason = memory_shortage(next.plan(), model, device, old_bytes))
+    return reason;
+  if (next.peak_bytes() <= max_plan_bytes + kMoveHeadroom) return std::nullopt;
+  return fmt::format("the switch needs {} on this device while state moves, but the plans need only {}",
+                     text(next.peak_bytes()), text(max_plan_bytes));
 }
 
-void check_fits(const Plan& plan, const ModelSpec& model, at::Device device, Bytes held) {
-  if (const auto reason = memory_shortage(plan, model, device, held)) throw UserError("{}", *reason);
+void check_fits(const Plan& plan, const ModelSpec& model, at::Device device, Bytes replaced) {
+  if (const auto reason = memory_shortage(plan, model, device, replaced)) throw UserError("{}", *reason);
 }
 
 }  // namespace optimus

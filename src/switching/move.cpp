@@ -17,7 +17,7 @@ namespace optimus {
 namespace {
 
 constexpr int kMoveTag = 0x7ff0;  // not used by any message of a step
-constexpr const char* kWhat = "moving state";
+constexpr const char* kMoveDescription = "moving state";
 
 // Whether masters and moments have the same layout, so that their buffers can be reused.
 bool have_same_layout(const BlockShape& a, const BlockShape& b) {
@@ -36,10 +36,10 @@ bool have_same_layout(const BlockShape& a, const BlockShape& b) {
 bool have_same_layout(const Parameters& a, const Parameters& b, int block) {
   if (!have_same_layout(a.shape(block), b.shape(block))) return false;
   static const BlockShape kNothing;
-  const auto copied = [&](const Parameters& of) -> const BlockShape& {
+  const auto shape_of_copies = [&](const Parameters& of) -> const BlockShape& {
     return of.copies() == nullptr ? kNothing : of.copies()->shape(block);
   };
-  return have_same_layout(copied(a), copied(b));
+  return have_same_layout(shape_of_copies(a), shape_of_copies(b));
 }
 
 // Bytes of a block's masters and moments, including redundant copies for other ranks.
@@ -48,12 +48,12 @@ std::int64_t state_bytes(const Parameters& of, int block, Precision precision) {
   if (shape.tensors.empty()) return 0;
   const std::int64_t width = std::max(4, bytes_of(precision));
   const StateKind masters = bytes_of(precision) < 4 ? StateKind::optimizer : StateKind::weights;
-  const std::int64_t own = shape.elements(masters) + 2 * shape.elements(StateKind::optimizer);
-  if (of.copies() == nullptr) return width * own;
+  const std::int64_t own_elements = shape.elements(masters) + 2 * shape.elements(StateKind::optimizer);
+  if (of.copies() == nullptr) return width * own_elements;
   const BlockShape& copied = of.copies()->shape(block);
-  // If masters are not sharded, they are part of `own` already.
+  // If masters are not sharded, they are part of `own_elements` already.
   const std::int64_t fields = copied.is_sharded(masters) ? 3 : 2;
-  return width * (own + fields * copied.elements(StateKind::optimizer));
+  return width * (own_elements + fields * copied.elements(StateKind::optimizer));
 }
 
 // The resident boxes of a tensor's field: the rank's own box, and its copies for other ranks.
@@ -70,9 +70,10 @@ Bytes bytes_in(const std::vector<at::Tensor>& values) {
   return Bytes(sum);
 }
 
-at::Tensor sum_of(const at::Tensor& values) {
-  const at::Tensor here = values.to(at::kCPU);
-  const Checksum sum = checksum({static_cast<const std::byte*>(here.const_data_ptr()), here.nbytes()});
+at::Tensor checksum_of(const at::Tensor& values) {
+  const at::Tensor host_values = values.to(at::kCPU);
+  const Checksum sum =
+      checksum({static_cast<const std::byte*>(host_values.const_data_ptr()), host_values.nbytes()});
   return at::full({1}, static_cast<std::int64_t>(sum.value), at::kLong);
 }
 
@@ -84,11 +85,11 @@ at::Tensor flat_copy(const std::vector<at::Tensor>& values) {
 
 }  // namespace
 
-// A message in flight. Received values are copied to their place afterwards, unless they were received
-// directly there.
+// A message in flight. Received values are then copied to their destinations, unless they were received there
+// directly.
 struct StateMover::Message {
-  std::vector<at::Tensor> places{};  // of a receive: the destinations of the values
-  at::Tensor values{};               // contiguous
+  std::vector<at::Tensor> targets{};  // of a receive: the destinations of the values
+  at::Tensor values{};                // contiguous
   bool is_copy = false;
   std::unique_ptr<Pending> pending{};
   at::Tensor sum{};  // checksum of the values, computed by the sender; only if MoveOptions::is_checked
@@ -117,30 +118,30 @@ StateMover::~StateMover() = default;
 // Creates one turn per wave. Tensors that do not move between ranks belong to the turn of their block,
 // whose buffers they share; blocks that only contain such tensors come last.
 void StateMover::plan_turns() {
-  std::set<int> moving;
+  std::set<int> moving_tensors;
   std::map<int, std::size_t> turn_of;  // of a block
   const auto block_of = [&](int tensor) { return views_.block_of(tensor); };
   for (const RankShare::Wave& wave : share_.waves) {
     for (const int tensor : wave.tensors) turn_of[block_of(tensor)] = turns_.size();
     turns_.push_back({.tensors = wave.tensors, .wave = &wave});
-    moving.insert(wave.tensors.begin(), wave.tensors.end());
+    moving_tensors.insert(wave.tensors.begin(), wave.tensors.end());
   }
   for (int tensor = 0; tensor < static_cast<int>(change_.old_layout.tensors.size()); ++tensor) {
-    if (moving.contains(tensor)) continue;
+    if (moving_tensors.contains(tensor)) continue;
     const auto [turn, is_new] = turn_of.try_emplace(block_of(tensor), turns_.size());
     if (is_new) turns_.emplace_back();
     turns_[turn->second].tensors.push_back(tensor);
   }
 
-  std::map<int, int> last_turn;  // of an old block
-  std::set<int> taken;           // new blocks
+  std::map<int, int> last_turn;   // of an old block
+  std::set<int> assigned_blocks;  // new blocks
   for (int t = 0; t < static_cast<int>(turns_.size()); ++t)
     for (const int tensor : turns_[static_cast<std::size_t>(t)].tensors) {
       if (ends_.old != nullptr && ends_.old->find(name_of(tensor)) != nullptr)
         last_turn[ends_.old->block_of(name_of(tensor))] = t;
       if (ends_.next == nullptr || ends_.next->find(name_of(tensor)) == nullptr) continue;
       const int block = ends_.next->block_of(name_of(tensor));
-      if (!taken.insert(block).second) continue;
+      if (!assigned_blocks.insert(block).second) continue;
       const bool is_reused = ends_.old != nullptr && have_same_layout(*ends_.old, *ends_.next, block);
       Turn& turn = turns_[static_cast<std::size_t>(t)];
       (is_reused ? turn.reused : turn.allocated).push_back(block);
@@ -162,21 +163,21 @@ void StateMover::plan_memory() {
       std::max(total(ends_.old), total(ends_.next)) + change_.room.value - max_staged_.value;
   std::set<int> reused;
   for (const Turn& turn : turns_) reused.insert(turn.reused.begin(), turn.reused.end());
-  std::int64_t now = total(ends_.old);
-  for (const int block : precopy_blocks_) now += state_bytes(*ends_.next, block, precision);
-  std::int64_t most = now;
+  std::int64_t in_use = total(ends_.old);
+  for (const int block : precopy_blocks_) in_use += state_bytes(*ends_.next, block, precision);
+  std::int64_t peak = in_use;
   std::size_t num_ended = 0;
   for (std::size_t t = 0; t < turns_.size(); ++t) {
     std::int64_t added = 0;
     for (const int block : turns_[t].allocated)
       if (!precopy_blocks_.contains(block)) added += state_bytes(*ends_.next, block, precision);
-    for (; num_ended < t && now + added > limit && !options_.retains_old; ++num_ended)
+    for (; num_ended < t && in_use + added > limit && !options_.retains_old; ++num_ended)
       for (const int block : turns_[num_ended].released)
-        if (!reused.contains(block)) now -= state_bytes(*ends_.old, block, precision);
+        if (!reused.contains(block)) in_use -= state_bytes(*ends_.old, block, precision);
     turns_[t].waits_for = num_ended;
-    now += added, most = std::max(most, now);
+    in_use += added, peak = std::max(peak, in_use);
   }
-  peak_bytes_ = Bytes(most) + max_staged_;
+  peak_bytes_ = Bytes(peak) + max_staged_;
 }
 
 void StateMover::set_retains_old(bool retains_old) {
@@ -184,17 +185,17 @@ void StateMover::set_retains_old(bool retains_old) {
   plan_memory();
 }
 
-std::size_t StateMover::num_precopy_waves(Bytes room) const {
-  std::int64_t left = room.value, num_streams = 0;
+std::size_t StateMover::num_precopy_waves(Bytes available) const {
+  std::int64_t remaining = available.value, num_streams = 0;
   std::set<std::pair<int, bool>> streams;
   for (std::size_t wave = 0; wave < share_.waves.size(); ++wave) {
     for (const RankShare::Operation& operation : share_.waves[wave].operations)
       streams.insert({operation.peer.value, operation.is_send});
-    left -= (std::ssize(streams) - std::exchange(num_streams, std::ssize(streams))) *
-            options_.precopy_message.value;  // the staging copy of a pre-copy message
+    remaining -= (std::ssize(streams) - std::exchange(num_streams, std::ssize(streams))) *
+                 options_.precopy_message.value;  // the staging copy of a pre-copy message
     for (const int block : turns_[wave].allocated)
-      left -= state_bytes(*ends_.next, block, change_.to.precision);
-    if (left < 0) return wave;
+      remaining -= state_bytes(*ends_.next, block, change_.to.precision);
+    if (remaining < 0) return wave;
   }
   return change_.order.waves.size();
 }
@@ -259,14 +260,14 @@ void StateMover::copy_local(const Turn& turn) {
     const std::string& name = name_of(tensor);
     if (ends_.old->find(name) == nullptr || ends_.next->find(name) == nullptr) continue;
     at::Tensor BlockState::*const field = views_.fields(tensor).front();
-    at::Tensor BlockState::*const counted =
+    at::Tensor BlockState::*const old_field =
         change_.copies == MasterCopies::owned ? &BlockState::first_moment : field;
     for (const Box& wanted : boxes_of(*ends_.next, name, field))
-      for (const Box& allocated : boxes_of(*ends_.old, name, counted)) {
-        const auto common = intersect(wanted, allocated);
-        if (!common) continue;
-        const std::vector<at::Tensor> from = views_.values(*ends_.old, tensor, *common),
-                                      to = views_.values(*ends_.next, tensor, *common);
+      for (const Box& allocated : boxes_of(*ends_.old, name, old_field)) {
+        const auto overlap = intersect(wanted, allocated);
+        if (!overlap) continue;
+        const std::vector<at::Tensor> from = views_.values(*ends_.old, tensor, *overlap),
+                                      to = views_.values(*ends_.next, tensor, *overlap);
         for (std::size_t i = 0; i < to.size(); ++i)
           if (!to[i].is_alias_of(from[i])) to[i].copy_(from[i]);
       }
@@ -284,9 +285,9 @@ void StateMover::post(const RankShare::Operation& operation) {
   if (sent_rows.num_dims == 0) return post_box(operation, operation.box);
   for (const Span rows :
        {Span{operation.box[0].begin, sent_rows[0].begin}, Span{sent_rows[0].end, operation.box[0].end}}) {
-    Box rest = operation.box;
-    rest[0] = rows;
-    if (rows.size() > 0) post_box(operation, rest);
+    Box remaining_box = operation.box;
+    remaining_box[0] = rows;
+    if (rows.size() > 0) post_box(operation, remaining_box);
   }
 }
 
@@ -295,17 +296,17 @@ void StateMover::post_box(const RankShare::Operation& operation, const Box& box)
   const Parameters& of = operation.is_send ? *ends_.old : *ends_.next;
   std::vector<at::Tensor> pieces = views_.values(of, operation.tensor, box);
   (operation.is_send ? report_.sent : report_.received) += bytes_in(pieces);
-  if (bytes_in(pieces) <= options_.alone) {
+  if (bytes_in(pieces) <= options_.max_combined) {
     const std::pair<int, bool> key{operation.peer.value, operation.is_send};
-    auto found = std::find_if(combined_.begin(), combined_.end(),
+    auto match = std::find_if(combined_.begin(), combined_.end(),
                               [&](const auto& entry) { return entry.first == key; });
-    if (found == combined_.end()) found = combined_.insert(combined_.end(), {key, {}});
-    found->second.insert(found->second.end(), pieces.begin(), pieces.end());
+    if (match == combined_.end()) match = combined_.insert(combined_.end(), {key, {}});
+    match->second.insert(match->second.end(), pieces.begin(), pieces.end());
     return;
   }
   for (const at::Tensor& piece : pieces) {
     Message message{.values = piece, .is_copy = !piece.is_contiguous()};
-    if (message.is_copy && !operation.is_send) message.places = {piece};
+    if (message.is_copy && !operation.is_send) message.targets = {piece};
     if (message.is_copy)
       message.values = operation.is_send ? piece.contiguous() : at::empty(piece.sizes(), piece.options());
     start(std::move(message), operation.peer.value, operation.is_send);
@@ -323,7 +324,7 @@ void StateMover::post_combined() {
       std::int64_t count = 0;
       for (const at::Tensor& piece : pieces) count += piece.numel();
       message.values = at::empty({count}, pieces.front().options());
-      message.places = std::move(pieces);
+      message.targets = std::move(pieces);
     }
     start(std::move(message), peer, is_send);
   }
@@ -334,11 +335,12 @@ void StateMover::start(Message message, int peer, bool is_send) {
   while (staged_ > max_staged_ && !in_flight_.empty()) finish_first_message();
   message.peer = peer, message.is_send = is_send, message.turn = num_begun_ - 1;
   const auto begin = [&](const at::Tensor& values, int tag) {
-    return is_send ? comm_.send(peer, values, tag, kWhat) : comm_.receive(peer, values, tag, kWhat);
+    return is_send ? comm_.send(peer, values, tag, kMoveDescription)
+                   : comm_.receive(peer, values, tag, kMoveDescription);
   };
   message.pending = begin(message.values, kMoveTag);
   if (options_.is_checked) {
-    message.sum = is_send ? sum_of(message.values) : at::empty({1}, at::kLong);
+    message.sum = is_send ? checksum_of(message.values) : at::empty({1}, at::kLong);
     message.pending_sum = begin(message.sum, kMoveTag + 1);
   }
   ++report_.num_messages;
@@ -348,17 +350,17 @@ void StateMover::start(Message message, int peer, bool is_send) {
 void StateMover::finish_first_message() {
   Message message = std::move(in_flight_.front());
   in_flight_.erase(in_flight_.begin());
-  const Deadline deadline = Deadline::after(options_.timeout, kWhat);
+  const Deadline deadline = Deadline::after(options_.timeout, kMoveDescription);
   throw_if_failed(message.pending->wait(deadline));
   if (message.pending_sum != nullptr) {
     throw_if_failed(message.pending_sum->wait(deadline));
-    ensure(message.is_send || at::equal(message.sum, sum_of(message.values)),
-           "state from rank {} arrived damaged at rank {}", message.peer, rank_);
+    ensure(message.is_send || at::equal(message.sum, checksum_of(message.values)),
+           "state from rank {} arrived at rank {} with a wrong checksum", message.peer, rank_);
   }
   std::int64_t offset = 0;
-  for (at::Tensor& place : message.places) {
-    place.copy_(message.values.view({-1}).narrow(0, offset, place.numel()).view(place.sizes()));
-    offset += place.numel();
+  for (at::Tensor& target : message.targets) {
+    target.copy_(message.values.view({-1}).narrow(0, offset, target.numel()).view(target.sizes()));
+    offset += target.numel();
   }
   if (message.is_copy) staged_ -= bytes_in({message.values});
 }

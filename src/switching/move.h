@@ -31,7 +31,7 @@ struct MoveOptions {
   bool is_checked = false;   // verify checksums of everything that arrives
   bool retains_old = false;  // the old layout stays complete until the caller releases it: twice the memory
   // Boxes larger than this are sent one by one: they need no staging copies, and sending can start at once.
-  Bytes alone{1 << 17};
+  Bytes max_combined{1 << 17};
   Bytes max_in_flight{1 << 26};  // limit of staging copies for messages in flight; less if memory is short
   PrecopyMode early = PrecopyMode::never;
   Bytes spare{};  // memory beyond what either plan needs that may be used before the pause
@@ -40,14 +40,14 @@ struct MoveOptions {
 
 struct MoveReport {
   Bytes sent, received;  // each element counts once, whether it arrived before or in the pause
-  // Bytes received before the pause; bytes of gradients that were received because of that.
+  // Bytes received before the pause; bytes of gradients that had to be received in the pause because of it.
   Bytes early, gradients_resent;
   std::int64_t num_messages = 0;
 };
 
 class StateMover {
  public:
-  // All arguments must outlive this.
+  // All arguments must outlive this object.
   StateMover(const PlanChange& change, int rank, MoveEnds ends, Comm& comm, const MoveOptions& options);
   ~StateMover();
 
@@ -56,10 +56,10 @@ class StateMover {
   // Overrides MoveOptions::retains_old. Must be called before the move begins.
   void set_retains_old(bool retains_old);
 
-  // num_precopy_waves() is the number of the change's first waves that can be sent early within `room`
+  // num_precopy_waves() is the number of the change's first waves that can be sent early with `available`
   // bytes of memory; all waves for a rank without a part in the change. bytes_saved_by_precopy() is the
   // number of bytes that the rank then does not receive in the pause.
-  std::size_t num_precopy_waves(Bytes room) const;
+  std::size_t num_precopy_waves(Bytes available) const;
   Bytes bytes_saved_by_precopy(std::size_t num_waves) const {
     return saved_by_precopy(change_, share_, num_waves);
   }
@@ -82,8 +82,8 @@ class StateMover {
   struct Turn {
     std::vector<int> tensors{};             // indices of tensors in the layout
     const RankShare::Wave* wave = nullptr;  // null if none of the tensors moves between ranks
-    std::vector<int> allocated{}, reused{},
-        released{};  // blocks: new ones to allocate, ones whose memory is reused, old ones to release
+    // Blocks: new ones to allocate, ones whose memory is reused, old ones to release.
+    std::vector<int> allocated{}, reused{}, released{};
     // Number of turns that must have ended before this one begins, so that memory suffices.
     std::size_t waits_for = 0;
   };

@@ -11,9 +11,9 @@ namespace {
 constexpr int kBranches = 8;
 constexpr int kFirstTag = 0x7fb1, kRestTag = 0x7fb2;  // not used by other messages
 constexpr std::int64_t kMaxTextBytes = 1 << 26;
-constexpr std::int64_t kSizeBytes = 8,
-                       // Bytes of text in the first message; the text of a single rank has about 1.4 KB.
-    kFirstBytes = 4096 - kSizeBytes;
+constexpr std::int64_t kSizeBytes = 8;
+// Bytes of text in the first message; the text of a single rank has about 1.4 KB.
+constexpr std::int64_t kFirstBytes = 4096 - kSizeBytes;
 
 int depth_of(int rank) {
   int depth = 0;
@@ -60,7 +60,8 @@ Observation ObservationTree::read(const PostedReceive& from, const Deadline& dea
   std::int64_t bytes = 0;
   std::memcpy(&bytes, data, kSizeBytes);
   if (bytes <= 0 || bytes > kMaxTextBytes)
-    throw RuntimeFailure("rank {} announces an observation of {} bytes", from.child, bytes);
+    throw RuntimeFailure("rank {} announced an observation of {} bytes; expected 1 to {}", from.child, bytes,
+                         kMaxTextBytes);
   std::string text(data + kSizeBytes, static_cast<std::size_t>(std::min(bytes, kFirstBytes)));
   if (bytes > kFirstBytes) {
     const at::Tensor rest = at::zeros({bytes - kFirstBytes}, at::kByte);
@@ -76,25 +77,27 @@ std::optional<Observation> ObservationTree::send(Observation own) {
   ++num_sent_;
   post_receives();
   if (std::ssize(own_) <= depth_ - own_depth_) return std::nullopt;
-  Observation all = std::move(own_.front());
+  Observation merged = std::move(own_.front());
   own_.pop_front();
-  if (from_children_.num_ranks > 0) all.merge(from_children_);
-  if (comm_.rank() == 0) return all;
-  send_up(all);
+  if (from_children_.num_ranks > 0) merged.merge(from_children_);
+  if (comm_.rank() == 0) return merged;
+  send_up(merged);
   return std::nullopt;
 }
 
-void ObservationTree::send_up(const Observation& all) {
-  const std::string text = to_json(all).dump();
-  const auto bytes = static_cast<std::int64_t>(text.size()), fit = std::min(bytes, kFirstBytes);
+void ObservationTree::send_up(const Observation& merged) {
+  const std::string text = to_json(merged).dump();
+  const auto bytes = static_cast<std::int64_t>(text.size()), first_bytes = std::min(bytes, kFirstBytes);
   const int parent = (comm_.rank() - 1) / kBranches;
   const at::Tensor first = at::zeros({kSizeBytes + kFirstBytes}, at::kByte);
   std::memcpy(first.data_ptr<std::uint8_t>(), &bytes, kSizeBytes);
-  std::memcpy(first.data_ptr<std::uint8_t>() + kSizeBytes, text.data(), static_cast<std::size_t>(fit));
+  std::memcpy(first.data_ptr<std::uint8_t>() + kSizeBytes, text.data(),
+              static_cast<std::size_t>(first_bytes));
   sends_.push_back(comm_.send(parent, first, kFirstTag, "observations"));
-  if (bytes == fit) return;
-  const at::Tensor rest = at::zeros({bytes - fit}, at::kByte);
-  std::memcpy(rest.data_ptr<std::uint8_t>(), text.data() + fit, static_cast<std::size_t>(bytes - fit));
+  if (bytes == first_bytes) return;
+  const at::Tensor rest = at::zeros({bytes - first_bytes}, at::kByte);
+  std::memcpy(rest.data_ptr<std::uint8_t>(), text.data() + first_bytes,
+              static_cast<std::size_t>(bytes - first_bytes));
   sends_.push_back(comm_.send(parent, rest, kRestTag, "observations"));
 }
 

@@ -3,13 +3,13 @@
 //
 //   after every step:    tree.receive();
 //   after some steps, the same on all ranks:
-//                        if (auto seen = tree.send(own)) …   // on rank 0: the result of the send() call
+//                        if (auto merged = tree.send(own)) … // on rank 0: the result of the send() call
 //                                                            // `depth` calls ago
 //
-// A message that is sent after one step is received after the next, before the plan may change, so no
-// message is in flight across two plans. Its receive is posted at the time of the send, so the message has
-// usually arrived by then; posting the receive only when it is needed would cost a round trip each time.
-// 100,000 ranks need six levels. One thread. Throws PeersLost.
+// A message that is sent after one step is received after the next, before the plan may change, so no message
+// is in flight across two plans. Its receive is posted at the time of the send, so the message has usually
+// arrived by then; posting the receive only when it is needed would cost a round trip each time. 100,000
+// ranks need six levels. Used by one thread. Throws PeersLost.
 #pragma once
 
 #include <deque>
@@ -43,7 +43,7 @@ class ObservationTree {
   std::vector<int> children() const;
   void post_receives();
   Observation read(const PostedReceive& from, const Deadline& deadline);
-  void send_up(const Observation& all);
+  void send_up(const Observation& merged);
 
   Comm& comm_;
   const Seconds timeout_;

@@ -32,16 +32,16 @@ struct PlanPart {
   Plan plan;  // its devices are ranks
   std::unique_ptr<Parameters> parameters{};
   std::unique_ptr<Engine> engine{};
-  std::optional<EngineCounters> numbers{};  // set while a plan change has removed the engine
+  std::optional<EngineCounters> counters{};  // set while a plan change has removed the engine
   bool is_empty() const { return engine == nullptr; }
 };
 
-// What a plan change did, over all ranks.
+// The result of a plan change, over all ranks.
 struct SwitchReport {
   Bytes moved;       // bytes received; each element counts once
   Bytes early;       // the part of `moved` that was received before the pause
-  Bytes precopied;   // bytes of gradients that were sent because of that
-  Bytes minimum;     // as in PlanChange
+  Bytes precopied;   // bytes of gradients that were sent in the pause because of pre-copy
+  Bytes minimum;     // PlanChange::minimum
   Seconds paused;    // on this rank
   Bytes peak_bytes;  // peak of masters and moments, old and new, on any one rank
 };
@@ -58,13 +58,13 @@ class PlanSwitch {
   // Computes the change without modifying anything. `part` must stay the rank's part until run().
   // `is_placed`: the devices of `to` are ranks, and need not be mapped to ranks. `is_phase`: the batch or the
   // sequence length may change.
-  static Feasible<std::unique_ptr<PlanSwitch>> create(const SwitchContext& facts, const PlanPart& part,
+  static Feasible<std::unique_ptr<PlanSwitch>> create(const SwitchContext& context, const PlanPart& part,
                                                       const Plan& to, int epoch, bool is_placed = false,
                                                       bool is_phase = false);
   // For a membership change, whose plan is known to be possible: the devices of `part.plan` are the new
   // ranks, and lost ranks are numbered after them. Leaving ranks participate and are no longer in the Comm's
-  // world afterwards. facts.move.retains_old should be set.
-  PlanSwitch(const SwitchContext& facts, const PlanPart& part, const Plan& to,
+  // world afterwards. context.move.retains_old should be set.
+  PlanSwitch(const SwitchContext& context, const PlanPart& part, const Plan& to,
              const AvailableRanks& present_ranks);
   ~PlanSwitch();
 
@@ -72,10 +72,10 @@ class PlanSwitch {
   const Plan& plan() const { return change_.to; }
   int epoch() const { return epoch_; }
   Bytes peak_bytes() const { return mover_->peak_bytes(); }
-  // Called before run(). If facts.move.retains_old is set, keeps it set only if retaining the old state
+  // Called before run(). If context.move.retains_old is set, keeps it set only if retaining the old state
   // needs at most `spare` bytes of extra memory.
   void retain_old_within(Bytes spare);
-  bool retains_old() const { return facts_.move.retains_old; }
+  bool retains_old() const { return context_.move.retains_old; }
   // Connects the groups of the new plan in advance. Called from another thread.
   CommOutcome<void> prepare(const Deadline& deadline);
 
@@ -108,14 +108,14 @@ class PlanSwitch {
   void make_engine(PlanPart& part) const;
   SwitchReport summarize(const MoveReport& own) const;
   CommOutcome<void> measure_links(const Deadline& deadline);
-  // Append the inputs of the last update to the counters, and read them back.
+  // add_update appends the inputs of the last update to the counters; take_update reads them.
   void add_update(const PlanPart& part, std::vector<double>& numbers) const;
   void take_update(std::span<const double> numbers);
 
-  PlanSwitch(const SwitchContext& facts, const PlanPart& part, PlanChange change,
+  PlanSwitch(const SwitchContext& context, const PlanPart& part, PlanChange change,
              const AvailableRanks& present_ranks, int epoch);
 
-  SwitchContext facts_;
+  SwitchContext context_;
   const AvailableRanks present_ranks_;
   const PlanChange change_;
   const int epoch_, rank_;

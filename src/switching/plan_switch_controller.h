@@ -39,8 +39,8 @@ struct SwitchOutcome {
   std::string why_not{};                   // the rank that refused and its reason; made: empty
   std::string why{};                       // reason for the switch; only rank 0 knows it
   bool is_phase = false;                   // another phase of the training began with it
-  std::optional<PlanProposal> proposal{};  // the proposal behind it; only rank 0 knows it
-  Plan from, to;                           // as requested: of their devices only the number counts
+  std::optional<PlanProposal> proposal{};  // the proposal that led to it; only rank 0 knows it
+  Plan from, to;                           // as requested; only the number of their devices matters
   Seconds prepared{};                      // time that this rank prepared
   SwitchReport report{};
 
@@ -130,8 +130,8 @@ class PlanSwitchController {
   SwitchReport move(PlanSwitch& change);
   void drop_earlier(int number);
   void drop_refused(int number);
-  // The lowest rank that refused and its reason; empty if none has refused. A rank that refused only
-  // because other ranks were missing is named only if no rank refused for a reason of its own.
+  // Returns the lowest rank that refused and its reason; empty if none has refused. A rank that refused only
+  // because other ranks were missing is named only if no rank had a different reason.
   std::string first_refusal(const Prepared& own) const;
   std::string broadcast_text(int rank, const std::string& text) const;
 
@@ -144,7 +144,7 @@ class PlanSwitchController {
   std::size_t next_scripted_ = 0;
   std::int64_t step_ = 0;                       // the last one that has ended
   std::optional<SwitchRequest> request_;        // rank 0: the request in progress
-  std::optional<PlanProposal> proposal_;        // the proposal behind it
+  std::optional<PlanProposal> proposal_;        // the proposal that led to the request
   std::future<Feasible<Plan>> planned_choice_;  // its plan, if the request does not specify one
   std::optional<DrainRequest> drain_;
   std::int64_t num_requested_ = 0;  // on rank 0: number of requests accepted

@@ -33,12 +33,12 @@ struct Precopy::Turn {
   std::unique_ptr<Pending> pending{};
 };
 
-Precopy::Precopy(const PrecopyContext& facts, const PrecopyTerms& terms, const PrecopyOptions& options)
-    : facts_(facts),
+Precopy::Precopy(const PrecopyContext& context, const PrecopyTerms& terms, const PrecopyOptions& options)
+    : context_(context),
       terms_(terms),
       options_(options),
-      views_(facts.change),
-      types_(types_of(facts.change.to.precision)),
+      views_(context.change),
+      types_(types_of(context.change.to.precision)),
       kernels_(make_kernels(at::kCPU)) {
   plan_streams();
   thread_ = std::thread([this] { run(); });
@@ -63,10 +63,10 @@ std::string Precopy::end() {
 // Sender and receiver process the same boxes in the same order, so both split them identically.
 void Precopy::plan_streams() {
   std::map<std::pair<int, bool>, Stream> streams;
-  std::map<std::pair<int, bool>, std::int64_t> last;  // elements in the last message
+  std::map<std::pair<int, bool>, std::int64_t> last_size;  // elements in the last message
   const std::int64_t max_elements =
       options_.message.value / static_cast<std::int64_t>(at::elementSize(types_.wide));
-  for (const PrecopyRows& rows : precopy_rows(facts_.change, facts_.share, terms_.num_waves)) {
+  for (const PrecopyRows& rows : precopy_rows(context_.change, context_.share, terms_.num_waves)) {
     const std::pair<int, bool> key{rows.of->peer.value, rows.of->is_send};
     Stream& stream = streams.try_emplace(key, Stream{key.first, key.second}).first->second;
     const std::size_t num_fields = views_.fields(rows.of->tensor).size();
@@ -76,9 +76,9 @@ void Precopy::plan_streams() {
       Slice slice{rows.of, rows.box};
       slice.box[0] = {begin, std::min(rows.box[0].end, begin + step)};
       const std::int64_t count = elements_of(slice.box, num_fields);
-      if (stream.messages.empty() || last[key] + count > max_elements)
-        stream.messages.emplace_back(), last[key] = 0;
-      stream.messages.back().push_back(slice), last[key] += count;
+      if (stream.messages.empty() || last_size[key] + count > max_elements)
+        stream.messages.emplace_back(), last_size[key] = 0;
+      stream.messages.back().push_back(slice), last_size[key] += count;
     }
   }
   for (auto& [key, stream] : streams) streams_.push_back(std::move(stream));
@@ -87,14 +87,14 @@ void Precopy::plan_streams() {
 void Precopy::run() {
   const at::AutoDispatchBelowADInplaceOrView no_autograd_dispatch;
   try {
-    for (const int block : facts_.blocks) facts_.ends.next->allocate_state(block);
+    for (const int block : context_.blocks) context_.ends.next->allocate_state(block);
     while (const std::optional<Seconds> round = run_round()) pause_after(*round);
     return;
   } catch (const std::exception& error) {
     failure_ = error.what();
   }
   // Notifies the other ranks, so that they do not wait for this one.
-  facts_.comm.decline(terms_.epoch, failure_), facts_.comm.drop(terms_.epoch);
+  context_.comm.decline(terms_.epoch, failure_), context_.comm.drop(terms_.epoch);
 }
 
 // Each rank starts all messages of a round before it waits for any of them, so ranks in the earliest round
@@ -105,7 +105,7 @@ std::optional<Seconds> Precopy::run_round() {
   for (Stream& stream : streams_) {
     if (stream.has_ended || stream.num_sent == stream.messages.size()) continue;
     Turn& turn = turns.emplace_back(Turn{&stream});
-    if (stream.is_send) turn.values = staged(stream.messages[stream.num_sent]);
+    if (stream.is_send) turn.values = staging_copy(stream.messages[stream.num_sent]);
     turn.has_more = at::full({1}, turn.values.defined() ? 1 : 0, at::kLong);
   }
   for (Turn& turn : turns) turn.pending = start(*turn.stream, turn.has_more, kContinueTag);
@@ -115,7 +115,7 @@ std::optional<Seconds> Precopy::run_round() {
   }
   std::erase_if(turns, [](const Turn& turn) { return turn.stream->has_ended; });
   if (turns.empty()) return std::nullopt;
-  const auto began = std::chrono::steady_clock::now();
+  const auto begin_time = std::chrono::steady_clock::now();
   for (Turn& turn : turns) {
     Stream& stream = *turn.stream;
     std::int64_t count = 0;
@@ -129,27 +129,27 @@ std::optional<Seconds> Precopy::run_round() {
     if (!turn.stream->is_send) store_received(turn.stream->messages[turn.stream->num_sent], turn.values);
     ++turn.stream->num_sent;
   }
-  return Seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());
+  return Seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_time).count());
 }
 
 std::unique_ptr<Pending> Precopy::start(const Stream& stream, const at::Tensor& values, int tag) {
-  return stream.is_send ? facts_.comm.send_ahead(terms_.epoch, stream.peer, values, tag, kPrecopyState)
-                        : facts_.comm.receive_ahead(terms_.epoch, stream.peer, values, tag, kPrecopyState);
+  return stream.is_send ? context_.comm.send_ahead(terms_.epoch, stream.peer, values, tag, kPrecopyState)
+                        : context_.comm.receive_ahead(terms_.epoch, stream.peer, values, tag, kPrecopyState);
 }
 
 void Precopy::wait(Pending& pending) const {
   throw_if_failed(pending.wait(Deadline::after(options_.timeout, kPrecopyState)));
 }
 
-// A copy of the message's values, because the source may change before it is sent. An undefined tensor once
-// close() was called.
-at::Tensor Precopy::staged(const Message& message) {
+// A copy of the message's values, because the source may change before it is sent. Returns an undefined
+// tensor after close() was called.
+at::Tensor Precopy::staging_copy(const Message& message) {
   const std::lock_guard lock(mutex_);
   if (is_closed_) return {};
   std::vector<at::Tensor> pieces;
   std::int64_t count = 0, offset = 0;
   for (const Slice& slice : message)
-    for (const at::Tensor& value : views_.values(*facts_.ends.old, slice.of->tensor, slice.box))
+    for (const at::Tensor& value : views_.values(*context_.ends.old, slice.of->tensor, slice.box))
       pieces.push_back(value), count += value.numel();
   at::Tensor result = at::empty({count}, types_.wide);
   for (const at::Tensor& piece : pieces) {
@@ -162,31 +162,31 @@ at::Tensor Precopy::staged(const Message& message) {
 void Precopy::store_received(const Message& message, const at::Tensor& values) {
   std::int64_t offset = 0;
   for (const Slice& slice : message)
-    for (const at::Tensor& place : views_.values(*facts_.ends.next, slice.of->tensor, slice.box)) {
-      place.copy_(values.narrow(0, offset, place.numel()).view(place.sizes()));
-      offset += place.numel();
+    for (const at::Tensor& target : views_.values(*context_.ends.next, slice.of->tensor, slice.box)) {
+      target.copy_(values.narrow(0, offset, target.numel()).view(target.sizes()));
+      offset += target.numel();
     }
   received_ += Bytes(static_cast<std::int64_t>(values.nbytes()));
 }
 
 void Precopy::pause_after(Seconds round) {
   std::unique_lock lock(mutex_);
-  const std::chrono::duration<double> rest(round.value * (1 / options_.share - 1));
-  changed_.wait_for(lock, rest, [&] { return is_closed_; });
+  const std::chrono::duration<double> pause(round.value * (1 / options_.max_link_share - 1));
+  changed_.wait_for(lock, pause, [&] { return is_closed_; });
 }
 
 void Precopy::record_sent_rows() {
   for (const Stream& stream : streams_)
     for (std::size_t m = 0; m < stream.num_sent; ++m)
       for (const Slice& slice : stream.messages[m]) {
-        const auto [known, is_new] = sent_rows_.try_emplace(slice.of, slice.box);
-        if (!is_new) known->second[0].end = slice.box[0].end;  // slices are contiguous
+        const auto [entry, is_new] = sent_rows_.try_emplace(slice.of, slice.box);
+        if (!is_new) entry->second[0].end = slice.box[0].end;  // slices are contiguous
       }
 }
 
 Box Precopy::sent_rows(const RankShare::Operation& operation) const {
-  const auto found = sent_rows_.find(&operation);
-  return found == sent_rows_.end() ? Box{} : found->second;
+  const auto match = sent_rows_.find(&operation);
+  return match == sent_rows_.end() ? Box{} : match->second;
 }
 
 }  // namespace optimus

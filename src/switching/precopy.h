@@ -35,7 +35,7 @@ struct PrecopyOptions {
   Bytes message{1 << 18};  // approximate size of a message; must be the same on all ranks
   // Maximum fraction of time in which messages are in flight. The step also needs the link and the CPU:
   // measurements showed that it loses about half of that time, and more if CPUs are busy.
-  double share = 0.1;
+  double max_link_share = 0.1;
 };
 
 // The terms that all ranks agreed on.
@@ -56,8 +56,8 @@ struct PrecopyContext {
 
 class Precopy {
  public:
-  // Starts the thread. The objects that `facts` refers to must outlive this object.
-  Precopy(const PrecopyContext& facts, const PrecopyTerms& terms, const PrecopyOptions& options);
+  // Starts the thread. The objects that `context` refers to must outlive this object.
+  Precopy(const PrecopyContext& context, const PrecopyTerms& terms, const PrecopyOptions& options);
   // Calls close() and joins the thread.
   ~Precopy();
 
@@ -76,7 +76,7 @@ class Precopy {
   // Called when the new plan's moments are complete.
   void repeat_masters();
 
-  Bytes received() const { return received_; }  // early
+  Bytes received() const { return received_; }  // before the pause
   // Bytes of gradients received in the pause.
   Bytes gradients_received() const { return gradients_received_; }
 
@@ -100,7 +100,7 @@ class Precopy {
   std::optional<Seconds> run_round();
   std::unique_ptr<Pending> start(const Stream& stream, const at::Tensor& values, int tag);
   void wait(Pending& pending) const;
-  at::Tensor staged(const Message& message);
+  at::Tensor staging_copy(const Message& message);
   void store_received(const Message& message, const at::Tensor& values);
   void pause_after(Seconds round);
   void record_sent_rows();
@@ -110,7 +110,7 @@ class Precopy {
   void update(const std::string& name, AdamOptions options, const at::Tensor& gradient,
               const std::vector<at::Tensor>& state);
 
-  const PrecopyContext facts_;
+  const PrecopyContext context_;
   const PrecopyTerms terms_;
   const PrecopyOptions options_;
   const StateViews views_;
@@ -121,7 +121,7 @@ class Precopy {
   Bytes received_, gradients_received_;
   bool has_update_ = false;  // whether there is an update to repeat
   UpdateOptions update_;
-  at::Tensor numbers_;
+  at::Tensor step_scalars_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool is_closed_ = false;

@@ -33,7 +33,8 @@ void Precopy::repeat_update(const UpdateRecord& update, std::int64_t num_updates
   ensure(num_updates == terms_.num_updates + 1, "{} updates, but state was sent early at update {}",
          num_updates, terms_.num_updates);
   has_update_ = true, update_ = update.options;
-  numbers_ = at::tensor(at::ArrayRef<double>(update.numbers.data(), update.numbers.size()), at::kDouble);
+  step_scalars_ =
+      at::tensor(at::ArrayRef<double>(update.step_scalars.data(), update.step_scalars.size()), at::kDouble);
   std::size_t num_rounds = 0;
   for (const Stream& stream : streams_) num_rounds = std::max(num_rounds, stream.num_sent);
   std::deque<std::vector<Exchange>> rounds_in_flight;
@@ -59,12 +60,13 @@ std::vector<Precopy::Exchange> Precopy::begin_gradients(std::size_t round) {
     next.values = at::empty({count}, types_.wide);
     for (const Slice& slice : message) {
       if (!stream.is_send || !views_.has_moments(slice.of->tensor)) continue;
-      const at::Tensor gradient = views_.gradient(*facts_.ends.old, slice.of->tensor, slice.box);
+      const at::Tensor gradient = views_.gradient(*context_.ends.old, slice.of->tensor, slice.box);
       next.values.narrow(0, offset, gradient.numel()).view(gradient.sizes()).copy_(gradient);
       offset += gradient.numel();
     }
-    next.pending = stream.is_send ? facts_.comm.send(stream.peer, next.values, kGradientTag, "gradients")
-                                  : facts_.comm.receive(stream.peer, next.values, kGradientTag, "gradients");
+    next.pending = stream.is_send
+                       ? context_.comm.send(stream.peer, next.values, kGradientTag, "gradients")
+                       : context_.comm.receive(stream.peer, next.values, kGradientTag, "gradients");
   }
   return exchanges;
 }
@@ -85,7 +87,7 @@ void Precopy::end_gradients(std::vector<Exchange> exchanges) {
 
 // Moments without their masters are updated with zero masters, which do not affect them.
 void Precopy::repeat(const Slice& slice, const at::Tensor& gradient) {
-  std::vector<at::Tensor> state = views_.values(*facts_.ends.next, slice.of->tensor, slice.box);
+  std::vector<at::Tensor> state = views_.values(*context_.ends.next, slice.of->tensor, slice.box);
   if (!views_.has_masters(slice.of->tensor))
     state.insert(state.begin(), at::zeros(gradient.sizes(), types_.wide));
   update(views_.name_of(slice.of->tensor), {.beta1 = update_.beta1, .beta2 = update_.beta2}, gradient, state);
@@ -99,9 +101,9 @@ void Precopy::repeat_masters() {
       for (const Slice& slice : stream.messages[m]) {
         const int tensor = slice.of->tensor;
         if (views_.has_moments(tensor)) continue;
-        std::vector<at::Tensor> state = views_.values(*facts_.ends.next, tensor, slice.box);
+        std::vector<at::Tensor> state = views_.values(*context_.ends.next, tensor, slice.box);
         for (const at::Tensor& moment :
-             views_.values(*facts_.ends.next, views_.moments_of(tensor), slice.box))
+             views_.values(*context_.ends.next, views_.moments_of(tensor), slice.box))
           state.push_back(moment);
         update(views_.name_of(tensor), {.beta1 = 1, .beta2 = 1},
                at::zeros({slice.box.num_elements()}, types_.wide), state);
@@ -111,15 +113,16 @@ void Precopy::repeat_masters() {
 // Uses the same kernel and types as the sender's engine.
 void Precopy::update(const std::string& name, AdamOptions options, const at::Tensor& gradient,
                      const std::vector<at::Tensor>& state) {
-  const Parameters& next = *facts_.ends.next;
+  const Parameters& next = *context_.ends.next;
   const bool is_own = next.find(name) != nullptr;
-  const LocalTensor& held = *(is_own ? next : *next.copies()).find(name);
-  options.epsilon = update_.epsilon, options.weight_decay = held.has_weight_decay ? update_.weight_decay : 0;
+  const LocalTensor& local_tensor = *(is_own ? next : *next.copies()).find(name);
+  options.epsilon = update_.epsilon,
+  options.weight_decay = local_tensor.has_weight_decay ? update_.weight_decay : 0;
   std::vector<at::Tensor> flat;
   for (const at::Tensor& values : state) flat.push_back(flat_of(values));
   at::Tensor weights =
       types_.element == types_.wide ? flat[0] : at::empty({gradient.numel()}, types_.element);
-  kernels_->adamw(options, numbers_, gradient, flat[0], flat[1], flat[2], weights);
+  kernels_->adamw(options, step_scalars_, gradient, flat[0], flat[1], flat[2], weights);
   for (std::size_t i = 0; i < state.size(); ++i)
     if (!state[i].is_contiguous()) state[i].copy_(flat[i].view(state[i].sizes()));
 }

@@ -25,7 +25,7 @@ std::optional<int> probe_partner(int node, int round, int num_nodes);
 // Set by rank 0; ignored on other ranks.
 struct ProbeSettings {
   std::vector<int> node_of_rank{};  // [rank]: node index, from 0
-  ProbeRequest look{};
+  ProbeRequest request{};
 };
 // Called by all ranks at the same time after a step; other traffic (small messages, state that is sent
 // early) makes links appear slower. Returns the same result on all ranks. Throws PeersLost.

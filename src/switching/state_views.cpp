@@ -39,8 +39,8 @@ at::Tensor StateViews::gradient(const Parameters& of, int tensor, const Box& box
   const BlockState& block = of.block(of.block_of(name));
   const at::Tensor moments = of.view(name, &BlockState::first_moment);
   const std::int64_t offset = moments.storage_offset() - block.first_moment.storage_offset();
-  const at::Tensor held = block.gradients.narrow(0, offset, moments.numel()).view(moments.sizes());
-  return sub_view(held, of.box(name, &BlockState::first_moment), box);
+  const at::Tensor gradient_view = block.gradients.narrow(0, offset, moments.numel()).view(moments.sizes());
+  return sub_view(gradient_view, of.box(name, &BlockState::first_moment), box);
 }
 
 }  // namespace optimus

@@ -19,7 +19,7 @@ struct MoveEnds {
 
 class StateViews {
  public:
-  // `change` must outlive this.
+  // `change` must outlive this object.
   explicit StateViews(const PlanChange& change);
 
   const std::string& name_of(int tensor) const {
@@ -47,7 +47,7 @@ class StateViews {
   const int num_tensors_;         // number of tensors of the model
 };
 
-// The part of `view`, which covers `own`, that covers `box`.
+// Returns the part of `view` that covers `box`; the whole view covers `own`.
 at::Tensor sub_view(at::Tensor view, const Box& own, const Box& box);
 
 }  // namespace optimus

@@ -18,22 +18,22 @@ StepAgreement::~StepAgreement() = default;
 
 StepVote StepAgreement::take() {
   if (in_flight_ == nullptr) return {};
-  const std::unique_ptr<Pending> ended = std::move(in_flight_);
-  throw_if_failed(ended->wait(Deadline::after(timeout_, "the end of a step")));
-  ReducedVote all;
-  std::memcpy(&all, votes_.const_data_ptr<std::int64_t>(), sizeof(all));
-  const std::int64_t first_staying = -all.minus_first_staying;
+  const std::unique_ptr<Pending> pending = std::move(in_flight_);
+  throw_if_failed(pending->wait(Deadline::after(timeout_, "the end of a step")));
+  ReducedVote combined;
+  std::memcpy(&combined, votes_.const_data_ptr<std::int64_t>(), sizeof(combined));
+  const std::int64_t first_staying = -combined.minus_first_staying;
   const bool is_only_drained =
-      all.drained > 0 && first_staying == all.drained && all.last_staying == all.drained;
-  return {.ends = all.ends != 0,
-          .asked = all.asked,
-          .prepared = -all.minus_prepared,
-          .changes_membership = all.changes_membership != 0,
-          .drained = static_cast<int>(all.drained) - 1,
-          .stays = all.last_staying > 0 && !is_only_drained,
-          .collects = all.collects != 0,
-          .probes = all.probes != 0,
-          .phase = all.phase};
+      combined.drained > 0 && first_staying == combined.drained && combined.last_staying == combined.drained;
+  return {.ends = combined.ends != 0,
+          .asked = combined.asked,
+          .prepared = -combined.minus_prepared,
+          .changes_membership = combined.changes_membership != 0,
+          .drained = static_cast<int>(combined.drained) - 1,
+          .stays = combined.last_staying > 0 && !is_only_drained,
+          .collects = combined.collects != 0,
+          .probes = combined.probes != 0,
+          .phase = combined.phase};
 }
 
 void StepAgreement::submit(const StepVote& own) {

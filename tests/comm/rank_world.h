@@ -30,9 +30,11 @@ inline Deadline soon(double seconds = 20) { return Deadline::after(Seconds(secon
 inline const Group kWorld{Role::world, {}};
 
 // Thresholds at which small tensors use every algorithm.
-inline constexpr AlgorithmThresholds kTestThresholds{.split_min_bytes = 4 << 10, .segment = 64 << 10};
-inline constexpr AlgorithmThresholds kTreeThresholds{
-    .split_min_bytes = 4 << 10, .segment = 64 << 10, .max_direct_members = 1, .tree_max_bytes = 1 << 10};
+inline constexpr AlgorithmThresholds kTestThresholds{.split_min_bytes = 4 << 10, .segment_bytes = 64 << 10};
+inline constexpr AlgorithmThresholds kTreeThresholds{.split_min_bytes = 4 << 10,
+                                                     .segment_bytes = 64 << 10,
+                                                     .max_direct_members = 1,
+                                                     .tree_max_bytes = 1 << 10};
 
 // Each rank receives its Comm without any connected group, and may destroy it to leave early.
 using RankBody = std::function<void(std::unique_ptr<Comm> comm)>;

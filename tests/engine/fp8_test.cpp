@@ -297,7 +297,7 @@ TEST(Fp8, SpikeLeavesHistoryAfterWindow) {
     scales.begin_step(true);
     const double scale = scales.scale(slot).item<double>();
     scales.measure(slot, at::tensor({largest / 2, -largest}, at::kFloat).to(test_device()));
-    scales.end_step(true);
+    scales.end_step(/*is_skipped=*/false);
     return scale;
   };
   EXPECT_EQ(step(1), 1);  // the history is empty

@@ -168,7 +168,7 @@ TEST(InstructionLog, TransfersReportTheirDuration) {
     if (i == 0 || i == 2 || i == 3)
       pending = std::make_unique<Carried>(reported[i].first, reported[i].second);
     log.begin(i);
-    log.executed(i, pending.get());
+    log.mark_executed(i, pending.get());
     if (pending != nullptr) log.end(i, std::move(pending));
   }
   const std::vector<InstructionTime> times = log.take();

@@ -398,9 +398,11 @@ class Check {
                {1000, 9}, {1000, 1e8}, {infinity, 1}, {1, infinity}, {std::nan(""), 1}}) {
         const auto numbers = at::zeros({kNumStepScalars}, at::kDouble);
         auto* values = numbers.data_ptr<double>();
-        number(values, StepScalar::learning_rate) = 1e-2, number(values, StepScalar::num_updates) = 4;
-        number(values, StepScalar::num_targets) = 100, number(values, StepScalar::loss_scale) = 2;
-        number(values, StepScalar::loss_sum) = loss, number(values, StepScalar::square_sum) = squares;
+        step_scalar(values, StepScalar::learning_rate) = 1e-2,
+                            step_scalar(values, StepScalar::num_updates) = 4;
+        step_scalar(values, StepScalar::num_targets) = 100, step_scalar(values, StepScalar::loss_scale) = 2;
+        step_scalar(values, StepScalar::loss_sum) = loss,
+                            step_scalar(values, StepScalar::square_sum) = squares;
         at::Tensor here = numbers.to(at::kCUDA), plain_numbers = numbers.clone();
         ours_->pass_gate({.clip = clip}, here);
         plain_->pass_gate({.clip = clip}, plain_numbers);

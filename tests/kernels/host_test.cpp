@@ -381,18 +381,19 @@ TEST_P(HostTest, GateMatchesReference) {
     for (const auto& [loss, squares, counted, scale] : cases) {
       at::Tensor numbers = at::zeros({kNumStepScalars}, at::kDouble);
       auto* values = numbers.data_ptr<double>();
-      number(values, StepScalar::learning_rate) = 1e-2, number(values, StepScalar::num_updates) = 4;
-      number(values, StepScalar::loss_sum) = loss, number(values, StepScalar::square_sum) = squares;
-      number(values, StepScalar::num_targets) = counted, number(values, StepScalar::loss_scale) = scale;
+      step_scalar(values, StepScalar::learning_rate) = 1e-2, step_scalar(values, StepScalar::num_updates) = 4;
+      step_scalar(values, StepScalar::loss_sum) = loss, step_scalar(values, StepScalar::square_sum) = squares;
+      step_scalar(values, StepScalar::num_targets) = counted,
+                          step_scalar(values, StepScalar::loss_scale) = scale;
       at::Tensor plain_numbers = numbers.clone();
       host_->pass_gate({.clip = clip}, numbers);
       plain_->pass_gate({.clip = clip}, plain_numbers);
       const bool is_finite = std::isfinite(loss) && std::isfinite(squares) && counted > 0;
-      EXPECT_EQ(number(values, StepScalar::is_finite), is_finite ? 1 : 0) << loss << " " << squares;
-      EXPECT_EQ(number(values, StepScalar::num_updates), is_finite ? 5 : 4);
+      EXPECT_EQ(step_scalar(values, StepScalar::is_finite), is_finite ? 1 : 0) << loss << " " << squares;
+      EXPECT_EQ(step_scalar(values, StepScalar::num_updates), is_finite ? 5 : 4);
       EXPECT_TRUE(at::allclose(numbers, plain_numbers, 1e-15, 0, /*equal_nan=*/true));
       if (is_finite && clip > 0) {  // the norm of clipped gradients is at most this
-        EXPECT_LE(number(values, StepScalar::factor) * std::sqrt(squares), clip * (1 + 1e-15));
+        EXPECT_LE(step_scalar(values, StepScalar::factor) * std::sqrt(squares), clip * (1 + 1e-15));
       }
       at::Tensor master = wide("m", {100}), first = at::zeros({100}, master.options()),
                  second = first.clone();

@@ -31,7 +31,7 @@ class SwitchingRank {
                {.device = test_device(), .seed = 9, .timeout = Seconds(60)},
                {.timeout = Seconds(60),
                 .is_checked = true,
-                .alone = Bytes(256),
+                .max_combined = Bytes(256),
                 .early = early,
                 .spare = Bytes(1 << 24),
                 .precopy_message = Bytes(2048)}},

@@ -120,7 +120,7 @@ Moved move_through(const ModelSpec& model, const std::vector<Plan>& plans, Value
                               {.timeout = Seconds(60),
                                .is_checked = value_check == ValueCheck::at_values,
                                .retains_old = copies == MasterCopies::owned,
-                               .alone = Bytes(512),
+                               .max_combined = Bytes(512),
                                .max_in_flight = kUnderWay,
                                .early = early.when,
                                .spare = early.spare,

@@ -58,14 +58,14 @@ StopToken stop_token_of_rank(const Console& console) {
     if (request != StopRequest::leave) return request;
     const auto now = std::chrono::steady_clock::now().time_since_epoch();
     const std::int64_t ms = std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
-    std::int64_t none = 0;
-    requested_at->compare_exchange_strong(none, ms);
+    std::int64_t unset = 0;
+    requested_at->compare_exchange_strong(unset, ms);
     return ms - *requested_at >= kGracePeriod.count() ? request : StopRequest::none;
   });
 }
 
 // The program at the other end of standard input is the host of this training (src/api/engine_process.h):
-// when it is gone, the training ends after a checkpoint. Returns false if there is no host.
+// when it has ended, the training saves a checkpoint and ends. Returns false if there is no host.
 bool stop_with_host() {
   if (std::getenv(kHostVariable) == nullptr) return false;
   ::unsetenv(kHostVariable);  // the workers have no host
@@ -78,8 +78,8 @@ bool stop_with_host() {
 }
 
 int train_in_role(TrainOptions& options, OptionTable& table, Console& console) {
-  if (const std::optional<WorkerSpec> place = worker_spec(process_environment()))
-    return train_as_worker(*place, options, table, stop_token_of_rank(console));
+  if (const std::optional<WorkerSpec> worker = worker_spec(process_environment()))
+    return train_as_worker(*worker, options, table, stop_token_of_rank(console));
   const LaunchInfo launch = detect_launcher(process_environment());
   if (launch.world_size > 1) {
     const LaunchedEnd end =

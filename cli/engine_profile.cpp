@@ -14,10 +14,10 @@
 namespace optimus {
 namespace {
 
-double highest(const KernelTimes& times, const char* table) {
-  const auto found = times.tables.find(table);
-  if (found == times.tables.end()) return 0;
-  return *std::max_element(found->second.rates.begin(), found->second.rates.end());
+double highest_rate(const KernelTimes& times, const char* table) {
+  const auto entry = times.tables.find(table);
+  if (entry == times.tables.end()) return 0;
+  return *std::max_element(entry->second.rates.begin(), entry->second.rates.end());
 }
 
 // The measured all-reduces, each with the time predicted from the measured link.
@@ -26,14 +26,14 @@ OrderedJson collectives_json(const MachineProfile& machine) {
   const LinkSpec& spec = machine.idle_link;
   const Link link{LinkClass::domain, spec.bytes_per_second, spec.bytes_per_second, spec.latency,
                   &spec.efficiency};
-  for (const CollectiveTime& report : machine.collectives) {
+  for (const CollectiveTime& collective : machine.collectives) {
     const GroupShape shape{
-        .size = report.members, .domains = 1, .nodes = 1, .intra_node = link, .inter_node = {}};
-    list.push_back({{"members", report.members},
-                    {"bytes", report.bytes},
-                    {"seconds", report.seconds},
+        .size = collective.members, .domains = 1, .nodes = 1, .intra_node = link, .inter_node = {}};
+    list.push_back({{"members", collective.members},
+                    {"bytes", collective.bytes},
+                    {"seconds", collective.seconds},
                     {"predicted_seconds", LinkCost(with_measured_links(fitted_constants()))
-                                              .collective(Collective::all_reduce, shape, report.bytes)}});
+                                              .collective(Collective::all_reduce, shape, collective.bytes)}});
   }
   return list;
 }
@@ -115,12 +115,12 @@ HardwareReport report_hardware(const ProbeOptions& options, Console& console) {
   std::string output = fmt::format("devices     {} {}, {} memory at {:.1f} GB/s\n", group.num_devices,
                                    type.name, text(type.memory), type.memory_bytes_per_second / 1e9);
   for (const KernelTimes& times : type.kernels) {
-    json["products_per_second"][text(times.format)] = highest(times, "product");
-    json["attention_per_second"][text(times.format)] = highest(times, "attention");
+    json["products_per_second"][text(times.format)] = highest_rate(times, "product");
+    json["attention_per_second"][text(times.format)] = highest_rate(times, "attention");
     output +=
         fmt::format("{:<12}GEMM up to {:.3g} TFLOP/s, attention {:.3g}, updates {:.3g} G parameters/s\n",
-                    text(times.format), highest(times, "product") / 1e12, highest(times, "attention") / 1e12,
-                    highest(times, "update") / 1e9);
+                    text(times.format), highest_rate(times, "product") / 1e12,
+                    highest_rate(times, "attention") / 1e12, highest_rate(times, "update") / 1e9);
   }
   json["links"] = {{"domain",
                     {{"bytes_per_second", group.domain_link.bytes_per_second},
