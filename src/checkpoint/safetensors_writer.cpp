@@ -45,9 +45,9 @@ Outcome<SafetensorsWriter> SafetensorsWriter::create(FileSystem& files, const Pa
   Outcome<AtomicFile> file = AtomicFile::create(files, path);
   if (!file) return tl::unexpected(file.error());
   const auto length = static_cast<std::uint64_t>(header.size());
-  if (Outcome<void> done = file->write(std::as_bytes(std::span(&length, 1))); !done)
-    return tl::unexpected(done.error());
-  if (Outcome<void> done = file->write(header); !done) return tl::unexpected(done.error());
+  if (Outcome<void> outcome = file->write(std::as_bytes(std::span(&length, 1))); !outcome)
+    return tl::unexpected(outcome.error());
+  if (Outcome<void> outcome = file->write(header); !outcome) return tl::unexpected(outcome.error());
   return SafetensorsWriter(std::move(*file), total);
 }
 

@@ -73,8 +73,8 @@ Outcome<CheckpointFile> write_shard(FileSystem& files, const Path& path, std::sp
       SafetensorsWriter::create(checksumming, path, headers, metadata_of(pieces));
   if (!writer) return tl::unexpected(writer.error());
   for (const StatePiece& piece : pieces)
-    if (Outcome<void> done = writer->write(piece.values); !done) return tl::unexpected(done.error());
-  if (Outcome<void> done = writer->commit(); !done) return tl::unexpected(done.error());
+    if (Outcome<void> outcome = writer->write(piece.values); !outcome) return tl::unexpected(outcome.error());
+  if (Outcome<void> outcome = writer->commit(); !outcome) return tl::unexpected(outcome.error());
   return CheckpointFile{path.filename().string(), Bytes(writer->size()), checksumming.sum()};
 }
 
@@ -105,7 +105,8 @@ Outcome<Manifest> merged_lists(const Path& folder, int num_writers) {
 Outcome<void> write_manifest(FileSystem& files, const Path& folder, Manifest manifest,
                              const std::vector<SmallFile>& small_files) {
   for (const SmallFile& file : small_files) {
-    if (Outcome<void> done = write_atomically(files, folder / file.name, file.content); !done) return done;
+    if (Outcome<void> outcome = write_atomically(files, folder / file.name, file.content); !outcome)
+      return outcome;
     manifest.files.push_back({file.name, Bytes(std::ssize(file.content)), checksum(file.content)});
   }
   try {
@@ -126,10 +127,10 @@ Outcome<void> rename_to_final(FileSystem& files, const StepFolder& folder) {
   std::error_code error;
   const bool is_taken = fs::exists(name, error);
   if (is_taken)
-    if (Outcome<void> done = files.rename(name, replaced); !done) return done;
-  if (Outcome<void> done = files.rename(folder.path, name); !done) {
+    if (Outcome<void> outcome = files.rename(name, replaced); !outcome) return outcome;
+  if (Outcome<void> outcome = files.rename(folder.path, name); !outcome) {
     if (is_taken) (void)files.rename(replaced, name);
-    return done;
+    return outcome;
   }
   Outcome<void> synced = files.sync_folder(parent);
   if (is_taken && synced)
@@ -144,12 +145,12 @@ Outcome<Path> begin_checkpoint(FileSystem& files, const Path& run, std::int64_t 
   std::error_code error;
   if (!fs::is_directory(run, error))
     return failure("cannot save into {}: the folder does not exist", run.string());
-  if (Outcome<void> done = clear_leftovers(files, run); !done) return tl::unexpected(done.error());
+  if (Outcome<void> outcome = clear_leftovers(files, run); !outcome) return tl::unexpected(outcome.error());
   const Path folder = temporary_step_folder(run / kCheckpointsFolder, step).path;
-  if (Outcome<void> done = files.create_folders(folder); !done) return tl::unexpected(done.error());
-  if (Outcome<void> done = files.sync_folder(run); !done) {
+  if (Outcome<void> outcome = files.create_folders(folder); !outcome) return tl::unexpected(outcome.error());
+  if (Outcome<void> outcome = files.sync_folder(run); !outcome) {
     abandon_checkpoint(files, folder);
-    return tl::unexpected(done.error());
+    return tl::unexpected(outcome.error());
   }
   return folder;
 }
@@ -168,9 +169,9 @@ Outcome<Bytes> write_shards(FileSystem& files, const Path& folder, Rank rank,
     append_pieces(next, file, list, tensor_index);
     pieces = pieces.subspan(next.size());
   }
-  if (Outcome<void> done = write_atomically(files, folder / list_name(rank.value), shard_list_text(list));
-      !done)
-    return tl::unexpected(done.error());
+  if (Outcome<void> outcome = write_atomically(files, folder / list_name(rank.value), shard_list_text(list));
+      !outcome)
+    return tl::unexpected(outcome.error());
   return list.bytes();
 }
 
@@ -180,11 +181,12 @@ Outcome<Path> commit_checkpoint(FileSystem& files, const Path& folder, const Com
          "a checkpoint needs the file {}", kTrainingStateFile);
   Outcome<Manifest> manifest = merged_lists(folder, options.num_writers);
   if (!manifest) return tl::unexpected(manifest.error());
-  if (Outcome<void> done = write_manifest(files, folder, std::move(*manifest), options.files); !done)
-    return tl::unexpected(done.error());
+  if (Outcome<void> outcome = write_manifest(files, folder, std::move(*manifest), options.files); !outcome)
+    return tl::unexpected(outcome.error());
   for (int rank = 0; rank < options.num_writers; ++rank) (void)files.remove(folder / list_name(rank));
   const StepFolder temporary = step_folder(folder);
-  if (Outcome<void> done = rename_to_final(files, temporary); !done) return tl::unexpected(done.error());
+  if (Outcome<void> outcome = rename_to_final(files, temporary); !outcome)
+    return tl::unexpected(outcome.error());
   return temporary.final_path();
 }
 

@@ -236,8 +236,8 @@ void EmergencyCheckpointHost::commit(const std::vector<EmergencyCheckpointPart>&
   for (SmallFile& file : options.files)  // with their content at the start of the run
     if (file.name == "plan.json")
       file.content = read_file(plan_path(options_.run, epoch_)).value_or(file.content);
-  if (const Outcome<Path> done = commit_checkpoint(files_, order_.folder, options); !done) {
-    why_not_saved_ = fmt::format("step {} could not be saved: {}", order_.step, done.error().why);
+  if (const Outcome<Path> checkpoint = commit_checkpoint(files_, order_.folder, options); !checkpoint) {
+    why_not_saved_ = fmt::format("step {} could not be saved: {}", order_.step, checkpoint.error().why);
     return;
   }
   is_saved_ = true;

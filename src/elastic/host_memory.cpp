@@ -102,9 +102,9 @@ Outcome<void> commit_exported(FileSystem& files, const Path& run, std::int64_t s
   for (const Path& file : entries_of(from))
     if (starts_with(file.filename().string(), "rank-") && file.extension() != ".part")
       fs::rename(file, *folder / file.filename(), error);
-  const Outcome<Path> done = commit_checkpoint(files, *folder, options);
-  if (!done) abandon_checkpoint(files, *folder);
-  return done ? Outcome<void>() : tl::unexpected(done.error());
+  const Outcome<Path> checkpoint = commit_checkpoint(files, *folder, options);
+  if (!checkpoint) abandon_checkpoint(files, *folder);
+  return checkpoint ? Outcome<void>() : tl::unexpected(checkpoint.error());
 }
 
 }  // namespace
@@ -253,9 +253,9 @@ Outcome<void> write_step_files(FileSystem& files, const Path& step_folder,
                                const std::vector<SmallFile>& small_files, int num_writers) {
   if (Outcome<void> made = files.create_folders(step_folder / kSmallFiles); !made) return made;
   for (const SmallFile& file : small_files)
-    if (Outcome<void> done = write_atomically(files, step_folder / kSmallFiles / file.name, file.content);
-        !done)
-      return done;
+    if (Outcome<void> outcome = write_atomically(files, step_folder / kSmallFiles / file.name, file.content);
+        !outcome)
+      return outcome;
   return write_atomically(files, step_folder / kWriters, std::to_string(num_writers));
 }
 

@@ -89,7 +89,7 @@ std::optional<InterimPlan> InterimPlanner::substitute_plan(int num_devices,
     } catch (const ReportedError&) {  // this plan is not possible
     }
   };
-  if (is_ready(templates_) && templates_.get() != nullptr && num_devices >= templates_.get()->smallest())
+  if (is_ready(templates_) && templates_.get() != nullptr && num_devices >= templates_.get()->min_nodes())
     consider(templates_.get()->plan_for(num_devices), InterimPlan::Kind::from_templates);
   if (const std::optional<Plan> plan = state ? takeover_plan(*state) : std::nullopt)
     consider(*plan, InterimPlan::Kind::takeover);

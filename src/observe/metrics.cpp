@@ -64,7 +64,7 @@ Outcome<MetricsFile> MetricsFile::open(FileSystem& files, const Path& path, std:
   const std::string_view retained = lines_up_to(content, last_step, path.string());
   Outcome<AtomicFile> fresh = AtomicFile::create(files, path);
   if (!fresh) return tl::unexpected(fresh.error());
-  if (Outcome<void> done = fresh->write(retained); !done) return tl::unexpected(done.error());
+  if (Outcome<void> outcome = fresh->write(retained); !outcome) return tl::unexpected(outcome.error());
   if (check) check();
   Outcome<std::unique_ptr<WritableFile>> file = fresh->commit_and_continue();
   if (!file) return tl::unexpected(file.error());

@@ -101,7 +101,7 @@ Outcome<TensorBoardFile> TensorBoardFile::create(FileSystem& files, const Path& 
   const std::string head =
       tfrecord(double_field(1, wall_time.value) + bytes_field(3, "brain.Event:2")) +
       tfrecord(event_start(wall_time, last_step + 1) + bytes_field(7, integer_field(1, 1)));
-  if (Outcome<void> done = result.log_.write(head); !done) return tl::unexpected(done.error());
+  if (Outcome<void> outcome = result.log_.write(head); !outcome) return tl::unexpected(outcome.error());
   return result;
 }
 

@@ -13,10 +13,10 @@ std::optional<int> devices_per_replica(const Stage& stage) {
   std::optional<int> replica_size;
   for (const Chunk& chunk : stage.chunks)
     for (const BlockRun& run : chunk.runs) {
-      const int own = run.strategy.tp * run.strategy.cp;
-      if ((replica_size && *replica_size != own) || run.strategy.zero > 0 || run.strategy.ep > 1)
+      const int run_devices = run.strategy.tp * run.strategy.cp;
+      if ((replica_size && *replica_size != run_devices) || run.strategy.zero > 0 || run.strategy.ep > 1)
         return std::nullopt;
-      replica_size = own;
+      replica_size = run_devices;
     }
   return replica_size;
 }
@@ -72,8 +72,8 @@ double seconds_lost_by_replanning(const ResponseTimes& times) {
 }
 
 double seconds_lost_by_takeover(const ResponseTimes& times) {
-  const double slower = std::max(0.0, 1 - times.replanned_step / times.takeover_step);
-  return times.pause + times.prepare * slower + times.switch_pause + times.move;
+  const double lost_fraction = std::max(0.0, 1 - times.replanned_step / times.takeover_step);
+  return times.pause + times.prepare * lost_fraction + times.switch_pause + times.move;
 }
 
 }  // namespace optimus

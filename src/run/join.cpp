@@ -69,7 +69,7 @@ struct StoreLost {};
 // Throws StoreLost.
 JoinReply request_to_join(KeyStore& store, const std::string& prefix, const WorkerJoinRequest& self,
                           const JoinOptions& join, const StopToken& stop) {
-  const auto number = store.count(prefix + JoinKeys::counter());
+  const auto number = store.increment(prefix + JoinKeys::counter());
   if (!number) throw StoreLost{};
   const JoinKeys keys{*number};
   if (!store.set(prefix + keys.request(), text(self))) throw StoreLost{};

@@ -69,10 +69,11 @@ struct HttpHead {
 
 Outcome<HttpHead> read_head(HttpReader& reader) {
   HttpHead head;
-  const auto first = reader.line();
-  if (!first) return tl::unexpected(first.error());
-  if (!starts_with(*first, "HTTP/1.") || first->size() < 12) return failure("the response is not HTTP");
-  std::from_chars(first->data() + 9, first->data() + 12, head.status);
+  const auto status_line = reader.line();
+  if (!status_line) return tl::unexpected(status_line.error());
+  if (!starts_with(*status_line, "HTTP/1.") || status_line->size() < 12)
+    return failure("the response is not HTTP");
+  std::from_chars(status_line->data() + 9, status_line->data() + 12, head.status);
   for (std::size_t total = 0; total < kMaxHeadBytes;) {
     const auto next = reader.line();
     if (!next) return tl::unexpected(next.error());

@@ -42,11 +42,10 @@ void raise_file_limit() {
 
 }  // namespace
 
-bool is_same_secret(std::string_view one, std::string_view other) {
-  unsigned difference = one.size() == other.size() ? 0 : 1;
-  for (std::size_t i = 0; i < one.size(); ++i)
-    difference |=
-        static_cast<unsigned char>(one[i]) ^ static_cast<unsigned char>(i < other.size() ? other[i] : '\0');
+bool is_same_secret(std::string_view a, std::string_view b) {
+  unsigned difference = a.size() == b.size() ? 0 : 1;
+  for (std::size_t i = 0; i < a.size(); ++i)
+    difference |= static_cast<unsigned char>(a[i]) ^ static_cast<unsigned char>(i < b.size() ? b[i] : '\0');
   return difference == 0;
 }
 
@@ -79,7 +78,7 @@ struct StoreServer::Impl {
   }
 
   void run();
-  void accept_some();
+  void accept_connections();
   void drop(int handle);
   void drop_expired_unauthenticated();
   void drop_oldest_unauthenticated() {
@@ -114,7 +113,7 @@ void StoreServer::Impl::run() {
       const int handle = events[i].data.fd;
       if (handle == wake_event.handle()) return;
       if (handle == listener.handle()) {
-        accept_some();
+        accept_connections();
         continue;
       }
       const auto found = connections.find(handle);
@@ -127,7 +126,7 @@ void StoreServer::Impl::run() {
   }
 }
 
-void StoreServer::Impl::accept_some() {
+void StoreServer::Impl::accept_connections() {
   for (int i = 0; i < kMaxAcceptsPerTurn; ++i) {
     Socket socket(::accept4(listener.handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket.is_open() && (errno == EMFILE || errno == ENFILE) && !unauthenticated.empty()) {
@@ -160,8 +159,9 @@ void StoreServer::Impl::drop(int handle) {
 }
 
 void StoreServer::Impl::drop_expired_unauthenticated() {
-  const auto latest = Clock::now() - kGreetingTimeout;
-  while (!unauthenticated.empty() && unauthenticated.begin()->first < latest) drop_oldest_unauthenticated();
+  const auto oldest_allowed = Clock::now() - kGreetingTimeout;
+  while (!unauthenticated.empty() && unauthenticated.begin()->first < oldest_allowed)
+    drop_oldest_unauthenticated();
 }
 
 bool StoreServer::Impl::read(Connection& connection) {

@@ -156,7 +156,8 @@ TEST(Manifest, MergesShardLists) {
   EXPECT_EQ(message_of([&] { merge(lists, "m"); }),
             "m: tensor 'w' has shape [4, 6] on one rank, but [4, 7] on another");
   lists[1].step = 8;
-  EXPECT_EQ(message_of([&] { merge(lists, "m"); }), "m: one rank has stored step 7, but another rank step 8");
+  EXPECT_EQ(message_of([&] { merge(lists, "m"); }),
+            "m: one rank has stored step 7, but another rank has stored step 8");
 }
 
 // Recursively cuts a box in two.
