@@ -12,7 +12,7 @@ void GainTotals::add(double predicted_gain, double measured_gain) {
   const double miss = std::log((1 + predicted_gain) / (1 + measured_gain));
   ++num_prediction_errors;
   if (predicted_gain > 0) {
-    ++num_judged;
+    ++num_judged_switches;
     promised += predicted_gain / (1 + predicted_gain), measured += measured_gain / (1 + measured_gain);
   }
   misses += miss, squares += miss * miss;
@@ -27,8 +27,9 @@ double GainTotals::uncertainty() const {
 
 void GainTotals::describe(Situation& situation) const {
   situation.switches = num_switches;
-  situation.num_judged = num_judged, situation.num_prediction_errors = num_prediction_errors;
-  situation.predicted_gain_sum = promised, situation.gain_measured = measured;
+  situation.num_judged_switches = num_judged_switches,
+  situation.num_prediction_errors = num_prediction_errors;
+  situation.predicted_gain_sum = promised, situation.measured_gain_sum = measured;
   if (num_prediction_errors == 0) return;
   situation.mean_prediction_error = misses / num_prediction_errors;
   situation.prediction_error_spread =

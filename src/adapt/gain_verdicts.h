@@ -20,8 +20,8 @@ constexpr int kVerdictObservations = kSettlingObservations + 2 * static_cast<int
 
 // Sums over all adopted proposals of a run.
 struct GainTotals {
-  int num_switches = 0;  // all adopted proposals
-  int num_judged = 0;    // those with a predicted gain and a verdict
+  int num_switches = 0;         // all adopted proposals
+  int num_judged_switches = 0;  // those with a predicted gain and a verdict
   // Sums over those: the time saved as a fraction of the step, 1 - 1 / (1 + gain).
   double promised = 0, measured = 0;
   int num_prediction_errors = 0;  // those with a verdict

@@ -123,8 +123,8 @@ Path find_checkpoint(const Path& run_or_checkpoint) {
 Outcome<void> clear_leftovers(FileSystem& files, const Path& run) {
   try {
     for (const StepFolder& folder : step_folders(run)) {
-      // Removes only the remains of killed saves or removals. The user decides about a damaged folder that has a
-      // manifest.
+      // Removes only the remains of killed saves or removals. The user decides about a damaged folder that
+      // has a manifest.
       if (folder.is_temporary ? restore_final_name(files, folder) : has_manifest(folder.path)) continue;
       if (Outcome<void> outcome = remove_checkpoint(files, folder.path); !outcome) return outcome;
     }

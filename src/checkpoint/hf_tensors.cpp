@@ -76,7 +76,7 @@ std::vector<std::string> possible_names(const LogicalTensor& tensor) {
   return names;
 }
 
-SafetensorsFolder::Found find_tensor(const SafetensorsFolder& folder, const LogicalTensor& tensor) {
+SafetensorsFolder::Match find_tensor(const SafetensorsFolder& folder, const LogicalTensor& tensor) {
   for (const std::string& name : possible_names(tensor))
     if (const auto found = folder.find(name)) return found;
   throw UserError("{}: tensor {} is missing", folder.path().string(), in_quotes(tensor.hf.name, 200));

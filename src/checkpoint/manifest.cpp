@@ -95,11 +95,11 @@ void check_coverage(StateField field, const Manifest& manifest, const std::strin
     boxes.clear();
     for (const CheckpointPiece& piece : pieces) boxes.push_back(piece.box);
     const auto mistake = find_tiling_mistake(tensor.shape, boxes);
-    if (mistake && mistake->times == 0)
+    if (mistake && mistake->num_boxes == 0)
       throw UserError("{}: element {} is in no piece", description, text_of(*mistake, tensor.shape.num_dims));
     if (mistake)
       throw UserError("{}: element {}: expected one piece, got {}", description,
-                      text_of(*mistake, tensor.shape.num_dims), mistake->times);
+                      text_of(*mistake, tensor.shape.num_dims), mistake->num_boxes);
   }
 }
 

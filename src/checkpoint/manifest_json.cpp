@@ -71,7 +71,7 @@ std::string content(const Manifest& manifest, const char* format) {
       piece_groups(manifest.pieces));
 }
 
-Checksum parse_sum(const JsonView& view) {
+Checksum parse_checksum(const JsonView& view) {
   const std::string& digits = view.text();
   Checksum sum;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), sum.value, 16);
@@ -158,7 +158,7 @@ Manifest parse_content(std::string_view text, const std::string& source, const c
   for (const JsonView& file : view.at("files").elements()) {
     file.allow_only(file_keys);
     manifest.files.push_back(
-        {file.at("name").text(), Bytes(file.at("bytes").integer(0)), parse_sum(file.at("xxh3"))});
+        {file.at("name").text(), Bytes(file.at("bytes").integer(0)), parse_checksum(file.at("xxh3"))});
   }
   for (const JsonView& tensor : view.at("tensors").elements()) {
     tensor.allow_only(tensor_keys);

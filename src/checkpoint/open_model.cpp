@@ -18,9 +18,9 @@ class CommonType {
  public:
   void add(ElementType type) {
     if (!is_float(type)) return;
-    const bool is_new = !type_ || *type_ == type;
+    const bool is_unchanged = !type_ || *type_ == type;
     const bool is_either_double = type == ElementType::f64 || type_ == ElementType::f64;
-    type_ = is_new ? type : is_either_double ? ElementType::f64 : ElementType::f32;
+    type_ = is_unchanged ? type : is_either_double ? ElementType::f64 : ElementType::f32;
   }
   ElementType get() const { return type_.value_or(ElementType::f32); }
 
@@ -137,8 +137,9 @@ OpenedModel open_trained_model(const std::string& model, EventSink& events) {
   OpenedModel opened;
   opened.folder = model_path_of(model);
   if (path_exists(opened.folder / kManifestFile) && !path_exists(opened.folder / "config.json"))
-    throw UserError("{} is a checkpoint of a model of modules; only train can use it",
-                    opened.folder.string());
+    throw UserError(
+        "{} is a checkpoint of a model built from torch::nn modules; only `optimus train` can use it",
+        opened.folder.string());
   opened.spec = open_model(opened.folder.string());
   opened.weights = open_weights(opened.folder.string(), opened.spec, events);
   if (opened.weights == nullptr)

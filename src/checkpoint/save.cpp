@@ -47,14 +47,14 @@ TensorHeader header_of(const StatePiece& piece) {
 SafetensorsMetadata metadata_of(std::span<const StatePiece> pieces) {
   std::map<std::string, std::string> texts;
   for (const StatePiece& piece : pieces) texts.emplace(piece.tensor, text(piece.shape));
-  std::string all;
+  std::string shapes;
   for (const auto& [tensor, shape] : texts)
-    all += fmt::format("{}{}: {}", all.empty() ? "" : ", ", Json(tensor).dump(), shape);
-  return {{"format", "optimus-checkpoint"}, {"shapes", "{" + all + "}"}};
+    shapes += fmt::format("{}{}: {}", shapes.empty() ? "" : ", ", Json(tensor).dump(), shape);
+  return {{"format", "optimus-checkpoint"}, {"shapes", "{" + shapes + "}"}};
 }
 
 // The number of pieces that fit into the next file.
-std::size_t fill_shard(std::span<const StatePiece> pieces, Bytes largest) {
+std::size_t num_pieces_of_shard(std::span<const StatePiece> pieces, Bytes largest) {
   std::int64_t bytes = 0;
   std::size_t count = 0;
   while (count < pieces.size()) {
@@ -81,13 +81,13 @@ Outcome<CheckpointFile> write_shard(FileSystem& files, const Path& path, std::sp
 void append_pieces(std::span<const StatePiece> pieces, int file, Manifest& list,
                    std::map<std::string, int>& tensor_index) {
   for (const StatePiece& piece : pieces) {
-    const auto [found, is_new] = tensor_index.emplace(piece.tensor, static_cast<int>(list.tensors.size()));
+    const auto [entry, is_new] = tensor_index.emplace(piece.tensor, static_cast<int>(list.tensors.size()));
     if (is_new) list.tensors.push_back({piece.tensor, piece.shape});
-    list.pieces.push_back({piece.field, found->second, piece.box, file});
+    list.pieces.push_back({piece.field, entry->second, piece.box, file});
   }
 }
 
-Outcome<Manifest> merged_lists(const Path& folder, int num_writers) {
+Outcome<Manifest> merge_shard_lists(const Path& folder, int num_writers) {
   try {
     std::vector<Manifest> lists;
     for (int rank = 0; rank < num_writers; ++rank) {
@@ -117,10 +117,9 @@ Outcome<void> write_manifest(FileSystem& files, const Path& folder, Manifest man
   return write_atomically(files, folder / kManifestFile, manifest_text(manifest));
 }
 
-// An existing checkpoint of this step is first renamed to a temporary name. If the process is killed
-// between the two renames, both folders are complete under temporary names, and clear_leftovers() renames
-// one
-// of them to the final name.
+// An existing checkpoint of this step is first renamed to a temporary name. If the process is killed between
+// the two renames, both folders are complete under temporary names, and clear_leftovers() renames one of them
+// to the final name.
 Outcome<void> rename_to_final(FileSystem& files, const StepFolder& folder) {
   const Path name = folder.final_path(), parent = name.parent_path();
   const Path replaced = temporary_step_folder(parent, folder.step).path;
@@ -141,7 +140,7 @@ Outcome<void> rename_to_final(FileSystem& files, const StepFolder& folder) {
 }  // namespace
 
 Outcome<Path> begin_checkpoint(FileSystem& files, const Path& run, std::int64_t step) {
-  ensure(step >= 0, "the step: expected at least 0, got {}", step);
+  ensure(step >= 0, "step of the checkpoint: expected at least 0, got {}", step);
   std::error_code error;
   if (!fs::is_directory(run, error))
     return failure("cannot save into {}: the folder does not exist", run.string());
@@ -161,13 +160,14 @@ Outcome<Bytes> write_shards(FileSystem& files, const Path& folder, Rank rank,
   list.step = step_folder(folder).step;
   std::map<std::string, int> tensor_index;
   while (!pieces.empty()) {
-    const auto next = pieces.first(fill_shard(pieces, options.largest));
+    const auto shard_pieces = pieces.first(num_pieces_of_shard(pieces, options.largest));
     const int file = static_cast<int>(list.files.size());
-    Outcome<CheckpointFile> written = write_shard(files, folder / shard_name(rank, file + 1), next);
-    if (!written) return tl::unexpected(written.error());
-    list.files.push_back(std::move(*written));
-    append_pieces(next, file, list, tensor_index);
-    pieces = pieces.subspan(next.size());
+    Outcome<CheckpointFile> shard_file =
+        write_shard(files, folder / shard_name(rank, file + 1), shard_pieces);
+    if (!shard_file) return tl::unexpected(shard_file.error());
+    list.files.push_back(std::move(*shard_file));
+    append_pieces(shard_pieces, file, list, tensor_index);
+    pieces = pieces.subspan(shard_pieces.size());
   }
   if (Outcome<void> outcome = write_atomically(files, folder / list_name(rank.value), shard_list_text(list));
       !outcome)
@@ -179,7 +179,7 @@ Outcome<Path> commit_checkpoint(FileSystem& files, const Path& folder, const Com
   ensure(std::any_of(options.files.begin(), options.files.end(),
                      [](const SmallFile& file) { return file.name == kTrainingStateFile; }),
          "a checkpoint needs the file {}", kTrainingStateFile);
-  Outcome<Manifest> manifest = merged_lists(folder, options.num_writers);
+  Outcome<Manifest> manifest = merge_shard_lists(folder, options.num_writers);
   if (!manifest) return tl::unexpected(manifest.error());
   if (Outcome<void> outcome = write_manifest(files, folder, std::move(*manifest), options.files); !outcome)
     return tl::unexpected(outcome.error());
@@ -198,13 +198,13 @@ Outcome<SavedCheckpoint> save_checkpoint(FileSystem& files, const Path& run, std
   Outcome<Path> folder = begin_checkpoint(files, run, step);
   if (!folder) return tl::unexpected(folder.error());
   Outcome<Bytes> bytes = write_shards(files, *folder, Rank{0}, pieces, options);
-  Outcome<Path> name = bytes ? commit_checkpoint(files, *folder, {1, std::move(small_files)})
-                             : Outcome<Path>(tl::unexpected(bytes.error()));
-  if (!name) {
+  Outcome<Path> final_path = bytes ? commit_checkpoint(files, *folder, {1, std::move(small_files)})
+                                   : Outcome<Path>(tl::unexpected(bytes.error()));
+  if (!final_path) {
     abandon_checkpoint(files, *folder);
-    return tl::unexpected(name.error());
+    return tl::unexpected(final_path.error());
   }
-  return SavedCheckpoint{*name, *bytes};
+  return SavedCheckpoint{*final_path, *bytes};
 }
 
 SaveAssignment boxes_to_save(const Layout& layout, const std::vector<bool>& is_present) {

@@ -1,9 +1,9 @@
 // RepairForecast: how often nodes fail and how long they stay absent, from prior knowledge and the history
 // of the run.
 //
-// There are three kinds of outages: a restarted process, a replaced spot machine, and a repaired server.
-// The duration of each kind has a log-normal distribution fitted to published traces; the proportions of
-// the kinds are learned from the run. The forecast gives the expected remaining duration of an ongoing outage,
+// There are three kinds of outages: a restarted process, a replaced spot machine, and a repaired server. The
+// duration of each kind has a log-normal distribution fitted to published traces; the proportions of the
+// kinds are learned from the run. The forecast gives the expected remaining duration of an ongoing outage,
 // which decides whether to wait for its end or to continue without the node. Pure: the caller passes the
 // current time.
 #pragma once

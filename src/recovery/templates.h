@@ -7,8 +7,8 @@
 //   const Plan plan = templates.plan_for(7);
 //
 // Every pipeline has the whole model, so a plan with p pipelines survives any p - 1 node failures. N nodes
-// are distributed over p pipelines whose sizes differ by at most one; docs/understand/recovery.md proves
-// that this is possible for every N of at least min_nodes(). Pipelines of equal size appear in the plan as one
+// are distributed over p pipelines whose sizes differ by at most one; docs/understand/recovery.md proves that
+// this is possible for every N of at least min_nodes(). Pipelines of equal size appear in the plan as one
 // pipeline with several replicas. Sequences are distributed by speed, in micro-batches of about equal size.
 // Immutable and safe for concurrent use.
 #pragma once
@@ -31,10 +31,10 @@ struct TemplateOptions {
 
 class PipelineTemplates {
  public:
-  // Computes all templates. The cluster of `demand` describes the nodes; its size is irrelevant. Only
-  // the constraints on memory, micro-batches, recomputation and tensor parallelism apply. Throws
-  // UserError if the model does not fit on any number of nodes up to max_nodes, and for custom models,
-  // which have no cost model.
+  // Computes all templates. The cluster of `demand` describes the nodes; its size is irrelevant. Only the
+  // constraints on memory, micro-batches, recomputation and tensor parallelism apply. Throws UserError if the
+  // model does not fit on any number of nodes up to max_nodes, and for custom models, which have no cost
+  // model.
   static PipelineTemplates build(const Demand& demand, const TemplateOptions& options);
 
   int min_nodes() const { return min_nodes_; }  // smallest number of nodes on which the model fits

@@ -40,10 +40,10 @@ Outcome<Addresses> resolve(const std::string& host, int port) {
 // Waits until the socket is ready for `events`, or fails at the deadline.
 Outcome<void> wait_for(int handle, short events, const Deadline& deadline) {
   while (true) {
-    pollfd request{handle, events, 0};
+    pollfd poll_entry{handle, events, 0};
     const int milliseconds =
         static_cast<int>(std::min(1e6, std::max(1.0, 1000 * deadline.remaining().value)));
-    const int ready = ::poll(&request, 1, milliseconds);
+    const int ready = ::poll(&poll_entry, 1, milliseconds);
     if (ready > 0) return {};
     if (ready < 0 && errno != EINTR) return failure("{}", std::strerror(errno));
     if (deadline.has_passed()) return failure("no answer in time ({})", deadline.name());

@@ -37,11 +37,11 @@ RecoveryCosts random_costs(RandomStream& draw) {
   RecoveryCosts costs;
   costs.start_seconds = draw.log_uniform(1, 60), costs.detection_seconds = draw.log_uniform(0.05, 10);
   costs.recovery_seconds = draw.log_uniform(0.2, 20);
-  costs.switch_seconds = draw.log_uniform(0.05, kLongestSwitch);
+  costs.switch_seconds = draw.log_uniform(0.05, kMaxSwitchSeconds);
   costs.prepare_seconds = draw.log_uniform(0.5, 60);
   costs.link_bytes_per_second = 1;
   // in seconds, because links transfer one byte per second here
-  costs.join_bytes = draw.log_uniform(0.05, kLongestMove);
+  costs.join_bytes = draw.log_uniform(0.05, kMaxMoveSeconds);
   costs.loss_bytes = draw.chance(0.3) ? 0 : costs.join_bytes * draw.between(0.5, 1);
   return costs;
 }

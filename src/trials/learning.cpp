@@ -95,7 +95,9 @@ std::vector<TrainingExample> collect_examples(const TrialCase& trial_case, const
   std::vector<TrainingExample> examples;
   const Decider decider = [&](const Situation& situation, const TrialPoint& point) {
     TrainingExample example{
-        .features = features_of(behavior.sees_misses ? situation : without_misses(situation)), .regrets = {}};
+        .features =
+            features_of(behavior.uses_prediction_errors ? situation : without_prediction_errors(situation)),
+        .regrets = {}};
     if (example.features.rows.empty()) return Choice{0, 0, {}};
     const std::vector<double> worth = values.of_options(point);
     double maximum = -1e300;

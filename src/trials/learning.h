@@ -51,8 +51,8 @@ struct BehaviorPolicy {
   const LearnedPolicy* network = nullptr;  // null: the rule policy
   // Samples options by the network's probabilities; if false, chooses the most likely option.
   bool is_stochastic = false;
-  double exploration = 0;   // fraction of decisions that are uniformly random
-  bool sees_misses = true;  // as LearnedPolicy::sees_misses
+  double exploration = 0;              // fraction of decisions that are uniformly random
+  bool uses_prediction_errors = true;  // as LearnedPolicy::sees_misses
 };
 // The training examples of a trial in the order of its decisions. `number`: index of the trial, which also
 // seeds the random decisions.
@@ -66,7 +66,7 @@ struct LearningOptions {
   double minutes = 10;
   int threads = 2;
   // For ablation studies.
-  bool imitates = true, reinforces = true, sees_misses = true;
+  bool imitates = true, reinforces = true, uses_prediction_errors = true;
   EnvironmentOptions environment{};
   const LearnedPolicy* start = nullptr;  // initial network; null: random initialisation
   int evaluation_trials = 60;            // trials per family that evaluate the network after each round

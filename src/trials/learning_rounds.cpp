@@ -71,7 +71,7 @@ class Training {
       network_ = *options.start;
     else
       begin();
-    network_.sees_misses = options.sees_misses;
+    network_.uses_prediction_errors = options.uses_prediction_errors;
   }
 
   LearnedPolicy run() {
@@ -99,7 +99,7 @@ class Training {
   // Runs trials of all families in turn. The result contains the examples of each trial, in the order of
   // trials.
   std::vector<std::vector<TrainingExample>> collect_round(BehaviorPolicy behavior) {
-    behavior.sees_misses = options_.sees_misses;
+    behavior.uses_prediction_errors = options_.uses_prediction_errors;
     const int num = per_family_ * static_cast<int>(kTrialFamilies.size());
     std::vector<std::vector<TrainingExample>> all(static_cast<std::size_t>(num));
     const std::uint64_t first = (options_.seed << 32) + trials_;

@@ -210,8 +210,8 @@ class TrialRun {
           std::sqrt(std::max(0.0, prediction_errors_.squares / prediction_errors_.times -
                                       situation.mean_prediction_error * situation.mean_prediction_error));
     }
-    situation.num_judged = num_recorded_gains_, situation.predicted_gain_sum = predicted_gain_sum_,
-    situation.gain_measured = measured_gain_sum_;
+    situation.num_judged_switches = num_recorded_gains_, situation.predicted_gain_sum = predicted_gain_sum_,
+    situation.measured_gain_sum = measured_gain_sum_;
   }
 
   void decide(const TrialSegment& segment) {

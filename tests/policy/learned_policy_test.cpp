@@ -271,9 +271,9 @@ TEST(LearnedPolicyGuards, SlowerChoicesAreVetoed) {
 TEST(LearnedPolicyGuards, RuleDecidesAfterMissedGains) {
   const LearnedPolicy network = one_sided(20);
   Situation now = usual_situation();
-  now.num_judged = 4, now.predicted_gain_sum = 0.4, now.gain_measured = 0.05;
+  now.num_judged_switches = 4, now.predicted_gain_sum = 0.4, now.measured_gain_sum = 0.05;
   expect_reason(choose(with_network(network), now), "predicted gains were not reached");
-  now.gain_measured = 0.3;
+  now.measured_gain_sum = 0.3;
   expect_reason(choose(with_network(network), now), "learned policy, ");
 }
 
