@@ -36,7 +36,7 @@ std::vector<Policy> policies_of(const FailureOptions& options) {
 
 int replay_timeline(Console& console, const TimelineTask& task, const std::string& content) {
   const std::vector<Policy> policies = policies_of(task.options);
-  const TimeLine line = parse_time_line(content, task.options.trace);
+  const ConditionTimeline line = parse_timeline(content, task.options.trace);
   ModelOptions named = task.model;
   if (named.model.empty() || task.cluster.empty() || !task.options.batch)
     throw UsageError("--failures with a timeline needs --model M, --cluster C and --batch B");
@@ -49,7 +49,7 @@ int replay_timeline(Console& console, const TimelineTask& task, const std::strin
   demand.precision = parse_precision(task.options.precision, "--precision");
   const RecoveryCosts costs = recovery_costs(task.options, receive_bytes_per_second(demand.cluster, 1));
   const SearchResult start = search(demand, ClusterView(cluster));
-  TimedResponses timed{.clock = cpu_seconds};
+  ResponseTimer timed{.clock = cpu_seconds};
   ResponseLimits limits;
   for (const Alternative& other : start.alternatives)
     if (other.peak_memory.fits()) limits.known_plans.push_back(other.plan);

@@ -1,4 +1,5 @@
-// Which conditions concern a plan, and the keys under which measured step times are stored. Pure functions.
+// Determines which conditions affect a plan, and the keys under which measured step times are stored. Pure
+// functions.
 #pragma once
 
 #include <set>
@@ -10,8 +11,8 @@
 
 namespace optimus {
 
-// The plan is not changed because of a weaker finding: it is noise, or it is about to end.
-constexpr double kLeastAnswerableFactor = 1.12;
+// Findings with a smaller factor do not change the plan: they are noise, or the condition is about to end.
+constexpr double kMinAnswerableFactor = 1.12;
 
 std::set<int> devices_of(const Plan& plan);
 std::vector<int> node_of_each_device(const Cluster& cluster);

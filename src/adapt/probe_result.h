@@ -25,7 +25,7 @@ struct ProbeResult {
 };
 
 // Each value divided by the median of the measured values (those above 0). Empty if fewer than three were
-// measured, because then none can be called slow.
+// measured, because two values do not show which of them is slow.
 std::vector<double> slowdowns(const std::vector<double>& seconds);
 
 }  // namespace optimus

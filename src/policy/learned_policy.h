@@ -50,7 +50,7 @@ struct LearnedPolicy {
     return features_of(uses_prediction_errors ? situation : without_prediction_errors(situation));
   }
 };
-// The metadata key and value for sees_misses = false.
+// The metadata key and value for uses_prediction_errors = false.
 inline constexpr const char *kWithout = "without", *kResidual = "residual";
 
 // The activations of the network for one option, kept for the backward pass in training.

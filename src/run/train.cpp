@@ -1,7 +1,7 @@
 // Implements train.h: prepares a run and starts its ranks.
 #include "run/train.h"
 
-#include "adapt/time_line.h"
+#include "adapt/condition_timeline.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "checkpoint/convert.h"
@@ -138,7 +138,7 @@ void check_policy_options(const TrainOptions& options) {
         "--policy oracle needs scripted conditions: pass --conditions FILE, or choose another policy");
   if (!is_oracle && !options.foretold.empty())
     throw UserError("--conditions is only used by --policy oracle: add that, or remove --conditions");
-  if (is_oracle) (void)read_time_line(options.foretold);
+  if (is_oracle) (void)read_timeline(options.foretold);
   const bool is_learned =
       !options.policy.empty() && parse_policy(options.policy, "--policy").kind == PolicyKind::learned;
   if (!is_learned && !options.learned.empty())

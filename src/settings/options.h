@@ -68,7 +68,7 @@ struct TrainOptions {
   // can be trusted.
   std::string policy;
   Path learned;   // network of the policy `learned`; if empty, the built-in one
-  Path foretold;  // scripted machine conditions (adapt/time_line.h) for the policy `oracle`
+  Path foretold;  // scripted machine conditions (adapt/condition_timeline.h) for the policy `oracle`
 
   Path resume;                     // a run's folder
   std::string save_every = "30m";  // a number of steps, or a duration

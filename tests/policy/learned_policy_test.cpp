@@ -332,7 +332,7 @@ TEST(TrialValues, PayingHindsightIsBetweenRuleAndOracle) {
       const TrialCase trial_case = random_trial(family, number);
       const TrialValues values(trial_case);
       const Decider with_hindsight = [&](const Situation&, const TrialPoint& point) {
-        const std::vector<double> worth = values.of_options(point);
+        const std::vector<double> worth = values.values_of_options(point);
         const auto most = std::max_element(worth.begin(), worth.end());
         return Choice{
             *most > worth.front() + 1e-9 ? static_cast<std::size_t>(most - worth.begin()) : 0, 0, {}};
