@@ -91,9 +91,9 @@ ReplaySpeeds speeds_from_templates(const FailureOptions& options, ModelOptions n
       demand,
       {.devices_per_node = options.devices_per_node, .max_nodes = nodes, .failures = options.failures});
   ReplaySpeeds speeds;
-  speeds.throughput.min_nodes = speeds.min_nodes = templates.min_nodes();
+  speeds.throughput.min_nodes = speeds.min_nodes = templates.smallest();
   speeds.batch = static_cast<double>(demand.batch);
-  for (int n = templates.min_nodes(); n <= nodes; ++n)
+  for (int n = templates.smallest(); n <= nodes; ++n)
     speeds.throughput.samples_per_second.push_back(speeds.batch / templates.seconds(n));
   speeds.parameters = static_cast<double>(num_parameters(model));
   speeds.dollars_per_second = dollars_per_second(options, cluster);
@@ -101,7 +101,7 @@ ReplaySpeeds speeds_from_templates(const FailureOptions& options, ModelOptions n
   speeds.tokens = static_cast<double>(demand.sequence_length);
   speeds.ready_seconds = options.node_start.value_or(Seconds(0)).value;
   speeds.description = fmt::format("plan templates for {} on {} to {} nodes of {}", model.name,
-                                   templates.min_nodes(), nodes, cluster.name());
+                                   templates.smallest(), nodes, cluster.name());
   return speeds;
 }
 

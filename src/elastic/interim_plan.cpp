@@ -14,7 +14,7 @@ namespace {
 // Typical number of seconds until the planner's plan is available; until then the run uses the interim
 // plan.
 constexpr double kPlannerSeconds = 5;
-// Least improvement that is worth a switch: new step time / present step time.
+// A switch is worthwhile if new step time / present step time is below this value.
 constexpr double kMaxStepTimeRatio = 0.98;
 
 bool is_ready(const auto& future) {
@@ -89,7 +89,7 @@ std::optional<InterimPlan> InterimPlanner::substitute_plan(int num_devices,
     } catch (const ReportedError&) {  // this plan is not possible
     }
   };
-  if (is_ready(templates_) && templates_.get() != nullptr && num_devices >= templates_.get()->min_nodes())
+  if (is_ready(templates_) && templates_.get() != nullptr && num_devices >= templates_.get()->smallest())
     consider(templates_.get()->plan_for(num_devices), InterimPlan::Kind::from_templates);
   if (const std::optional<Plan> plan = state ? takeover_plan(*state) : std::nullopt)
     consider(*plan, InterimPlan::Kind::takeover);

@@ -8,7 +8,7 @@
 //
 // Every pipeline has the whole model, so a plan with p pipelines survives any p - 1 node failures. N nodes
 // are distributed over p pipelines whose sizes differ by at most one; docs/understand/recovery.md proves that
-// this is possible for every N of at least min_nodes(). Pipelines of equal size appear in the plan as one
+// this is possible for every N of at least smallest(). Pipelines of equal size appear in the plan as one
 // pipeline with several replicas. Sequences are distributed by speed, in micro-batches of about equal size.
 // Immutable and safe for concurrent use.
 #pragma once
@@ -37,9 +37,9 @@ class PipelineTemplates {
   // model.
   static PipelineTemplates build(const Demand& demand, const TemplateOptions& options);
 
-  int min_nodes() const { return min_nodes_; }  // smallest number of nodes on which the model fits
+  int smallest() const { return min_nodes_; }  // smallest number of nodes on which the model fits
   int max_nodes() const { return static_cast<int>(choices_.size()) - 1; }
-  // Throws UserError for fewer nodes than min_nodes(). Numbers above max_nodes() are treated as max_nodes().
+  // Throws UserError for fewer nodes than smallest(). Numbers above max_nodes() are treated as max_nodes().
   Plan plan_for(int nodes) const;
   int num_pipelines(int nodes) const { return choice_of(nodes).pipelines; }
   // The number of failures that the plan survives: one less than its number of pipelines.

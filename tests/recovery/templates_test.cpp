@@ -55,7 +55,7 @@ TEST(Templates, UsesEveryWorkerOfSmallRun) {
     for (const std::int64_t batch : {1, 3, 8, 13}) {
       const auto problem = small_run(layers, batch);
       const PipelineTemplates templates = PipelineTemplates::build(problem->demand(), {.max_nodes = 8});
-      EXPECT_EQ(templates.min_nodes(), 1);
+      EXPECT_EQ(templates.smallest(), 1);
       for (int workers = 1; workers <= 8; ++workers) {
         const Plan plan = templates.plan_for(workers);
         EXPECT_EQ(find_problem(plan, problem->model), std::nullopt);
@@ -86,13 +86,13 @@ TEST(Templates, CoversAnyNumberOfSurvivors) {
     const auto problem = placed(make_problem(model, profile, 64, 1024));
     const TemplateOptions options{.devices_per_node = 1, .max_nodes = 24, .failures = failures};
     const PipelineTemplates templates = PipelineTemplates::build(problem->demand(), options);
-    EXPECT_GE(templates.min_nodes(), 1);
-    for (int nodes = templates.min_nodes(); nodes <= options.max_nodes; ++nodes) {
+    EXPECT_GE(templates.smallest(), 1);
+    for (int nodes = templates.smallest(); nodes <= options.max_nodes; ++nodes) {
       const Plan plan = templates.plan_for(nodes);
       EXPECT_EQ(find_problem(plan, problem->model), std::nullopt) << nodes;
       EXPECT_EQ(used_by(plan).sequences, 64);
       EXPECT_EQ(num_devices(plan), nodes) << model;
-      if (nodes >= (failures + 1) * templates.min_nodes()) {
+      if (nodes >= (failures + 1) * templates.smallest()) {
         EXPECT_GE(templates.num_tolerated_losses(nodes), failures);
       }
       const Cluster cluster = with_devices(problem->cluster, nodes);
@@ -101,7 +101,7 @@ TEST(Templates, CoversAnyNumberOfSurvivors) {
       demand.batch = 64, demand.sequence_length = 1024;
       EXPECT_TRUE(peak_memory_of(demand, cluster_view, plan).fits()) << model << " on " << nodes;
     }
-    EXPECT_THROW(templates.plan_for(templates.min_nodes() - 1), UserError);
+    EXPECT_THROW(templates.plan_for(templates.smallest() - 1), UserError);
     EXPECT_EQ(templates.plan_for(1000), templates.plan_for(options.max_nodes));
   }
 }
@@ -135,7 +135,7 @@ TEST(Templates, KeepsMultiDeviceNodesWhole) {
   const auto problem = make("gpt3-1.3b", "v100x32", 64, 1024);
   const PipelineTemplates templates =
       PipelineTemplates::build(problem->demand(), {.devices_per_node = 8, .max_nodes = 4, .failures = 1});
-  for (int nodes = templates.min_nodes(); nodes <= 4; ++nodes) {
+  for (int nodes = templates.smallest(); nodes <= 4; ++nodes) {
     const Plan plan = templates.plan_for(nodes);
     EXPECT_EQ(find_problem(plan, problem->model), std::nullopt);
     EXPECT_EQ(num_devices(plan), nodes * 8);
