@@ -23,7 +23,7 @@ double lasting_seconds(const Situation& situation, const PlanOption& option) {
 }
 
 std::string text(Response response) {
-  constexpr std::array<const char*, 6> kNames = {"stay",         "share micro-batches", "redistribute layers",
+  constexpr std::array<const char*, 6> kNames = {"stay",         "share micro-batches", "cut stages anew",
                                                  "another plan", "drop devices",        "back"};
   return kNames[static_cast<std::size_t>(response)];
 }

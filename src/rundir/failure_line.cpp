@@ -25,7 +25,7 @@ std::string failure_line(const std::vector<RankOutcome>& outcomes) {
   }
   for (const RankOutcome& outcome : outcomes)
     if (has_ended_as(outcome, WorkerReport::End::failed))
-      return fmt::format("{}: {}{}", outcome.who, outcome.report->why, observed_by);
+      return fmt::format("{}: {}{}", outcome.name, outcome.report->why, observed_by);
   // A rank that others report as missing but that has reported itself was only waiting for other ranks too.
   const auto is_less_likely_cause = [&](const auto& a, const auto& b) {
     const auto silent = [&](int rank) {
@@ -39,12 +39,13 @@ std::string failure_line(const std::vector<RankOutcome>& outcomes) {
   const auto suspect = std::max_element(missed_counts.begin(), missed_counts.end(), is_less_likely_cause);
   if (suspect != missed_counts.end() && suspect->first < static_cast<int>(outcomes.size())) {
     const RankOutcome& suspect_rank = outcomes[static_cast<std::size_t>(suspect->first)];
-    return fmt::format("{} does not respond; its log is {}{}", suspect_rank.who, suspect_rank.log,
+    return fmt::format("{} does not respond; its log is {}{}", suspect_rank.name, suspect_rank.log,
                        observed_by);
   }
   for (const RankOutcome& outcome : outcomes)
     if (!outcome.report)
-      return fmt::format("{} ended without a report; its log is {}{}", outcome.who, outcome.log, observed_by);
+      return fmt::format("{} ended without a report; its log is {}{}", outcome.name, outcome.log,
+                         observed_by);
   return "the ranks lost contact with each other" + observed_by;
 }
 

@@ -11,8 +11,8 @@
 namespace optimus {
 
 struct RankOutcome {
-  std::string who;  // "rank 2 (process 71 on node1)"
-  std::string log;  // path of its log
+  std::string name;  // "rank 2 (process 71 on node1)"
+  std::string log;   // path of its log
   std::optional<WorkerReport> report;
 };
 
