@@ -64,7 +64,7 @@ double fraction_of(const Contender& contender, const TrialCase& trial_case) {
   if (!contender.is_bound) return run_trial(contender.policy, trial_case).useful_steps / best;
   const TrialValues values(trial_case);
   const Decider oracle_decider = [&](const Situation&, const TrialPoint& point) {
-    const std::vector<double> worth = values.of_options(point);
+    const std::vector<double> worth = values.values_of_options(point);
     const auto most = std::max_element(worth.begin(), worth.end());
     return Choice{*most > worth.front() + 1e-9 ? static_cast<std::size_t>(most - worth.begin()) : 0, 0, {}};
   };

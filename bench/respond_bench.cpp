@@ -41,7 +41,7 @@ void try_policies(const Demand& demand, const Plan& plan, const ResponseLimits& 
   trial.prediction_error = error;
   const double best = hindsight(trial).useful_steps;
   fmt::print("{} conditions and {} losses in {} h, {} plans considered, at most {:.2f} s per decision\n",
-             line.conditions.size(), line.losses.size(), hours, trial.modes.size(), timed.longest);
+             line.conditions.size(), line.losses.size(), hours, trial.modes.size(), timed.max_seconds);
   for (const std::string& word : policy_words()) {
     const TrialOutcome outcome = run_trial(parse_policy(word, "policy"), trial);
     fmt::print("  {:<12} {:>6.2f} % of the oracle, {} switches, {} steps lost\n", word,

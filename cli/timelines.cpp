@@ -62,7 +62,7 @@ int replay_timeline(Console& console, const TimelineTask& task, const std::strin
       "{} conditions and {} losses over {}; starts with {} on {}; {} plans compared, longest decision "
       "{}\n\n{:<12}{:>16}{:>12}{:>10}{:>14}{:>12}\n",
       line.conditions.size(), line.losses.size(), text(Seconds(line.length)), short_text(start.plan),
-      cluster.name(), trial.modes.size(), text(Seconds(timed.longest)), "policy", "useful tokens/s",
+      cluster.name(), trial.modes.size(), text(Seconds(timed.max_seconds)), "policy", "useful tokens/s",
       "of oracle", "switches", "paused", "steps lost");
   LearnedPolicy own_policy;
   if (!task.options.learned.empty()) own_policy = read_learned_policy(task.options.learned);
@@ -76,7 +76,7 @@ int replay_timeline(Console& console, const TimelineTask& task, const std::strin
                     {"switches", outcome.switches},
                     {"seconds_lost", outcome.seconds_lost},
                     {"steps_lost", outcome.steps_lost},
-                    {"longest_decision_seconds", timed.longest}});
+                    {"longest_decision_seconds", timed.max_seconds}});
     if (dollars && speed > 0) json.back()["dollars_per_billion_tokens"] = *dollars / speed * 1e9;
     output += fmt::format("{:<12}{:>16}{:>12}{:>10}{:>14}{:>12}\n", text(policy.kind), short_count(speed),
                           percent(outcome.useful_steps / std::max(1e-12, best_useful_steps)),

@@ -21,7 +21,8 @@ bool is_between_nodes(const Topology& topology, int group, Channel channel) {
 // Sizes in bytes at which a measured ratio is converted into a speed.
 constexpr double kMessageBytes = 1 << 19, kRingBytes = 1 << 20;
 
-// Seconds of a message to another node. `is_alone`: the other devices of the node send nothing meanwhile.
+// Seconds of a message to another node. `is_alone`: the other devices of the node send nothing at the same
+// time.
 double message_seconds(const Cluster& cluster, double bytes, bool is_alone = false) {
   int remote = 0;
   while (cluster.node_of(Device{remote}) == cluster.node_of(Device{0})) ++remote;

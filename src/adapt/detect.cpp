@@ -34,9 +34,9 @@ double last_median(const std::deque<double>& values, int window) {
 // The smallest value of the last `window` steps after the `num_ignored` smallest ones are removed.
 double smallest_of_last(const std::deque<double>& values, int window, int num_ignored) {
   if (std::ssize(values) < window) return 0;
-  std::vector<double> last(values.end() - window, values.end());
-  std::nth_element(last.begin(), last.begin() + num_ignored, last.end());
-  return last[static_cast<std::size_t>(num_ignored)];
+  std::vector<double> last_values(values.end() - window, values.end());
+  std::nth_element(last_values.begin(), last_values.begin() + num_ignored, last_values.end());
+  return last_values[static_cast<std::size_t>(num_ignored)];
 }
 
 }  // namespace
@@ -104,11 +104,11 @@ double Detector::common_factor(const Observation& observation, Measure measure) 
 
 bool Detector::is_steady(const Track& track, int window) const {
   const auto count = std::min<std::ptrdiff_t>(window, std::ssize(track.ratios));
-  std::vector<double> last(track.ratios.end() - count, track.ratios.end());
-  std::sort(last.begin(), last.end());
+  std::vector<double> last_ratios(track.ratios.end() - count, track.ratios.end());
+  std::sort(last_ratios.begin(), last_ratios.end());
   const auto log_quantile = [&](double quantile) {
     return std::log(
-        std::max(1e-9, last[static_cast<std::size_t>(quantile * static_cast<double>(count - 1))]));
+        std::max(1e-9, last_ratios[static_cast<std::size_t>(quantile * static_cast<double>(count - 1))]));
   };
   return log_quantile(0.75) - log_quantile(0.25) <= options_.steady_part * log_quantile(0.5);
 }

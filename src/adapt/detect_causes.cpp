@@ -142,7 +142,7 @@ bool Detector::is_explained_by_device(const Track& link, Channel channel, int ra
   return false;
 }
 
-// A node explains all slow channels of which it is a member. Its score is the number of slow channels that
+// A node explains all slow channels that it is a member of. Its score is the number of slow channels that
 // it explains, minus 2 for each channel of its ranks to other nodes that is not slow. The nodes with the
 // best score are reported; the next round handles channels that they do not explain.
 void Detector::find_slow_links(std::vector<Finding>& findings) const {

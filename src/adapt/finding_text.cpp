@@ -52,9 +52,9 @@ std::optional<Finding> finding_in(std::string_view text) {
   const auto factor = read_number<double>(text);
   if (!factor || !starts_with(text, kTimes)) return std::nullopt;
   text.remove_prefix(kTimes.size());
-  const auto since = read_number<std::int64_t>(text);
-  if (!since) return std::nullopt;
-  finding.factor = *factor, finding.begin_step = *since;
+  const auto begin_step = read_number<std::int64_t>(text);
+  if (!begin_step) return std::nullopt;
+  finding.factor = *factor, finding.begin_step = *begin_step;
   return finding;
 }
 

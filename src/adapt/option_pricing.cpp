@@ -54,8 +54,8 @@ double uncertainty_of_conditions(const Question& question, const Plan& plan, dou
 
 std::optional<double> measured_step(const Question& question, const Plan& plan, const std::string& conditions,
                                     const Cluster& cluster) {
-  const auto found = question.step_times.find(measurement_key(plan, conditions, cluster));
-  return found == question.step_times.end() ? std::nullopt : std::optional(found->second);
+  const auto it = question.step_times.find(measurement_key(plan, conditions, cluster));
+  return it == question.step_times.end() ? std::nullopt : std::optional(it->second);
 }
 
 void apply_corrections(PlannedOption& planned_option, const Question& question,

@@ -18,7 +18,7 @@ std::set<int> devices_of(const Plan& plan);
 std::vector<int> node_of_each_device(const Cluster& cluster);
 
 // The conditions that another plan can answer. A finding whose nodes cannot be told apart gives a condition
-// for each of them, because an answer must be good whichever node is slow.
+// for each of them, because an answer must be good no matter which of the nodes is slow.
 std::vector<Condition> answerable_conditions(const std::vector<Finding>& findings);
 bool is_mitigable_by_plan(const Finding& finding);
 

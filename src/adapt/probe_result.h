@@ -6,7 +6,7 @@
 
 namespace optimus {
 
-// What to measure. Training pauses meanwhile, so a request contains only what is needed.
+// The measurements of a probe. Training pauses during them, so a request contains only the necessary ones.
 struct ProbeRequest {
   bool speeds = false;    // the network of each node against several others, and the speed of each device
   bool messages = false;  // point-to-point messages of each node with one other

@@ -110,21 +110,21 @@ class Responder {
   // The planner's best plan without slow devices and without nodes that have a slow network.
   void add_without_slow() {
     HardwareProfile profile = cluster_.profile();
-    std::vector<int> dropped;
+    std::vector<int> dropped_devices;
     for (const SpeedFactor& slow : profile.speed_factors)
-      if (slow.factor < 1 / kSlow) dropped.push_back(slow.device);
+      if (slow.factor < 1 / kSlow) dropped_devices.push_back(slow.device);
     for (const Condition& condition : conditions_)
       if (condition.cause == Cause::link)
         for (int d = 0; d < cluster_.num_devices(); ++d)
-          if (cluster_.node_of(Device{d}) == condition.location) dropped.push_back(d);
-    for (const int device : profile.missing_devices) std::erase(dropped, device);
-    std::sort(dropped.begin(), dropped.end());
-    dropped.erase(std::unique(dropped.begin(), dropped.end()), dropped.end());
-    if (dropped.empty() || std::ssize(dropped) * 2 > view_.num_devices()) return;
-    for (const int device : dropped) profile.missing_devices.push_back(device);
+          if (cluster_.node_of(Device{d}) == condition.location) dropped_devices.push_back(d);
+    for (const int device : profile.missing_devices) std::erase(dropped_devices, device);
+    std::sort(dropped_devices.begin(), dropped_devices.end());
+    dropped_devices.erase(std::unique(dropped_devices.begin(), dropped_devices.end()), dropped_devices.end());
+    if (dropped_devices.empty() || std::ssize(dropped_devices) * 2 > view_.num_devices()) return;
+    for (const int device : dropped_devices) profile.missing_devices.push_back(device);
     std::sort(profile.missing_devices.begin(), profile.missing_devices.end());
     std::erase_if(profile.speed_factors, [&](const SpeedFactor& slow) {
-      return std::binary_search(dropped.begin(), dropped.end(), slow.device);
+      return std::binary_search(dropped_devices.begin(), dropped_devices.end(), slow.device);
     });
     const Cluster remaining_cluster(profile);
     const Demand demand = demand_on(usual_demand_, remaining_cluster, usual_demand_.constants);
@@ -132,7 +132,7 @@ class Responder {
     const auto result = find_plan(demand, cluster_view, search_limits(limits_, view_.num_devices(), 0));
     if (!result) return;  // the model does not fit on the remaining devices
     PlannedOption planned_option{
-        {.response = Response::drop, .uncertainty = kPredictionUncertainty}, result->plan, dropped};
+        {.response = Response::drop, .uncertainty = kPredictionUncertainty}, result->plan, dropped_devices};
     planned_option.option.step_seconds = planned_option.option.usual_seconds = result->step.seconds;
     planned_option.option.pause_seconds = pause_of(costs_, usual_demand_.model, result->plan, true);
     planned_option.option.devices = num_devices(result->plan);

@@ -22,11 +22,11 @@ struct GridShape {
 std::optional<GridShape> grid_of(const Pipeline& pipeline) {
   std::optional<GridShape> shape;
   for (const Stage& stage : pipeline.stages) {
-    const LayerStrategy& first = stage.chunks.front().runs.front().strategy;
+    const LayerStrategy& first_strategy = stage.chunks.front().runs.front().strategy;
     for (const Chunk& chunk : stage.chunks)
       for (const BlockRun& run : chunk.runs)
-        if (run.strategy.tp * run.strategy.cp != first.tp * first.cp) return std::nullopt;
-    const int unit = first.tp * first.cp;
+        if (run.strategy.tp * run.strategy.cp != first_strategy.tp * first_strategy.cp) return std::nullopt;
+    const int unit = first_strategy.tp * first_strategy.cp;
     const GridShape stage_shape{unit, static_cast<int>(stage.devices.size()) / unit};
     if (shape && (shape->unit != stage_shape.unit || shape->replicas != stage_shape.replicas))
       return std::nullopt;

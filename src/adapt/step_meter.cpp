@@ -101,7 +101,7 @@ std::vector<int> computing_spans(const Program& program, const ModelSpec& model)
     span_starts.push_back(is_computing(instruction.op) ? index : -1);
     if (index == 0 || span_starts.back() < 0 || span_starts[static_cast<std::size_t>(index - 1)] < 0)
       continue;
-    const int first = span_starts[static_cast<std::size_t>(index - 1)];
+    const int span_start = span_starts[static_cast<std::size_t>(index - 1)];
     const Instruction& previous_instruction = program.instructions[static_cast<std::size_t>(index - 1)];
     const auto waits = program.waits(instruction);
     const bool waits_for_others = std::any_of(waits.begin(), waits.end(), [&](int wait) {
@@ -110,7 +110,7 @@ std::vector<int> computing_spans(const Program& program, const ModelSpec& model)
     const bool is_same_kind = kind_of(instruction) == kind_of(previous_instruction) &&
                               instruction.microbatch == previous_instruction.microbatch &&
                               role_of(model, instruction.block) == role_of(model, previous_instruction.block);
-    if (is_same_kind && !waits_for_others) span_starts.back() = first;
+    if (is_same_kind && !waits_for_others) span_starts.back() = span_start;
   }
   return span_starts;
 }

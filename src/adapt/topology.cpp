@@ -50,8 +50,8 @@ void Topology::find_shared_groups(const Plan& plan) {
   for_each_block([&](int group, int block) { groups_of[block].push_back(group); });
   std::vector<std::set<int>> shared(ranks_of_group_.size());
   for_each_block([&](int group, int block) {
-    const std::vector<int>& others = groups_of[block];
-    shared[static_cast<std::size_t>(group)].insert(others.begin(), others.end());
+    const std::vector<int>& block_groups = groups_of[block];
+    shared[static_cast<std::size_t>(group)].insert(block_groups.begin(), block_groups.end());
   });
   for (const std::set<int>& groups : shared)
     groups_with_same_blocks_.emplace_back(groups.begin(), groups.end());
@@ -63,13 +63,14 @@ std::vector<int> Topology::members(int rank, Channel channel) const {
   const std::vector<int>& group_ranks = ranks_of_group_[group];
   std::vector<int> result;
   if (channel == Channel::next || channel == Channel::previous) {
-    const int other = position.group + (channel == Channel::next ? 1 : -1);
+    const int neighbor_group = position.group + (channel == Channel::next ? 1 : -1);
     result = {rank};
-    if (other < first_group_[group] || other > last_group_[group]) return result;
-    const std::vector<int>& others = ranks_of_group_[static_cast<std::size_t>(other)];
+    if (neighbor_group < first_group_[group] || neighbor_group > last_group_[group]) return result;
+    const std::vector<int>& neighbor_ranks = ranks_of_group_[static_cast<std::size_t>(neighbor_group)];
     // If the stages have different numbers of ranks, this is the rank with the same part of the samples.
-    const std::size_t index = static_cast<std::size_t>(position.index) * others.size() / group_ranks.size();
-    result.push_back(others[index]);
+    const std::size_t index =
+        static_cast<std::size_t>(position.index) * neighbor_ranks.size() / group_ranks.size();
+    result.push_back(neighbor_ranks[index]);
     return result;
   }
   const int unit_size = unit_sizes_[group], unit = position.index / unit_size;

@@ -31,10 +31,10 @@ void UnseenFindings::add(Finding finding, double now) {
 void UnseenFindings::reset(std::vector<Finding> findings, double now) {
   const std::vector<Entry> previous_entries = std::exchange(entries_, {});
   for (Finding& finding : findings) {
-    const auto known = std::find_if(previous_entries.begin(), previous_entries.end(),
-                                    [&](const Entry& entry) { return is_same(entry.finding, finding); });
-    if (known != previous_entries.end())
-      entries_.push_back(*known);
+    const auto it = std::find_if(previous_entries.begin(), previous_entries.end(),
+                                 [&](const Entry& entry) { return is_same(entry.finding, finding); });
+    if (it != previous_entries.end())
+      entries_.push_back(*it);
     else
       add(std::move(finding), now);
   }

@@ -87,13 +87,13 @@ struct Checkpoint::State {
   }
 
   int index_of(StateField field, std::string_view tensor) const {
-    const auto found = tensors.find(tensor);
-    if (found == tensors.end())
+    const auto it = tensors.find(tensor);
+    if (it == tensors.end())
       throw UserError("{}: the checkpoint has no tensor {}", folder.string(), in_quotes(tensor));
     if (!manifest.has_field(field))
       throw UserError("{}: the checkpoint does not contain {}", folder.string(),
                       field == StateField::master ? "master weights" : "optimizer moments");
-    return found->second;
+    return it->second;
   }
 
   template <typename Real>
@@ -142,9 +142,8 @@ const Path& Checkpoint::folder() const { return state_->folder; }
 const Manifest& Checkpoint::manifest() const { return state_->manifest; }
 
 const CheckpointTensor* Checkpoint::find(std::string_view tensor) const {
-  const auto found = state_->tensors.find(tensor);
-  return found == state_->tensors.end() ? nullptr
-                                        : &manifest().tensors[static_cast<std::size_t>(found->second)];
+  const auto it = state_->tensors.find(tensor);
+  return it == state_->tensors.end() ? nullptr : &manifest().tensors[static_cast<std::size_t>(it->second)];
 }
 
 ElementType Checkpoint::type_of(StateField field, std::string_view tensor) const {
@@ -162,10 +161,10 @@ void Checkpoint::read(StateField field, std::string_view tensor, const Box& box,
 bool Checkpoint::has_file(std::string_view name) const { return state_->files.contains(name); }
 
 std::string Checkpoint::small_file(std::string_view name) const {
-  const auto found = state_->files.find(name);
-  if (found == state_->files.end())
+  const auto it = state_->files.find(name);
+  if (it == state_->files.end())
     throw UserError("{}: the checkpoint has no file {}", folder().string(), in_quotes(name));
-  const CheckpointFile& file = manifest().files[static_cast<std::size_t>(found->second)];
+  const CheckpointFile& file = manifest().files[static_cast<std::size_t>(it->second)];
   std::string content = value_or_throw(read_file(state_->path_of(file), kMaxSmallFileBytes));
   if (state_->check == ChecksumCheck::when_read)
     check_checksum(state_->path_of(file), checksum(content), file.sum);
@@ -194,12 +193,12 @@ void ensure_same_model(const Checkpoint& checkpoint, const ModelSpec& model) {
     throw UserError("{} contains {} tensors, but {} has {}; the checkpoint belongs to a different model",
                     checkpoint.folder().string(), num_stored, model.name, tensors.size());
   for (const LogicalTensor& tensor : tensors)
-    if (const CheckpointTensor* found = checkpoint.find(tensor.name);
-        found == nullptr || found->shape != tensor.shape)
+    if (const CheckpointTensor* stored = checkpoint.find(tensor.name);
+        stored == nullptr || stored->shape != tensor.shape)
       throw UserError(
           "{}: tensor {} {}, but in {} it has shape {}; the checkpoint belongs to a different model",
           checkpoint.folder().string(), tensor.name,
-          found == nullptr ? "is missing" : "has shape " + text(found->shape), model.name,
+          stored == nullptr ? "is missing" : "has shape " + text(stored->shape), model.name,
           text(tensor.shape));
 }
 

@@ -96,9 +96,9 @@ std::vector<CheckpointEntry> list_checkpoints(const Path& run) {
 
 std::optional<CheckpointEntry> newest_complete(const Path& run) {
   const std::vector<StepFolder> folders = step_folders(run);
-  const auto found = std::find_if(folders.rbegin(), folders.rend(), is_whole);
-  if (found == folders.rend()) return std::nullopt;
-  return CheckpointEntry{found->step, found->path, bytes_in(found->path), true};
+  const auto newest = std::find_if(folders.rbegin(), folders.rend(), is_whole);
+  if (newest == folders.rend()) return std::nullopt;
+  return CheckpointEntry{newest->step, newest->path, bytes_in(newest->path), true};
 }
 
 std::vector<CheckpointEntry> checkpoints_at(const Path& run_or_checkpoint) {

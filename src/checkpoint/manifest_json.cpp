@@ -98,8 +98,9 @@ Shape parse_shape(const JsonView& view) {
 std::int64_t number_at(const Json& row, std::size_t index) {
   const Json& value = row[index];
   if (!value.is_number_unsigned()) return -1;
-  const auto number = value.get<std::uint64_t>();
-  return number > static_cast<std::uint64_t>(INT64_MAX) ? -1 : static_cast<std::int64_t>(number);
+  const auto unsigned_value = value.get<std::uint64_t>();
+  return unsigned_value > static_cast<std::uint64_t>(INT64_MAX) ? -1
+                                                                : static_cast<std::int64_t>(unsigned_value);
 }
 
 // Reads the row without a JsonView per number, because there may be millions of numbers.

@@ -134,20 +134,20 @@ std::unique_ptr<WeightSource> open_weights(const std::string& model, const Model
 }
 
 OpenedModel open_trained_model(const std::string& model, EventSink& events) {
-  OpenedModel opened;
-  opened.folder = model_path_of(model);
-  if (path_exists(opened.folder / kManifestFile) && !path_exists(opened.folder / "config.json"))
+  OpenedModel result;
+  result.folder = model_path_of(model);
+  if (path_exists(result.folder / kManifestFile) && !path_exists(result.folder / "config.json"))
     throw UserError(
         "{} is a checkpoint of a model built from torch::nn modules; only `optimus train` can use it",
-        opened.folder.string());
-  opened.spec = open_model(opened.folder.string());
-  opened.weights = open_weights(opened.folder.string(), opened.spec, events);
-  if (opened.weights == nullptr)
+        result.folder.string());
+  result.spec = open_model(result.folder.string());
+  result.weights = open_weights(result.folder.string(), result.spec, events);
+  if (result.weights == nullptr)
     throw UserError(
         "{} is {} without weights; pass a Hugging Face folder with weights, a run or a checkpoint",
         in_quotes(model, 300), find_preset(model) ? "a preset" : "a model");
-  opened.tokenizer = default_tokenizer(opened.folder.string());
-  return opened;
+  result.tokenizer = default_tokenizer(result.folder.string());
+  return result;
 }
 
 std::unique_ptr<Tokenizer> tokenizer_for_text(const OpenedModel& model, const std::string& requested,

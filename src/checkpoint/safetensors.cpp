@@ -251,8 +251,8 @@ SafetensorsFile SafetensorsFile::open(const Path& path, MappedFile file) {
 }
 
 const StoredTensor* SafetensorsFile::find(std::string_view name) const {
-  const auto found = tensor_index_.find(name);
-  return found == tensor_index_.end() ? nullptr : &content_.tensors[found->second];
+  const auto it = tensor_index_.find(name);
+  return it == tensor_index_.end() ? nullptr : &content_.tensors[it->second];
 }
 
 }  // namespace optimus

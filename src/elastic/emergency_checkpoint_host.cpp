@@ -74,10 +74,10 @@ void EmergencyCheckpointHost::stop_waiting() {
 void EmergencyCheckpointHost::collect_survivor_states() {
   for (int rank = 0; rank < num_ranks_; ++rank) {
     if (survivor_states_.contains(rank)) continue;
-    const auto stored = board_.find(keys_.survivor_state(rank));
-    if (!stored || !*stored) continue;
+    const auto value = board_.find(keys_.survivor_state(rank));
+    if (!value || !*value) continue;
     try {
-      SurvivorState survivor_state = parse_survivor_state(**stored);
+      SurvivorState survivor_state = parse_survivor_state(**value);
       if (survivor_state.rank == rank) survivor_states_.emplace(rank, std::move(survivor_state));
     } catch (const UserError&) {  // treated like a missing report
     }
@@ -91,12 +91,12 @@ void EmergencyCheckpointHost::update_heartbeats() {
   if (options_.coordinator == nullptr) return;
   const std::vector<int>& worker_ids = options_.coordinator->membership().worker_ids;
   for (int rank = 0; rank < num_ranks_; ++rank) {
-    const auto stored = board_.find(heartbeat_key(worker_ids[static_cast<std::size_t>(rank)]));
-    if (!stored || !*stored) continue;
+    const auto value = board_.find(heartbeat_key(worker_ids[static_cast<std::size_t>(rank)]));
+    if (!value || !*value) continue;
     const auto it = heartbeats_.find(rank);
-    if (it == heartbeats_.end() || it->second.first != **stored)
+    if (it == heartbeats_.end() || it->second.first != **value)
       heartbeats_.insert_or_assign(rank,
-                                   std::pair(**stored, Deadline::after(kHeartbeatTimeout, "a heartbeat")));
+                                   std::pair(**value, Deadline::after(kHeartbeatTimeout, "a heartbeat")));
   }
 }
 
@@ -204,14 +204,14 @@ void EmergencyCheckpointHost::decide() {
 void EmergencyCheckpointHost::collect(const std::vector<bool>& is_gone) {
   std::vector<EmergencyCheckpointPart> parts;
   for (const int rank : order_.ranks) {
-    const auto stored = board_.find(keys_.part(rank));
-    if (!stored || !*stored) {
+    const auto value = board_.find(keys_.part(rank));
+    if (!value || !*value) {
       if (is_gone[static_cast<std::size_t>(rank)] || write_deadline_->has_passed())
         refuse(fmt::format("step {} could not be saved: rank {} was lost as well", order_.step, rank));
       return;
     }
     try {
-      parts.push_back(parse_emergency_checkpoint_part(**stored));
+      parts.push_back(parse_emergency_checkpoint_part(**value));
     } catch (const UserError& error) {
       return refuse(error.what());
     }

@@ -75,11 +75,12 @@ void export_step(const Path& from, const Path& to) {
 }
 
 Outcome<int> num_writers_of(const Path& step_folder) {
-  const Outcome<std::string> stored = read_file(step_folder / kWriters, Bytes(64));
-  if (!stored) return tl::unexpected(stored.error());
+  const Outcome<std::string> content = read_file(step_folder / kWriters, Bytes(64));
+  if (!content) return tl::unexpected(content.error());
   int count = 0;
-  const auto [end, error] = std::from_chars(stored->data(), stored->data() + stored->size(), count);
-  if (error != std::errc() || end != stored->data() + stored->size() || count < 1 || count > kMaxStoringRanks)
+  const auto [end, error] = std::from_chars(content->data(), content->data() + content->size(), count);
+  if (error != std::errc() || end != content->data() + content->size() || count < 1 ||
+      count > kMaxStoringRanks)
     return failure("{}: not a number of writers", (step_folder / kWriters).string());
   return count;
 }

@@ -202,8 +202,8 @@ std::vector<int> MembershipCoordinator::hosts_of(const std::vector<int>& worker_
 
 bool MembershipCoordinator::has_begun() {
   if (has_begun_) return true;
-  const auto stored = board_.find(kStartedKey);
-  return has_begun_ = stored && stored->has_value();
+  const auto value = board_.find(kStartedKey);
+  return has_begun_ = value && value->has_value();
 }
 
 std::string MembershipCoordinator::hang_of(int worker_id) const {
@@ -218,8 +218,8 @@ void MembershipCoordinator::detect_hangs() {
   std::map<int, std::string> hanging_workers;
   int num_waiting = 0;
   for (const int worker_id : remaining_workers()) {
-    const auto stored = board_.find(heartbeat_key(worker_id));
-    const std::optional<Heartbeat> heartbeat = stored && *stored ? parse_heartbeat(**stored) : std::nullopt;
+    const auto value = board_.find(heartbeat_key(worker_id));
+    const std::optional<Heartbeat> heartbeat = value && *value ? parse_heartbeat(**value) : std::nullopt;
     if (!heartbeat) return;  // a rank has not begun
     if (!heartbeat->hang_description.empty())
       hanging_workers.emplace(worker_id, heartbeat->hang_description);
@@ -246,10 +246,10 @@ void MembershipCoordinator::poll() {
   if (hanging_workers_.empty()) detect_hangs();
   interim_planner_.plan_ahead(num_staying_);
   if (interim_plan_) propose_improvement();
-  const auto stored = board_.find(JoinKeys{next_join_number_}.request());
-  if (!stored || !*stored) return;
+  const auto value = board_.find(JoinKeys{next_join_number_}.request());
+  if (!value || !*value) return;
   try {
-    join_requests_.emplace(next_join_number_, parse_worker_join_request(**stored));
+    join_requests_.emplace(next_join_number_, parse_worker_join_request(**value));
     (void)board_.set(membership_change_key(membership_.generation), "");
   } catch (const UserError&) {  // an invalid request is ignored
   }
@@ -271,8 +271,8 @@ bool MembershipCoordinator::needs_leaving_ranks(const std::vector<SurvivorState>
 }
 
 std::optional<WorkerReport> MembershipCoordinator::report_of(int worker_id) const {
-  const auto stored = board_.find(worker_report_key(worker_id));
-  return stored && *stored ? std::optional(parse_worker_report(**stored)) : std::nullopt;
+  const auto value = board_.find(worker_report_key(worker_id));
+  return value && *value ? std::optional(parse_worker_report(**value)) : std::nullopt;
 }
 
 std::optional<WorkerReport> MembershipCoordinator::wait_for_report(int worker_id) const {
@@ -286,12 +286,12 @@ std::optional<WorkerReport> MembershipCoordinator::wait_for_report(int worker_id
 
 void MembershipCoordinator::propose_improvement() {
   if (!interim_planner_.is_settled(num_staying_)) return;
-  std::optional<Plan> better = interim_planner_.improvement(*interim_plan_, num_staying_);
+  std::optional<Plan> better_plan = interim_planner_.improvement(*interim_plan_, num_staying_);
   interim_plan_.reset();
-  if (better && better->copy_distance > 0)
-    better = with_copies_in_other_domains(*better, hosts_of(remaining_workers()));
-  if (better && inputs_.propose_improvement)
-    improvement_ = std::async(std::launch::async, inputs_.propose_improvement, *better);
+  if (better_plan && better_plan->copy_distance > 0)
+    better_plan = with_copies_in_other_domains(*better_plan, hosts_of(remaining_workers()));
+  if (better_plan && inputs_.propose_improvement)
+    improvement_ = std::async(std::launch::async, inputs_.propose_improvement, *better_plan);
 }
 
 // The plans with which this generation began, and the plans to which it has changed since.
@@ -348,8 +348,8 @@ void MembershipCoordinator::wait_for_memory(int rank, const Deadline& deadline) 
   constexpr Seconds kSilenceTimeout{5};
   const int worker_id = membership_.worker_ids.at(static_cast<std::size_t>(rank));
   const auto is_set = [&](const std::string& key) {
-    const auto stored = board_.find(key);
-    return !stored || stored->has_value();  // an unreachable store ends the wait too
+    const auto value = board_.find(key);
+    return !value || value->has_value();  // an unreachable store ends the wait too
   };
   std::string last_heartbeat;
   Deadline silence = Deadline::after(kSilenceTimeout, "a heartbeat");

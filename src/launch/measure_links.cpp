@@ -157,9 +157,9 @@ PairTimes parse_times(int first, int second, const std::string& text) {
   const JsonView view(json, "a pair's times");
   PairTimes pair{first, second, {}, {}};
   for (const JsonView& json_view : view.at("times").elements()) {
-    const std::vector<JsonView> parts = json_view.elements();
-    if (parts.size() != 2) json_view.refuse("bytes and seconds");
-    pair.times.push_back({parts[0].number(), parts[1].number()});
+    const std::vector<JsonView> fields = json_view.elements();
+    if (fields.size() != 2) json_view.refuse("bytes and seconds");
+    pair.times.push_back({fields[0].number(), fields[1].number()});
     if (!(pair.times.back().bytes >= 1 && pair.times.back().seconds > 0))
       json_view.refuse("bytes and seconds");
   }

@@ -277,10 +277,10 @@ Outcome<void> read_join_reply(const RendezvousOptions& options, const std::strin
 // set when the store has responded.
 Outcome<RendezvousResult> send_join_request(const RendezvousOptions& options, const StoreAddress& address,
                                             const Deadline& deadline, bool& was_reachable) {
-  auto opened = address.is_etcd ? open_etcd_store(address, deadline) : open_tcp_store(address, deadline);
-  if (!opened) return tl::unexpected(opened.error());
+  auto store = address.is_etcd ? open_etcd_store(address, deadline) : open_tcp_store(address, deadline);
+  if (!store) return tl::unexpected(store.error());
   was_reachable = true;
-  RendezvousResult result{address, std::move(*opened), "", {}, {}};
+  RendezvousResult result{address, std::move(*store), "", {}, {}};
   const int rank = options.launch.rank;
   const std::string will =
       fmt::format("rank {} (process {} on {}) has disconnected", rank, ::getpid(), host_name());

@@ -68,14 +68,14 @@ void RunHost::fetch() {
 void RunHost::update_heartbeats() {
   const auto now = Deadline::Clock::now();
   for (const int worker_id : coordinator_.remaining_workers()) {
-    const auto stored = board_.find(heartbeat_key(worker_id));
-    if (!stored || !*stored) continue;  // the worker has not begun
-    const std::optional<Heartbeat> heartbeat = parse_heartbeat(**stored);
+    const auto value = board_.find(heartbeat_key(worker_id));
+    if (!value || !*value) continue;  // the worker has not begun
+    const std::optional<Heartbeat> heartbeat = parse_heartbeat(**value);
     const std::int64_t step = heartbeat ? heartbeat->step : 0;
-    const auto [entry, is_new] = heartbeats_.try_emplace(worker_id, LastHeartbeat{**stored, now, step});
-    if (is_new || entry->second.last_value == **stored) continue;
+    const auto [entry, is_new] = heartbeats_.try_emplace(worker_id, LastHeartbeat{**value, now, step});
+    if (is_new || entry->second.last_value == **value) continue;
     if (entry->second.step != step) last_progress_ = now;
-    entry->second = {**stored, now, step};
+    entry->second = {**value, now, step};
   }
 }
 

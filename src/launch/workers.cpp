@@ -378,7 +378,7 @@ std::optional<int> Workers::first_failed() const {
   return first;
 }
 
-// Names the rank that failed, was ended, or does not respond, and what the other ranks observed.
+// Names the rank that failed, was ended, or does not respond, with the observation of another rank.
 std::string Workers::failure_text() const {
   const auto log = [&](int rank) { return (options_.run / log_path(rank)).string(); };
   std::map<int, int> missed_counts;

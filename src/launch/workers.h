@@ -3,7 +3,7 @@
 //
 // Each worker is a process with standard output and error in its log, in a process group of its own, so
 // that Ctrl-C reaches only this process, and it ends when this process ends. When one fails, the others get
-// some time to report what they observed; then all are ended, and one line names the first failure.
+// some time to report their observations; then all are ended, and one line names the first failure.
 #pragma once
 
 #include <sys/types.h>

@@ -57,11 +57,11 @@ std::unique_ptr<DeviceSensor> DeviceSensor::open(const std::string& bus_id, cons
   auto nvml = std::make_unique<Library>(library);
   void* device = nullptr;
   // Read once, because this call takes 1.5 ms on an H200; the other calls take microseconds.
-  unsigned highest = 0;
+  unsigned max_clock = 0;
   if (!nvml->is_ready || nvml->device_by_bus(bus_id.c_str(), &device) != kSuccess ||
-      nvml->highest_clock(device, kMultiprocessors, &highest) != kSuccess || highest == 0)
+      nvml->highest_clock(device, kMultiprocessors, &max_clock) != kSuccess || max_clock == 0)
     return nullptr;
-  return std::unique_ptr<DeviceSensor>(new DeviceSensor(std::move(nvml), device, highest));
+  return std::unique_ptr<DeviceSensor>(new DeviceSensor(std::move(nvml), device, max_clock));
 }
 
 std::optional<DeviceSensor::Reading> DeviceSensor::read() const {

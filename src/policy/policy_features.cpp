@@ -229,7 +229,7 @@ std::array<float, kSituationFeatures> shared_row(const SharedInputs& shared) {
     links += condition.cause == Cause::link;
   const double num_conditions = static_cast<double>(situation.conditions.size()),
                step = std::exp(shared.log_present_seconds);
-  const double used = shared.is_broken ? 0 : situation.options.front().devices;
+  const double num_used_devices = shared.is_broken ? 0 : situation.options.front().devices;
   const double shortfall = situation.predicted_gain && situation.measured_gain
                                ? *situation.predicted_gain - *situation.measured_gain
                                : 0;
@@ -247,7 +247,7 @@ std::array<float, kSituationFeatures> shared_row(const SharedInputs& shared) {
       log_seconds(shared.remaining_seconds) / 4,
       clamped(std::log(step / shared.remaining_seconds) / 5, 3),
       std::log1p(situation.recovery_seconds / step) / 3,
-      (shared.num_present_devices - used) / shared.num_present_devices,
+      (shared.num_present_devices - num_used_devices) / shared.num_present_devices,
       std::log1p(situation.switches / std::max(situation.elapsed_seconds / kHour, 1.0)) / 3,
       clamped(shortfall, 1),
       clamped(situation.mean_prediction_error, 1),

@@ -1,6 +1,6 @@
-// Situation: what a policy knows when it decides: the options, the conditions, the losses of devices, and
-// the outcomes of earlier switches. Simulated runs (trials/trial.h) and real ones fill in the same values.
-// Plain data.
+// Situation: the knowledge of a policy when it decides: the options, the conditions, the losses of devices,
+// and the outcomes of earlier switches. Simulated runs (trials/trial.h) and real ones fill in the same
+// values. Plain data.
 #pragma once
 
 #include <cstddef>

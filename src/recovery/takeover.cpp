@@ -54,14 +54,14 @@ void assign_microbatches(std::vector<Pipeline>& pipelines, std::vector<int> size
 std::optional<Plan> without_device(const Plan& plan, int device) {
   const PlanLocation location = location_of(plan, device);
   Plan result = plan;
-  Pipeline& own_pipeline = result.pipelines[static_cast<std::size_t>(location.pipeline)];
-  Stage& stage = own_pipeline.stages[static_cast<std::size_t>(location.stage)];
+  Pipeline& pipeline = result.pipelines[static_cast<std::size_t>(location.pipeline)];
+  Stage& stage = pipeline.stages[static_cast<std::size_t>(location.stage)];
   if (std::optional<Stage> smaller = without_replica(stage, location.index)) {
     stage = std::move(*smaller);
     return result;
   }
   if (result.pipelines.size() < 2) return std::nullopt;
-  const std::vector<int> microbatches = own_pipeline.microbatches;
+  const std::vector<int> microbatches = pipeline.microbatches;
   result.pipelines.erase(result.pipelines.begin() + location.pipeline);
   assign_microbatches(result.pipelines, microbatches);
   return result;

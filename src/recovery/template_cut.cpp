@@ -57,11 +57,11 @@ bool fits_beside_another(const TemplateInputs& inputs, Plan plan) {
     for (int& device : stage.devices) device += inputs.cluster.num_devices();
   plan.pipelines.push_back(std::move(second));
   plan.batch *= 2;
-  const Cluster both = with_devices(inputs.cluster, 2 * inputs.cluster.num_devices());
-  Demand demand{inputs.demand.model, both, inputs.demand.software, inputs.demand.constants};
+  const Cluster double_cluster = with_devices(inputs.cluster, 2 * inputs.cluster.num_devices());
+  Demand demand{inputs.demand.model, double_cluster, inputs.demand.software, inputs.demand.constants};
   demand.batch = plan.batch, demand.sequence_length = plan.sequence_length;
   demand.precision = plan.precision, demand.constraints = inputs.demand.constraints;
-  return peak_memory_of(demand, ClusterView(both), plan).fits();
+  return peak_memory_of(demand, ClusterView(double_cluster), plan).fits();
 }
 
 std::optional<PipelineTemplate> make_template(const TemplateInputs& inputs, BoundModel& bound_model,

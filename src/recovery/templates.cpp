@@ -146,10 +146,11 @@ void PipelineTemplates::distribute_batch(std::vector<Share>& shares) const {
 }
 
 double PipelineTemplates::estimate(const std::vector<Share>& shares) const {
-  double longest = 0;
+  double max_seconds = 0;
   for (const Share& share : shares)
-    longest = std::max(longest, seconds_for(*share.pipeline_template, share.replicas, share.sequences));
-  return longest;
+    max_seconds =
+        std::max(max_seconds, seconds_for(*share.pipeline_template, share.replicas, share.sequences));
+  return max_seconds;
 }
 
 // All feasible choices for this number of nodes, fastest first by estimate; with at least `min_pipelines`

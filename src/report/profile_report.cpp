@@ -166,18 +166,19 @@ std::vector<ComparedKind> compare_kinds(const std::vector<RankProfile>& ranks, c
 }
 
 std::optional<double> overlap(const RankProfile& profile) {
-  std::vector<std::pair<double, double>> computes, others;
+  std::vector<std::pair<double, double>> computations, communications;
   for (const TracedInstruction& instruction : profile.instructions) {
     if (instruction.lane == Lane::host || instruction.end <= instruction.start) continue;
-    (instruction.lane == Lane::compute ? computes : others).emplace_back(instruction.start, instruction.end);
+    (instruction.lane == Lane::compute ? computations : communications)
+        .emplace_back(instruction.start, instruction.end);
   }
-  computes = merge_spans(std::move(computes));
+  computations = merge_spans(std::move(computations));
   double total = 0, overlapped = 0;
-  for (const auto& [start, end] : others) {
+  for (const auto& [start, end] : communications) {
     total += end - start;
-    auto it = std::upper_bound(computes.begin(), computes.end(), std::pair{start, start});
-    if (it != computes.begin()) --it;
-    for (; it != computes.end() && it->first < end; ++it)
+    auto it = std::upper_bound(computations.begin(), computations.end(), std::pair{start, start});
+    if (it != computations.begin()) --it;
+    for (; it != computations.end() && it->first < end; ++it)
       overlapped += std::max(0.0, std::min(end, it->second) - std::max(start, it->first));
   }
   return total > 0 ? std::optional(overlapped / total) : std::nullopt;

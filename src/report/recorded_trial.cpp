@@ -66,8 +66,8 @@ class Recorder {
   }
 
   double seconds_before_step(std::int64_t step) const {
-    const auto next = step_ends_.lower_bound(step);
-    return next == step_ends_.begin() ? 0 : std::prev(next)->second;
+    const auto it = step_ends_.lower_bound(step);
+    return it == step_ends_.begin() ? 0 : std::prev(it)->second;
   }
 
   // A condition lasts until a decision no longer names it, or until the run ends.

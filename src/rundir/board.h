@@ -21,9 +21,9 @@ class Board {
   virtual Outcome<std::vector<std::optional<std::string>>> find_all(const std::vector<std::string>& keys) {
     std::vector<std::optional<std::string>> result;
     for (const std::string& key : keys) {
-      Outcome<std::optional<std::string>> found = find(key);
-      if (!found) return tl::unexpected(found.error());
-      result.push_back(std::move(*found));
+      Outcome<std::optional<std::string>> value = find(key);
+      if (!value) return tl::unexpected(value.error());
+      result.push_back(std::move(*value));
     }
     return result;
   }

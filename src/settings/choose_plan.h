@@ -36,7 +36,7 @@ Plan plan_for_size(const PlannerRequest& request, int size);
 HardwareProfile default_machines(const DeviceFacts& device, int size);
 
 // The memory that later plans may use while a running plan owns `plan_bytes` bytes on each of
-// `workers_per_processor` workers of this machine: the free memory plus what the running plan owns.
+// `workers_per_processor` workers of this machine: the free memory plus the memory of the running plan.
 DeviceFacts with_memory_of_plan(DeviceFacts device, Bytes plan_bytes, int workers_per_processor);
 
 // The planner's demand for this training on a cluster. The request's model and the cluster must outlive it.

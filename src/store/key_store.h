@@ -74,9 +74,9 @@ template <typename OnPoll>
 Outcome<std::string> wait_for_key(KeyStore& store, const std::string& key, const Deadline& deadline,
                                   OnPoll&& on_poll) {
   for (int query = 0;; ++query) {
-    Outcome<std::optional<std::string>> found = store.find(key);
-    if (!found) return tl::unexpected(found.error());
-    if (*found) return std::move(**found);
+    Outcome<std::optional<std::string>> value = store.find(key);
+    if (!value) return tl::unexpected(value.error());
+    if (*value) return std::move(**value);
     if (deadline.has_passed()) return failure("key {} was not set in time ({})", key, deadline.name());
     on_poll();
     pause_before_query(query);

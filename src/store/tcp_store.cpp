@@ -87,10 +87,10 @@ class TcpStore final : public KeyStore {
     const auto answer = request(kCount, key, "");
     if (!answer) return tl::unexpected(answer.error());
     const std::string text = answer->value_or("");
-    std::int64_t number = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    std::int64_t count = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
     if (error != std::errc() || text.empty()) return failure("the store: the answer is not a number");
-    return number;
+    return count;
   }
   // Uses a separate connection, because the main connection is closed after a timeout, which must not
   // trigger the will.

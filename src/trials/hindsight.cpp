@@ -13,7 +13,7 @@ struct BestRun {
   int switches = 0;
 };
 
-BestRun better(const BestRun& a, const BestRun& b) { return b.steps > a.steps ? b : a; }
+BestRun better_run(const BestRun& a, const BestRun& b) { return b.steps > a.steps ? b : a; }
 
 // For each mode, the best result among all modes with more devices, and among all modes with as many
 // devices or fewer. `order`: modes sorted by number of devices.
@@ -27,12 +27,13 @@ Arrivals arrivals_of(const std::vector<BestRun>& best, const std::vector<TrialMo
   BestRun best_so_far = best.back();
   for (std::size_t i = 0, j = 0; i < order.size(); ++i) {
     for (; j < order.size() && devices(j) <= devices(i); ++j)
-      best_so_far = better(best_so_far, best[order[j]]);
+      best_so_far = better_run(best_so_far, best[order[j]]);
     result.from_others[order[i]] = best_so_far;
   }
   best_so_far = {};
   for (std::size_t i = order.size(), j = order.size(); i-- > 0;) {
-    for (; j > 0 && devices(j - 1) > devices(i); --j) best_so_far = better(best_so_far, best[order[j - 1]]);
+    for (; j > 0 && devices(j - 1) > devices(i); --j)
+      best_so_far = better_run(best_so_far, best[order[j - 1]]);
     result.from_larger[order[i]] = best_so_far;
   }
   return result;
@@ -47,8 +48,8 @@ void apply_loss(std::vector<BestRun>& best, const std::vector<TrialMode>& modes,
   for (std::size_t i = 0, j = 0; i < order.size(); ++i) {
     const double undone = modes[order[i]].undone_steps;
     for (; modes[order[j]].undone_steps > undone; ++j)
-      if (before.step_seconds[order[j]] > 0) best_of_costlier = better(best_of_costlier, best[order[j]]);
-    if (before.step_seconds[order[i]] > 0) best[order[i]] = better(best[order[i]], best_of_costlier);
+      if (before.step_seconds[order[j]] > 0) best_of_costlier = better_run(best_of_costlier, best[order[j]]);
+    if (before.step_seconds[order[i]] > 0) best[order[i]] = better_run(best[order[i]], best_of_costlier);
   }
   for (std::size_t m = 0; m < modes.size(); ++m)
     best[m].steps -= std::min(modes[m].undone_steps, best[m].steps_in_last_segment);
@@ -93,22 +94,23 @@ TrialOutcome hindsight(const TrialCase& trial_case) {
       const auto arrive = [&](const BestRun& origin, double pause) {
         if (origin.steps < 0) return;
         const double new_steps = std::max(0.0, length - pause) / seconds;
-        next_values[m] = better(next_values[m], {origin.steps + new_steps, new_steps, origin.switches + 1});
+        next_values[m] =
+            better_run(next_values[m], {origin.steps + new_steps, new_steps, origin.switches + 1});
       };
       arrive(arrivals.from_others[m], has_started ? mode.pause_seconds : trial_case.costs.start_seconds);
       arrive(arrivals.from_larger[m], mode.shrink_seconds.value_or(mode.pause_seconds));
       const double loss =
           is_loss_to(segment, static_cast<int>(m)) ? std::min(0.5, std::max(0.0, best_values[m].steps)) : 0;
       if (best_values[m].steps >= 0)
-        next_values[m] = better(next_values[m], {best_values[m].steps + length / seconds - loss,
-                                                 length / seconds, best_values[m].switches});
+        next_values[m] = better_run(next_values[m], {best_values[m].steps + length / seconds - loss,
+                                                     length / seconds, best_values[m].switches});
     }
     best_values = std::move(next_values);
     has_started = has_started || std::any_of(best_values.begin(), best_values.end() - 1,
                                              [](const BestRun& b) { return b.steps >= 0; });
   }
   BestRun best_run;
-  for (const BestRun& b : best_values) best_run = better(best_run, b);
+  for (const BestRun& b : best_values) best_run = better_run(best_run, b);
   TrialOutcome outcome;
   outcome.useful_steps = best_run.steps,
   outcome.switches = std::max(0, best_run.switches - (trial_case.first_mode < 0 ? 1 : 0));

@@ -25,7 +25,7 @@ float input_of(const LearnedPolicy& network, const FeatureTable& features, std::
 
 void backpropagate_row(const LearnedPolicy& network, const FeatureTable& features, std::size_t row,
                        const NetworkPass& pass, double score_slope, std::vector<double>& gradient) {
-  std::array<double, kFirstLayer> first{};
+  std::array<double, kFirstLayer> first_slopes{};
   for (std::size_t u = 0; u < kSecondLayer; ++u) {
     gradient[LearnedPolicy::kLast + u] += score_slope * activation(pass.second[u]);
     const double unit_slope =
@@ -34,16 +34,17 @@ void backpropagate_row(const LearnedPolicy& network, const FeatureTable& feature
     for (std::size_t v = 0; v < kFirstLayer; ++v) {
       const std::size_t offset = LearnedPolicy::kSecond + v * kSecondLayer + u;
       gradient[offset] += unit_slope * activation(pass.first[v]);
-      first[v] += unit_slope * network.numbers[offset];
+      first_slopes[v] += unit_slope * network.numbers[offset];
     }
   }
   for (std::size_t v = 0; v < kFirstLayer; ++v)
-    first[v] *= activation_slope(pass.first[v]), gradient[LearnedPolicy::kFirstBias + v] += first[v];
+    first_slopes[v] *= activation_slope(pass.first[v]),
+        gradient[LearnedPolicy::kFirstBias + v] += first_slopes[v];
   for (std::size_t i = 0; i < kFeatures; ++i) {
     const double value = input_of(network, features, row, i);
     if (value == 0) continue;
     double* const offset = gradient.data() + i * kFirstLayer;
-    for (std::size_t v = 0; v < kFirstLayer; ++v) offset[v] += value * first[v];
+    for (std::size_t v = 0; v < kFirstLayer; ++v) offset[v] += value * first_slopes[v];
   }
 }
 

@@ -102,10 +102,10 @@ class Training {
     behavior.uses_prediction_errors = options_.uses_prediction_errors;
     const int num_trials = trials_per_family_ * static_cast<int>(kTrialFamilies.size());
     std::vector<std::vector<TrainingExample>> examples_by_trial(static_cast<std::size_t>(num_trials));
-    const std::uint64_t first = (options_.seed << 32) + trials_;
+    const std::uint64_t first_number = (options_.seed << 32) + trials_;
     for_each_index(options_.threads, num_trials, [&](int i) {
       const TrialFamily family = kTrialFamilies[static_cast<std::size_t>(i) % kTrialFamilies.size()];
-      const std::uint64_t number = first + static_cast<std::uint64_t>(i);
+      const std::uint64_t number = first_number + static_cast<std::uint64_t>(i);
       const TrialCase trial_case = random_trial(family, number, options_.environment);
       examples_by_trial[static_cast<std::size_t>(i)] =
           subsample(collect_examples(trial_case, behavior, number), number);

@@ -81,10 +81,10 @@ AvailabilityTrace with_jitter(AvailabilityTrace trace, double max_shift, RandomK
 }
 
 double longest_step(const ReplayCase& replay_case) {
-  double longest = 0;
+  double max_seconds = 0;
   for (const double speed : replay_case.throughput.samples_per_second)
-    if (speed > 0) longest = std::max(longest, replay_case.batch / speed);
-  return longest;
+    if (speed > 0) max_seconds = std::max(max_seconds, replay_case.batch / speed);
+  return max_seconds;
 }
 
 }  // namespace

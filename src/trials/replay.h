@@ -28,8 +28,8 @@ System parse_system(std::string_view word, const std::string& setting_name);  //
 ReplayOutcome replay(System system, const ReplayCase& replay_case);
 
 // The mean over several replays: of the trace, and of copies whose event times are shifted by up to a step.
-// Most of the cost of a loss is the step in flight, of which a random fraction is complete, so a single
-// replay with a dozen losses varies strongly.
+// Most of the cost of a loss is the step in flight. A random fraction of it is complete, so a single replay
+// with a dozen losses varies strongly.
 ReplayOutcome mean_replay(System system, const ReplayCase& replay_case, int repeats);
 
 // An ideal run, which always trains at the highest speed of the ready nodes and loses nothing.

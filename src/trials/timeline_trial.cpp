@@ -57,18 +57,19 @@ struct RenumberedPlan {
   std::vector<int> unused;  // ascending
 };
 RenumberedPlan renumber(Plan plan, const std::vector<Device>& present) {
-  std::vector<int> used;
+  std::vector<int> used_devices;
   for (const Pipeline& pipeline : plan.pipelines)
     for (const Stage& stage : pipeline.stages)
-      used.insert(used.end(), stage.devices.begin(), stage.devices.end());
-  std::sort(used.begin(), used.end());
+      used_devices.insert(used_devices.end(), stage.devices.begin(), stage.devices.end());
+  std::sort(used_devices.begin(), used_devices.end());
   RenumberedPlan result{std::move(plan), {}};
   for (Pipeline& pipeline : result.plan.pipelines)
     for (Stage& stage : pipeline.stages)
       for (int& device : stage.devices)
-        device = static_cast<int>(std::lower_bound(used.begin(), used.end(), device) - used.begin());
+        device = static_cast<int>(std::lower_bound(used_devices.begin(), used_devices.end(), device) -
+                                  used_devices.begin());
   for (int i = 0; i < std::ssize(present); ++i)
-    if (!std::binary_search(used.begin(), used.end(), i))
+    if (!std::binary_search(used_devices.begin(), used_devices.end(), i))
       result.unused.push_back(present[static_cast<std::size_t>(i)].value);
   return result;
 }
@@ -93,7 +94,7 @@ class TimelineTrial {
       if (!known_conditions.insert(active).second) return;
       const double begin = timer && timer->clock ? timer->clock() : 0;
       add_responses(active, plan, limits);
-      if (timer && timer->clock) timer->longest = std::max(timer->longest, timer->clock() - begin);
+      if (timer && timer->clock) timer->max_seconds = std::max(timer->max_seconds, timer->clock() - begin);
     };
     add_once({});  // the start plan is always the first mode
     for (const ActiveConditions& present_conditions : active_conditions_) add_once(present_conditions);

@@ -15,7 +15,7 @@ namespace optimus {
 // responses to one set took to compute.
 struct ResponseTimer {
   double (*clock)() = nullptr;  // returns seconds; null: not measured
-  double longest = 0;
+  double max_seconds = 0;
 };
 TrialCase trial_of(const ConditionTimeline& timeline, const Demand& demand, const Plan& plan,
                    const RecoveryCosts& costs, const ResponseLimits& limits = {},
