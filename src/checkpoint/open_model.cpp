@@ -61,8 +61,9 @@ class CheckpointWeights final : public WeightSource {
     for (const LogicalTensor& tensor : logical_tensors(spec)) {
       const CheckpointTensor* saved = checkpoint_.find(tensor.name);
       if (saved == nullptr || saved->shape != tensor.shape)
-        throw UserError("{}: tensor {} is {}, but config.json requires {}", checkpoint_.folder().string(),
-                        in_quotes(tensor.name, 200), saved == nullptr ? "missing" : text(saved->shape),
+        throw UserError("{}: tensor {} {}, but config.json requires shape {}", checkpoint_.folder().string(),
+                        in_quotes(tensor.name, 200),
+                        saved == nullptr ? "is missing" : "has shape " + text(saved->shape),
                         text(tensor.shape));
       type_.add(checkpoint_.type_of(StateField::master, tensor.name));
     }

@@ -156,12 +156,12 @@ std::optional<std::int64_t> checked_bytes(std::span<const std::int64_t> shape, E
 
 std::string_view header_of(std::span<const std::byte> file, const std::string& source) {
   if (file.size() < 8)
-    throw UserError("{}: not a safetensors file: it has {} bytes, at least 8 are required", source,
+    throw UserError("{}: not a safetensors file: it has {} bytes; at least 8 are required", source,
                     file.size());
   std::uint64_t length = 0;
   std::memcpy(&length, file.data(), 8);
   if (length > kMaxHeaderBytes)
-    throw UserError("{}: not a safetensors file: the header has {} bytes, at most {} are allowed", source,
+    throw UserError("{}: not a safetensors file: the header has {} bytes; at most {} are allowed", source,
                     length, kMaxHeaderBytes);
   if (length > file.size() - 8)
     throw UserError("{}: truncated: a header of {} bytes in a file of {} bytes", source, length, file.size());

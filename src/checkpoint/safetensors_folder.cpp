@@ -51,7 +51,7 @@ std::vector<std::string> shard_names(std::span<const SafetensorsIndexRow> rows, 
   std::sort(names.begin(), names.end());
   names.erase(std::unique(names.begin(), names.end()), names.end());
   if (names.size() > kMaxShards)
-    throw UserError("{}: lists {} shards, at most {} are supported", index.string(), names.size(),
+    throw UserError("{}: lists {} shards; at most {} are supported", index.string(), names.size(),
                     kMaxShards);
   return names;
 }

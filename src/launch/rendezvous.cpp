@@ -268,7 +268,7 @@ Outcome<void> read_join_reply(const RendezvousOptions& options, const std::strin
   result.ranks = parse_present_ranks(settings_view.at("ranks")),
   result.settings = settings_view.at("settings").raw();
   if (static_cast<int>(result.ranks.size()) != options.launch.world_size)
-    throw UserError("rank 0 reports {} ranks, this rank expects {}", result.ranks.size(),
+    throw UserError("rank 0 reports {} ranks, but this rank expects {}", result.ranks.size(),
                     options.launch.world_size);
   return {};
 }

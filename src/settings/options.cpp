@@ -65,7 +65,7 @@ void declare_numerics(OptionTable& table, TrainOptions& o) {
                  "activations to recompute in the backward pass");
   table.add("recompute-layers", o.recompute_layers, "N",
             "with --recompute full: number of layers per recomputed segment (default: the number that needs "
-            "least memory)");
+            "the least memory)");
   table.add("dropout", o.dropout, "P", "dropout rate of all layers (default: the model's)");
   declare(table, o.samples);
 }

@@ -57,7 +57,7 @@ Outcome<std::size_t> http_size(std::string_view text, int base) {
   text = trim(text);
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), size, base);
   if (error != std::errc() || size > kMaxBodyBytes)
-    return failure("invalid size {} of the body", in_quotes(text, 20));
+    return failure("invalid body size {}", in_quotes(text, 20));
   return size;
 }
 
