@@ -79,8 +79,8 @@ std::vector<Finding> Detector::observe(const Observation& observation) {
   return findings;
 }
 
-// The ratio to the baseline that the faster half of the ranks reaches; of two or three ranks, the ratio of
-// the fastest rank. 1 for a single rank, which cannot be compared with others.
+// The ratio to the baseline that the faster half of the ranks reaches. With two or three ranks, the ratio of
+// the fastest rank; with a single rank, which cannot be compared with others, 1.
 double Detector::common_factor(const Observation& observation, Measure measure) const {
   if (observation.num_ranks < 2) return 1;
   std::vector<std::pair<double, std::int64_t>> ratios;  // by rank

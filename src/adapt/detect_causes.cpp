@@ -188,7 +188,7 @@ void Detector::find_slow_links(std::vector<Finding>& findings) const {
 }
 
 // Compares stages with their mean since the plan began, not with baselines. If a device of the stage is slow,
-// the stage is not to blame.
+// the stage is not reported.
 void Detector::find_heavy_stage(const Observation& observation, std::vector<Finding>& findings) {
   double sum = 0;
   int num_stages = 0;

@@ -79,7 +79,7 @@ class MembershipCoordinator {
   bool has_begun();
   // Describes how a live process hangs and blocks all other workers; empty if it does not.
   std::string hang_of(int worker_id) const;
-  // Records what happened to a lost worker.
+  // Records the reason for the loss of a worker.
   void record_lost(int worker_id, const std::string& reason) { lost_[worker_id] = reason; }
 
   // The keys of the board that are polled periodically during normal operation.

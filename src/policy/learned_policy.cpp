@@ -73,8 +73,8 @@ bool has_missed_gains(const Situation& situation) {
   return situation.measured_gain_sum / num_switches < kMinGainFraction * expected;
 }
 
-// Whether nothing has happened in this run yet. Training trials start with their best plan, so the network
-// has not learned whether another plan is better before any condition, loss or switch.
+// Whether the run has had no condition, loss, arrival or switch yet. Training trials start with their best
+// plan, so the network has not learned whether another plan is better before any condition, loss or switch.
 bool is_untouched(const Situation& situation) {
   constexpr double kNever = 1e8;  // seconds
   return situation.options.front().step_seconds > 0 && situation.conditions.empty() &&
