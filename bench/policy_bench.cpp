@@ -64,7 +64,7 @@ double fraction_of(const Contender& contender, const TrialCase& trial_case) {
   if (!contender.is_bound) return run_trial(contender.policy, trial_case).useful_steps / best;
   const TrialValues values(trial_case);
   const Decider oracle_decider = [&](const Situation&, const TrialPoint& point) {
-    const std::vector<double> worth = values.of_options(point);
+    const std::vector<double> worth = values.values_of_options(point);
     const auto most = std::max_element(worth.begin(), worth.end());
     return Choice{*most > worth.front() + 1e-9 ? static_cast<std::size_t>(most - worth.begin()) : 0, 0, {}};
   };
@@ -148,7 +148,7 @@ void add_conditions(const Size& size, std::vector<Case>& cases) {
   const SearchResult start = search(demand, ClusterView(cluster));
   // Without a search per condition, which would take seconds: known plans, work sharing, new cuts, and
   // dropping devices.
-  ResponseLimits limits{.searched_devices = 0};
+  ResponseLimits limits{.max_searched_devices = 0};
   for (const Alternative& other : start.alternatives)
     if (other.peak_memory.fits()) limits.known_plans.push_back(other.plan);
   // Published rates, but at least about ten conditions in twelve hours on small clusters.
@@ -158,7 +158,7 @@ void add_conditions(const Size& size, std::vector<Case>& cases) {
   for (std::uint64_t seed = 901; seed <= 902; ++seed) {
     const double hours = size.devices > 4096 ? 2 : 12;
     const TrialCase trial =
-        trial_of(random_time_line(cluster, hours * 3600, rates, seed), demand, start.plan, {}, limits);
+        trial_of(random_timeline(cluster, hours * 3600, rates, seed), demand, start.plan, {}, limits);
     for (int error = 0; error < 2 * kErrorDraws; ++error) {
       cases.push_back({"slow", size.devices, trial});
       cases.back().trial.seed = static_cast<std::uint64_t>(100 + error);

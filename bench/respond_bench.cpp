@@ -34,13 +34,14 @@ void show(const char* name, const Demand& demand, const Plan& plan, const std::v
 void try_policies(const Demand& demand, const Plan& plan, const ResponseLimits& limits, double hours,
                   std::uint64_t seed, double error) {
   constexpr double kInfiniteHbd = 1.0 / 2434;  // faults per node and hour
-  const TimeLine line = random_time_line(demand.cluster, hours * 3600, {.loss_per_hour = kInfiniteHbd}, seed);
-  TimedResponses timed{.clock = seconds};
+  const ConditionTimeline line =
+      random_timeline(demand.cluster, hours * 3600, {.loss_per_hour = kInfiniteHbd}, seed);
+  ResponseTimer timed{.clock = seconds};
   TrialCase trial = trial_of(line, demand, plan, {}, limits, &timed);
   trial.prediction_error = error;
   const double best = hindsight(trial).useful_steps;
   fmt::print("{} conditions and {} losses in {} h, {} plans considered, at most {:.2f} s per decision\n",
-             line.conditions.size(), line.losses.size(), hours, trial.modes.size(), timed.longest);
+             line.conditions.size(), line.losses.size(), hours, trial.modes.size(), timed.max_seconds);
   for (const std::string& word : policy_words()) {
     const TrialOutcome outcome = run_trial(parse_policy(word, "policy"), trial);
     fmt::print("  {:<12} {:>6.2f} % of the oracle, {} switches, {} steps lost\n", word,

@@ -10,7 +10,7 @@ namespace {
 int convert_and_check(const ConvertOptions& options, Console& console) {
   if (!options.skips_check) return run_conversion(options, console);
   RealFileSystem files;
-  const Converted converted = convert(options, files, console);
+  const ConvertedModel converted = convert(options, files, console);
   console.result(to_json(options, converted), text(options, converted));
   return 0;
 }

@@ -13,7 +13,7 @@ int run_conversion(const ConvertOptions& options, Console& console) {
     throw UsageError("--threads: expected 0 to 4096, got {}", options.threads);
   set_num_threads(static_cast<int>(options.threads));
   RealFileSystem files;
-  const Converted converted = convert(options, files, console);
+  const ConvertedModel converted = convert(options, files, console);
   const LogitsComparison compared = compare_logits(open_trained_model(options.from, console),
                                                    open_trained_model(options.to.string(), console), console);
   if (compared.is_done && !compared.is_equal)

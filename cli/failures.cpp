@@ -206,7 +206,7 @@ int replay_policies(Console& console, const FailureOptions& options, ModelOption
   check_failures(options);
   const std::vector<std::string> policies = policies_in(options.policies);
   if (!options.trace.starts_with("periodic:"))
-    if (const std::string text = read_input_file(options.trace, kMaxTraceBytes); looks_like_time_line(text))
+    if (const std::string text = read_input_file(options.trace, kMaxTraceBytes); looks_like_timeline(text))
       return replay_timeline(console, {options, model, cluster, constants}, text);
   const AvailabilityTrace trace = open_trace(options);
   if (!(trace.length > 0)) throw UserError("{}: the trace has no events", options.trace);

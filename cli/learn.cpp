@@ -53,7 +53,7 @@ class Learn final : public Command {
     if (!start_.empty()) start = start_ == "shipped" ? shipped_policy() : read_learned_policy(start_);
     if (!start_.empty()) options_.start = &start;
     options_.imitates = ablation_ != "imitation", options_.reinforces = ablation_ != "reinforcement";
-    options_.sees_misses = ablation_ != kResidual;
+    options_.uses_prediction_errors = ablation_ != kResidual;
     std::vector<LearningPoint> points;
     LearnedPolicy learned = learn(options_, [&](const LearningPoint& point) {
       points.push_back(point);

@@ -69,8 +69,8 @@ class Status final : public RunCommand {
     else if (!is_finished(status))
       output +=
           fmt::format("to continue from the newest checkpoint: optimus train --resume {}\n", run_.string());
-    if (status.is_running && status.can_lose_hosts)
-      output += loss_text("host", *status.can_lose_hosts,
+    if (status.is_running && status.num_tolerated_host_losses)
+      output += loss_text("host", *status.num_tolerated_host_losses,
                           fmt::format("{}", fmt::join(status.fatal_hosts, " and ")));
     console.result(
         {{"running", status.is_running},
@@ -81,7 +81,8 @@ class Status final : public RunCommand {
          {"workers", workers},
          {"can_lose", status.num_tolerated_losses},
          {"lost_with", status.fatal_devices},
-         {"can_lose_hosts", status.can_lose_hosts ? OrderedJson(*status.can_lose_hosts) : OrderedJson()},
+         {"can_lose_hosts",
+          status.num_tolerated_host_losses ? OrderedJson(*status.num_tolerated_host_losses) : OrderedJson()},
          {"lost_with_hosts", status.fatal_hosts}},
         output);
     return 0;

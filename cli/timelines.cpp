@@ -36,7 +36,7 @@ std::vector<Policy> policies_of(const FailureOptions& options) {
 
 int replay_timeline(Console& console, const TimelineTask& task, const std::string& content) {
   const std::vector<Policy> policies = policies_of(task.options);
-  const TimeLine line = parse_time_line(content, task.options.trace);
+  const ConditionTimeline line = parse_timeline(content, task.options.trace);
   ModelOptions model_options = task.model;
   if (model_options.model.empty() || task.cluster.empty() || !task.options.batch)
     throw UsageError("--failures with a timeline needs --model M, --cluster C and --batch B");
@@ -49,7 +49,7 @@ int replay_timeline(Console& console, const TimelineTask& task, const std::strin
   demand.precision = parse_precision(task.options.precision, "--precision");
   const RecoveryCosts costs = recovery_costs(task.options, receive_bytes_per_second(demand.cluster, 1));
   const SearchResult start = search(demand, ClusterView(cluster));
-  TimedResponses responses{.clock = cpu_seconds};
+  ResponseTimer responses{.clock = cpu_seconds};
   ResponseLimits limits;
   for (const Alternative& other : start.alternatives)
     if (other.peak_memory.fits()) limits.known_plans.push_back(other.plan);
@@ -62,7 +62,7 @@ int replay_timeline(Console& console, const TimelineTask& task, const std::strin
       "{} conditions and {} losses over {}; starts with {} on {}; {} plans compared, longest decision "
       "{}\n\n{:<12}{:>16}{:>12}{:>10}{:>14}{:>12}\n",
       line.conditions.size(), line.losses.size(), text(Seconds(line.length)), short_text(start.plan),
-      cluster.name(), trial.modes.size(), text(Seconds(responses.longest)), "policy", "useful tokens/s",
+      cluster.name(), trial.modes.size(), text(Seconds(responses.max_seconds)), "policy", "useful tokens/s",
       "of oracle", "switches", "paused", "steps lost");
   LearnedPolicy own_policy;
   if (!task.options.learned.empty()) own_policy = read_learned_policy(task.options.learned);
@@ -76,7 +76,7 @@ int replay_timeline(Console& console, const TimelineTask& task, const std::strin
                     {"switches", outcome.switches},
                     {"seconds_lost", outcome.seconds_lost},
                     {"steps_lost", outcome.steps_lost},
-                    {"longest_decision_seconds", responses.longest}});
+                    {"longest_decision_seconds", responses.max_seconds}});
     if (dollars && speed > 0) json.back()["dollars_per_billion_tokens"] = *dollars / speed * 1e9;
     output += fmt::format("{:<12}{:>16}{:>12}{:>10}{:>14}{:>12}\n", text(policy.kind), short_count(speed),
                           percent(outcome.useful_steps / std::max(1e-12, best_useful_steps)),

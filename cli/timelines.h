@@ -1,4 +1,4 @@
-// simulate --failures with a timeline of conditions (adapt/time_line.h): the result of each policy on
+// simulate --failures with a timeline of conditions (adapt/condition_timeline.h): the result of each policy on
 // machines that slow down and recover.
 #pragma once
 

@@ -1,5 +1,6 @@
-// AdaptationContext: what the adaptation controller knows about its run, set once. Callbacks marked "any
-// thread" are called while the run trains. What they refer to must outlive the controller. Plain data.
+// AdaptationContext: the properties of a run that its adaptation controller needs, set once. Callbacks marked
+// "any thread" are called while the run trains. Objects that they refer to must outlive the controller. Plain
+// data.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +23,8 @@ struct AdaptationContext {
   // The input of a planner search on this cluster, with the batch and sequence length of `present_plan`;
   // any thread.
   std::function<Demand(const Cluster&, const Plan& present_plan)> demand;
-  std::function<bool(const Plan&)>
-      can_run;                    // whether the engine can run the plan and the run allows it; any thread
+  // Whether the engine can run the plan and the run allows it; any thread.
+  std::function<bool(const Plan&)> can_run;
   std::function<double()> clock;  // seconds; any thread
   ResponseLimits limits{};
   // Only for the oracle policy: conditions that replace the detector's findings.
@@ -36,11 +37,11 @@ struct AdaptationContext {
   bool has_host_links = true;
   // Owns policy.network; null if the policy uses the shipped network.
   std::shared_ptr<const LearnedPolicy> learned_policy{};
-  // The membership up to now, in times of `clock`; a membership change creates a new controller.
+  // The history of the membership so far, in times of `clock`. A membership change creates a new controller.
   MembershipHistory membership{};
   ExpectedLifetime expected_lifetime{};
-  // Expected number of completed steps that the failure of a worker undoes, on a plan with this step time.
-  // If null, the policy must not change the redundancy of the state. Any thread.
+  // Expected number of completed steps that the failure of a worker undoes on a plan with this step time. If
+  // null, the policy must not change the redundancy of the state. Any thread.
   std::function<double(const Plan&, double step_seconds)> undone_steps{};
 
   bool decides() const { return policy.kind != PolicyKind::never; }

@@ -15,7 +15,7 @@ namespace {
 // Number of observations of a plan or a phase after which plans are compared once.
 constexpr int kObservationsToCompare = 30;
 // Number of observations within which the reason for longer steps should be found.
-constexpr int kMostUnexplained = 30;
+constexpr int kMaxUnexplained = 30;
 
 }  // namespace
 
@@ -33,27 +33,27 @@ AdaptationController::~AdaptationController() {
   if (weighing_.valid()) weighing_.wait();
 }
 
-void AdaptationController::observe(const Observation& seen) {
-  if (!history_.is_current(seen)) return;
-  history_.observe(seen);
-  update_findings(seen);
+void AdaptationController::observe(const Observation& observation) {
+  if (!history_.is_current(observation)) return;
+  history_.observe(observation);
+  update_findings(observation);
   update_verdict();
   report_unanswerable();
-  report_phase(seen);
+  report_phase(observation);
   weigh_if_due();
   weigh_provisional_if_due();
 }
 
-void AdaptationController::update_findings(const Observation& seen) {
+void AdaptationController::update_findings(const Observation& observation) {
   const double now = context_.clock();
-  findings_.detect(seen);
+  findings_.detect(observation);
   if (context_.scripted)
-    findings_.replace_detected(scripted_findings(*context_.scripted, now, cluster_, seen.step));
+    findings_.replace_detected(scripted_findings(*context_.scripted, now, cluster_, observation.step));
   findings_.add_held();
   const bool has_ambiguous_link = findings_.narrow_links(probes_.network_slowdowns());
-  findings_.settle(seen, now);
+  findings_.settle(observation, now);
   schedule_probe(has_ambiguous_link);
-  findings_.provisional().observe(seen);
+  findings_.provisional().observe(observation);
   if (pending_) ++pending_->num_observations;
   num_unexplained_ = is_unexplained() ? num_unexplained_ + 1 : 0;
 }
@@ -86,8 +86,8 @@ void AdaptationController::update_verdict() {
   }
   const int num_observations = history_.num_observations();
   if (num_observations <= kVerdictObservations &&
-      (!begun_since_switch().empty() || findings_.is_any_plan_slowed()))
-    verdicts_.mark_clouded();
+      (!conditions_since_switch().empty() || findings_.is_any_plan_slowed()))
+    verdicts_.mark_unreliable();
   if (num_observations != kVerdictObservations || !verdicts_.verdict(num_observations)) return;
   verdicts_.judge();
   // The following is needed only if the run may want to return to the previous plan. With scripted
@@ -98,7 +98,7 @@ void AdaptationController::update_verdict() {
   // conditions found on the other plan. Otherwise the run would again use the model's prediction for the
   // plan that it has just left because it was slower.
   history_.record(history_.plan(), verdicts_.answered_conditions(), history_.step_seconds());
-  history_.record(*history_.before_proposal(), findings_.conditions(), verdicts_.seconds_before());
+  history_.record(*history_.plan_before_proposal(), findings_.conditions(), verdicts_.seconds_before());
 }
 
 void AdaptationController::report_unanswerable() {
@@ -116,33 +116,34 @@ void AdaptationController::report_unanswerable() {
   }
 }
 
-void AdaptationController::report_phase(const Observation& seen) {
+void AdaptationController::report_phase(const Observation& observation) {
   if (!context_.decides()) return;
   if (auto stay = phase_.take_plateau()) stay_reports_.add(std::move(*stay));
-  auto stay = phase_.observe_lengths(seen.lengths);
+  auto stay = phase_.observe_lengths(observation.lengths);
   if (!stay) return;
   stay_reports_.add(std::move(*stay));
   // Step times measured with other sequence lengths are not comparable with later ones.
   has_sought_better_plan_ = false;
-  verdicts_.mark_clouded();
+  verdicts_.mark_unreliable();
   history_.forget_step_times();
 }
 
 void AdaptationController::weigh_if_due() {
   // Scripted conditions are known without measuring them first.
-  const std::size_t enough = context_.scripted ? 1 : kRecentSteps;
-  if (weighing_.valid() || pending_ || !probes_.is_idle() || history_.num_recent() < enough) return;
-  const std::vector<Condition> all = findings_.conditions(),
-                               now = answerable_conditions(noticeable(findings(), kRecentSteps));
-  if (now.size() < all.size() && context_.decides())
-    stay_reports_.add_for(
-        all, {evidence_of(findings()), "step times have not increased", word_of(all.front().cause)});
+  const std::size_t min_steps = context_.scripted ? 1 : kRecentSteps;
+  if (weighing_.valid() || pending_ || !probes_.is_idle() || history_.num_recent() < min_steps) return;
+  const std::vector<Condition> conditions = findings_.conditions(),
+                               answerable =
+                                   answerable_conditions(noticeable_findings(findings(), kRecentSteps));
+  if (answerable.size() < conditions.size() && context_.decides())
+    stay_reports_.add_for(conditions, {evidence_of(findings()), "step times have not increased",
+                                       word_of(conditions.front().cause)});
   const bool is_calibrated = history_.num_observations() >= kObservationsToCompare;
   const bool seeks_better =
       context_.seeks_better_plan && context_.decides() && !has_sought_better_plan_ && is_calibrated;
-  if (now.empty() && !history_.original_plan() && !has_missed_gain() && !seeks_better) return;
-  if (num_unexplained_ > 0 && num_unexplained_ <= kMostUnexplained) return;
-  if (!schedule_.take_turn(question_key(), context_.clock())) return;
+  if (answerable.empty() && !history_.original_plan() && !has_missed_gain() && !seeks_better) return;
+  if (num_unexplained_ > 0 && num_unexplained_ <= kMaxUnexplained) return;
+  if (!schedule_.take_if_due(question_key(), context_.clock())) return;
   if (is_calibrated) has_sought_better_plan_ = true;
   start_weighing(false);
 }
@@ -152,7 +153,7 @@ void AdaptationController::weigh_provisional_if_due() {
   if (!context_.decides() || context_.scripted || !findings_.is_quiet()) return;
   const double now = context_.clock();
   if (!findings_.provisional().may_be_weighed(now) || !are_steps_longer(kEarlySteps)) return;
-  findings_.provisional().weighed(now);
+  findings_.provisional().mark_weighed(now);
   start_weighing(true);
 }
 
@@ -221,7 +222,8 @@ ProvisionalStatus AdaptationController::provisional_status() const {
 }
 
 void AdaptationController::proposal_cancelled() {
-  if (provisional_status() == ProvisionalStatus::rejected) findings_.provisional().rejected(context_.clock());
+  if (provisional_status() == ProvisionalStatus::rejected)
+    findings_.provisional().mark_rejected(context_.clock());
   pending_.reset();
 }
 

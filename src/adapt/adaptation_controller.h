@@ -1,6 +1,6 @@
-// AdaptationController: decides at rank 0 when the run should switch to another plan. It finds what slows the
-// run down from the observations of all ranks, lets a policy choose among the plans that would be better on
-// the machines as they are now, and measures after a switch whether the predicted gain was reached.
+// AdaptationController: decides at rank 0 when the run should switch to another plan. It finds the causes of
+// slow steps in the observations of all ranks, lets a policy choose among the plans that would be better on
+// the machines in their present state, and measures after a switch whether the predicted gain was reached.
 //
 //   AdaptationController controller(context, plan, calibration);
 //   after a step:  controller.observe(observation);  // returns at once: plans are compared on another thread
@@ -40,7 +40,7 @@ class AdaptationController final : public ProposalSource {
   AdaptationController& operator=(const AdaptationController&) = delete;
 
   // Called in the order of steps. observe_loss() is called only for steps whose loss this rank knows.
-  void observe(const Observation& seen);
+  void observe(const Observation& observation);
   void observe_loss(double loss) { phase_.observe_loss(loss); }
   const std::vector<Finding>& findings() const { return findings_.findings(); }
 
@@ -55,10 +55,10 @@ class AdaptationController final : public ProposalSource {
   // Returns each proposal once; empty if there is no new one.
   std::optional<PlanProposal> take_proposal() override;
   // Returns the next decision to keep the plan, oldest first: for conditions whose weighing gave no
-  // proposal, conditions that no plan can answer, and changes of the training phase.
+  // proposal, for conditions that no plan can answer, and for changes of the training phase.
   std::optional<StayDecision> take_stay() { return stay_reports_.take(); }
 
-  // The run uses this plan after `step`. `proposal` is empty if the plan was not proposed by this
+  // Called when the run uses this plan after `step`. `proposal` is empty if the plan was not proposed by this
   // controller.
   void plan_adopted(const Plan& plan, const std::optional<PlanProposal>& proposal, std::int64_t step);
   void proposal_refused();
@@ -66,16 +66,16 @@ class AdaptationController final : public ProposalSource {
   // the run cannot wait for it.
   ProvisionalStatus provisional_status() const override;
   void proposal_cancelled();
-  // The measured gain of the last proposal, returned once, some steps after the switch. Empty before that,
-  // and for good if something else has slowed the run down meanwhile.
+  // Returns the measured gain of the last proposal once, some steps after the switch. Empty before that, and
+  // always if something else has slowed the run down in the meantime.
   std::optional<double> take_measured_gain() { return verdicts_.take_verdict(history_.num_observations()); }
 
  private:
-  void update_findings(const Observation& seen);
+  void update_findings(const Observation& observation);
   void schedule_probe(bool has_ambiguous_link);
   void update_verdict();
   void report_unanswerable();
-  void report_phase(const Observation& seen);
+  void report_phase(const Observation& observation);
   void weigh_if_due();
   void weigh_provisional_if_due();
 
@@ -89,9 +89,9 @@ class AdaptationController final : public ProposalSource {
 
   bool is_unexplained() const;
   bool are_steps_longer(std::size_t last_steps) const;
-  std::vector<Finding> noticeable(std::vector<Finding> findings, std::size_t last_steps) const;
-  std::vector<Condition> begun_since_switch() const {
-    return findings_.begun_since_switch(verdicts_.answered_conditions());
+  std::vector<Finding> noticeable_findings(std::vector<Finding> findings, std::size_t last_steps) const;
+  std::vector<Condition> conditions_since_switch() const {
+    return findings_.conditions_since_switch(verdicts_.answered_conditions());
   }
   double seconds_since_switch() const;
   bool has_missed_gain() const { return verdicts_.has_missed_gain(history_.num_observations()); }

@@ -10,7 +10,7 @@ namespace optimus {
 Question AdaptationController::question(bool is_provisional) const {
   const std::size_t steps = is_provisional ? std::size_t{kEarlySteps} : kRecentSteps;
   const std::vector<Finding> findings =
-      noticeable(is_provisional ? findings_.provisional().findings() : findings_.findings(), steps);
+      noticeable_findings(is_provisional ? findings_.provisional().findings() : findings_.findings(), steps);
   Question question;
   question.plan = history_.plan(), question.conditions = answerable_conditions(findings);
   question.seconds = history_.step_seconds(steps);
@@ -42,19 +42,19 @@ Question AdaptationController::question(bool is_provisional) const {
   return question;
 }
 
-// For a while after a switch, the present step time of the previous plan is known. For other plans only
-// older measurements exist.
+// Shortly after a switch, the present step time of the previous plan is known. For other plans, only older
+// measurements exist.
 void AdaptationController::add_plans_to_return_to(Question& question) const {
-  const std::optional<Plan>&home = history_.original_plan(), &previous = history_.previous();
+  const std::optional<Plan>&original_plan = history_.original_plan(), &previous = history_.previous_plan();
   const bool is_fresh = history_.num_observations() <= 2 * kVerdictObservations && !context_.scripted &&
-                        !question.is_provisional && begun_since_switch().empty();
+                        !question.is_provisional && conditions_since_switch().empty();
   if (is_fresh && previous && question.measured_gain.value_or(0) < 1 / kNoticeableFactor - 1) {
     question.seconds_before = verdicts_.seconds_before();
     question.earlier_plans.push_back(*previous);
     return;
   }
-  if (home) question.earlier_plans.push_back(*home);
-  if (previous && previous != home) question.earlier_plans.push_back(*previous);
+  if (original_plan) question.earlier_plans.push_back(*original_plan);
+  if (previous && previous != original_plan) question.earlier_plans.push_back(*previous);
 }
 
 void AdaptationController::add_calibration(Question& question) const {
@@ -71,7 +71,7 @@ void AdaptationController::add_calibration(Question& question) const {
 std::string AdaptationController::question_key() const {
   const Plan& plan = history_.plan();
   std::string key =
-      condition_key(answerable_conditions(noticeable(findings(), kRecentSteps)), plan, cluster_) +
+      condition_key(answerable_conditions(noticeable_findings(findings(), kRecentSteps)), plan, cluster_) +
       plan_hash(plan);
   for (const Finding& finding : findings_.unseen().findings())
     key += fmt::format(" {} {}", word_of(finding.cause), finding.locations.front());
@@ -93,7 +93,7 @@ bool AdaptationController::is_unexplained() const {
   constexpr double kMuchLonger = 1.15;
   return !context_.scripted && history_.num_recent() >= kEarlySteps &&
          conditions_of_plan(findings_.conditions(), history_.plan(), cluster_).empty() &&
-         history_.times_usual(kEarlySteps).value_or(1) >= kMuchLonger;
+         history_.ratio_to_usual(kEarlySteps).value_or(1) >= kMuchLonger;
 }
 
 // Scripted conditions count even before they have made steps longer.
@@ -103,8 +103,8 @@ bool AdaptationController::are_steps_longer(std::size_t last_steps) const {
 
 // Leaves out findings that affect the plan but make no step longer, such as a slow link for which no step
 // waits. A heavy stage has been heavy from the start of the plan, so it is part of the usual step time.
-std::vector<Finding> AdaptationController::noticeable(std::vector<Finding> findings,
-                                                      std::size_t last_steps) const {
+std::vector<Finding> AdaptationController::noticeable_findings(std::vector<Finding> findings,
+                                                               std::size_t last_steps) const {
   if (history_.num_recent() == 0 || are_steps_longer(last_steps)) return findings;
   std::erase_if(findings, [&](const Finding& finding) {
     return finding.cause != Cause::heavy_stage &&
@@ -116,9 +116,9 @@ std::vector<Finding> AdaptationController::noticeable(std::vector<Finding> findi
 // Two switches within a few steps may answer the same condition, or noise of the new plan's first steps. A
 // different condition that has become much worse since the switch is answered at once.
 double AdaptationController::seconds_since_switch() const {
-  constexpr double kAnotherMatter = 1.3;
-  for (const Condition& condition : begun_since_switch())
-    if (condition.factor >= kAnotherMatter) return Situation{}.since_switch;
+  constexpr double kMuchWorse = 1.3;
+  for (const Condition& condition : conditions_since_switch())
+    if (condition.factor >= kMuchWorse) return Situation{}.since_switch;
   return history_.seconds_since_switch(context_.clock());
 }
 

@@ -18,10 +18,11 @@ bool is_between_nodes(const Topology& topology, int group, Channel channel) {
                      [&](int rank) { return topology.nodes_of(rank, channel).size() > 1; });
 }
 
-constexpr double kMessage = 1 << 19,
-                 kRing = 1 << 20;  // sizes in bytes at which a measured rate is converted into a speed
+// Sizes in bytes at which a measured ratio is converted into a speed.
+constexpr double kMessageBytes = 1 << 19, kRingBytes = 1 << 20;
 
-// Seconds of a message to another node. `is_alone`: the other devices of the node send nothing meanwhile.
+// Seconds of a message to another node. `is_alone`: the other devices of the node send nothing at the same
+// time.
 double message_seconds(const Cluster& cluster, double bytes, bool is_alone = false) {
   int remote = 0;
   while (cluster.node_of(Device{remote}) == cluster.node_of(Device{0})) ++remote;
@@ -32,27 +33,27 @@ double message_seconds(const Cluster& cluster, double bytes, bool is_alone = fal
 
 // Seconds of an all-reduce over all devices.
 double ring_seconds(const Cluster& cluster, double bytes) {
-  std::vector<int> all(static_cast<std::size_t>(cluster.num_devices()));
-  std::iota(all.begin(), all.end(), 0);
-  const GroupShape shape = shape_of(all, cluster, DeviceMap::identity(cluster.num_devices()));
+  std::vector<int> devices(static_cast<std::size_t>(cluster.num_devices()));
+  std::iota(devices.begin(), devices.end(), 0);
+  const GroupShape shape = shape_of(devices, cluster, DeviceMap::identity(cluster.num_devices()));
   return LinkCost(fitted_constants()).collective(Collective::all_reduce, shape, bytes);
 }
 
-// Scales network bandwidths so that messages take `slower` times as long. Uses bisection, because latencies
+// Scales network bandwidths so that messages take `slowdown` times as long. Uses bisection, because latencies
 // are not scaled and the effective bandwidth depends on the message size.
-HardwareProfile with_messages(const HardwareProfile& profile, double slower) {
+HardwareProfile with_messages(const HardwareProfile& profile, double slowdown) {
   const auto with_speed = [&](double factor) {
-    HardwareProfile other = profile;
-    for (NodeGroup& group : other.groups) group.network.nic.bytes_per_second *= factor;
-    return other;
+    HardwareProfile scaled = profile;
+    for (NodeGroup& group : scaled.groups) group.network.nic.bytes_per_second *= factor;
+    return scaled;
   };
   const Cluster baseline_cluster(profile);
-  if (slower == 1 || baseline_cluster.num_nodes() < 2) return profile;
-  const double aim = slower * message_seconds(baseline_cluster, kMessage);
+  if (slowdown == 1 || baseline_cluster.num_nodes() < 2) return profile;
+  const double target_seconds = slowdown * message_seconds(baseline_cluster, kMessageBytes);
   double low = 1e-6, high = 1e3;
   for (int i = 0; i < 50; ++i) {
     const double middle = std::sqrt(low * high);
-    (message_seconds(Cluster(with_speed(middle)), kMessage) > aim ? low : high) = middle;
+    (message_seconds(Cluster(with_speed(middle)), kMessageBytes) > target_seconds ? low : high) = middle;
   }
   return with_speed(std::sqrt(low * high));
 }
@@ -67,11 +68,11 @@ void set_links(const Setup& setup, const StepMeter& meter, const PricedProgram& 
     const auto [channel, bytes] = meter.message(i);
     const auto c = static_cast<std::size_t>(channel);
     if (bytes <= largest[c]) continue;
-    const Instruction& at = program.instructions[i];
-    const double duration = at.peer < 0
+    const Instruction& instruction = program.instructions[i];
+    const double duration = instruction.peer < 0
                                 ? seconds[i]
                                 : cost.message(setup.cluster.link(setup.map[VirtualDevice{program.device}],
-                                                                  setup.map[VirtualDevice{at.peer}]),
+                                                                  setup.map[VirtualDevice{instruction.peer}]),
                                                bytes);
     largest[c] = bytes, stage_work.links[c] = duration / bytes;
   }
@@ -91,16 +92,17 @@ std::vector<StageWork> stage_work(const Plan& plan, const ModelSpec& model, cons
       const PricedProgram priced(setup, model_work, compile_without_buffers(plan, model, device),
                                  Device{device});
       const std::vector<double> seconds = priced.price(fitted_constants());
-      StageWork& own_work = result.emplace_back();
+      StageWork& work = result.emplace_back();
       for (std::size_t i = 0; i < seconds.size(); ++i)
-        if (const Instruction& at = priced.program().instructions[i]; is_computing(at.op) && at.block >= 0)
-          own_work.compute[static_cast<std::size_t>(role_of(model, at.block))] += seconds[i];
-      set_links(setup, StepMeter(priced.program(), plan, model, seconds), priced, seconds, own_work);
+        if (const Instruction& instruction = priced.program().instructions[i];
+            is_computing(instruction.op) && instruction.block >= 0)
+          work.compute[static_cast<std::size_t>(role_of(model, instruction.block))] += seconds[i];
+      set_links(setup, StepMeter(priced.program(), plan, model, seconds), priced, seconds, work);
     }
   return result;
 }
 
-Constants with_rates(Constants constants, const RoleRates& rates) {
+Constants with_rates(Constants constants, const BlockTimeRatios& rates) {
   constants.embedding_residual *= rates[static_cast<std::size_t>(BlockRole::embedding)];
   constants.head_residual *= rates[static_cast<std::size_t>(BlockRole::head)];
   return constants;
@@ -108,26 +110,26 @@ Constants with_rates(Constants constants, const RoleRates& rates) {
 
 // A moving average that forgets slowly, because a change over hours does not count as a condition.
 void Calibration::Mean::add(double value) {
-  constexpr int kRemembered = 256;
-  count = std::min(count + 1, kRemembered);
-  const double now = std::log(value), previous_log = log;
-  log += (now - log) / count;
-  square += ((now - previous_log) * (now - log) - square) / count;
+  constexpr int kMaxWeight = 256;
+  count = std::min(count + 1, kMaxWeight);
+  const double log_value = std::log(value), previous_log = log;
+  log += (log_value - log) / count;
+  square += ((log_value - previous_log) * (log_value - log) - square) / count;
 }
 
 double Calibration::Mean::value() const { return std::exp(log); }
 
-void Calibration::learn(const Observation& quiet, const std::vector<StageWork>& stage_work,
+void Calibration::learn(const Observation& undisturbed, const std::vector<StageWork>& stage_work,
                         const Topology& topology) {
   ++num_learned_;
   for (std::size_t role = 0; role < kBlockRoles; ++role)
-    if (const Rate& rate = quiet.rates[role]; rate.seconds > 0 && rate.predicted > 0)
+    if (const BlockTime& rate = undisturbed.rates[role]; rate.seconds > 0 && rate.predicted > 0)
       rates_[role].add(rate.seconds / rate.predicted);
-  for (const auto& [group, seen] : quiet.groups)
+  for (const auto& [group, group_step] : undisturbed.groups)
     for (std::size_t c = 0; c < kChannels && group < std::ssize(stage_work); ++c) {
       const auto channel = static_cast<Channel>(c);
       const double predicted = stage_work[static_cast<std::size_t>(group)].links[c];
-      const Spread& spread = seen.of(measure_of(channel));
+      const Spread& spread = group_step.of(measure_of(channel));
       if (spread.count > 0 && spread.median() > 0 && predicted > 0)
         links_[c][is_between_nodes(topology, group, channel) ? 1 : 0].add(spread.median() / predicted);
     }
@@ -152,8 +154,8 @@ std::map<std::pair<int, Measure>, double> Calibration::baselines(const std::vect
     for (std::size_t role = 0; role < kBlockRoles; ++role) {
       const double predicted = stage_work[static_cast<std::size_t>(group)].compute[role];
       // For a kind of block that no rank has computed, the rate of the layers is used.
-      const auto own = rate(static_cast<BlockRole>(role)), layers = rate(BlockRole::layer);
-      if (predicted > 0) compute += predicted * own.value_or(layers.value_or(0));
+      const auto ratio = rate(static_cast<BlockRole>(role)), layer_ratio = rate(BlockRole::layer);
+      if (predicted > 0) compute += predicted * ratio.value_or(layer_ratio.value_or(0));
     }
     if (compute > 0) result[{group, Measure::compute}] = compute;
     for (std::size_t c = 0; c < kChannels; ++c) {
@@ -179,23 +181,26 @@ HardwareProfile Calibration::refreshed(HardwareProfile profile) const {
     }
   // The fastest channel shows the speed of the link. The times of other channels include waiting for other
   // ranks.
-  double inside = 0;
+  double fastest_in_node = 0;
   for (const auto& channel : links_)
-    if (channel[0].count > 0 && (inside == 0 || channel[0].value() < inside)) inside = channel[0].value();
-  if (inside > 0)
+    if (channel[0].count > 0 && (fastest_in_node == 0 || channel[0].value() < fastest_in_node))
+      fastest_in_node = channel[0].value();
+  if (fastest_in_node > 0)
     for (NodeGroup& group : profile.groups)
-      group.domain_link.bytes_per_second /= inside, group.node_link.bytes_per_second /= inside;
-  return with_messages(profile, messages().value_or(rings().value_or(1)));
+      group.domain_link.bytes_per_second /= fastest_in_node,
+          group.node_link.bytes_per_second /= fastest_in_node;
+  return with_messages(profile, message_ratio().value_or(ring_ratio().value_or(1)));
 }
 
 double Calibration::ring_factor(const HardwareProfile& profile) const {
   const Cluster baseline_cluster(profile);
-  if (!is_known() || !rings() || baseline_cluster.num_nodes() < 2) return 1;
-  return *rings() * ring_seconds(baseline_cluster, kRing) / ring_seconds(Cluster(refreshed(profile)), kRing);
+  if (!is_known() || !ring_ratio() || baseline_cluster.num_nodes() < 2) return 1;
+  return *ring_ratio() * ring_seconds(baseline_cluster, kRingBytes) /
+         ring_seconds(Cluster(refreshed(profile)), kRingBytes);
 }
 
-std::optional<double> Calibration::fastest(std::initializer_list<Channel> channels,
-                                           std::optional<double> probed) const {
+std::optional<double> Calibration::fastest_ratio(std::initializer_list<Channel> channels,
+                                                 std::optional<double> probed) const {
   std::optional<double> result;
   for (const Channel channel : channels)
     if (const Mean& mean = links_[static_cast<std::size_t>(channel)][1];
@@ -204,14 +209,15 @@ std::optional<double> Calibration::fastest(std::initializer_list<Channel> channe
   return result ? result : probed;
 }
 
-void Calibration::learn(const ProbeResult& quiet, const Cluster& cluster) {
+void Calibration::learn(const ProbeResult& undisturbed, const Cluster& cluster) {
   if (cluster.num_nodes() < 2) return;
-  if (quiet.ring_seconds > 0) probed_rings_ = quiet.ring_seconds / ring_seconds(cluster, quiet.ring_bytes);
+  if (undisturbed.ring_seconds > 0)
+    probed_rings_ = undisturbed.ring_seconds / ring_seconds(cluster, undisturbed.ring_bytes);
   std::vector<double> ratios;
-  for (std::size_t node = 0; node < quiet.network.size(); ++node)
-    if (quiet.network[node] > 0)
-      ratios.push_back(quiet.network[node] * quiet.bytes[node] /
-                       message_seconds(cluster, quiet.bytes[node], /*is_alone=*/true));
+  for (std::size_t node = 0; node < undisturbed.network.size(); ++node)
+    if (undisturbed.network[node] > 0)
+      ratios.push_back(undisturbed.network[node] * undisturbed.bytes[node] /
+                       message_seconds(cluster, undisturbed.bytes[node], /*is_alone=*/true));
   std::sort(ratios.begin(), ratios.end());
   if (!ratios.empty()) probed_messages_ = ratios[ratios.size() / 2];
 }

@@ -1,7 +1,7 @@
 // Calibration: the ratio of measured to predicted time, for the computation and the links of this run,
 // measured while no condition is in force.
 //
-// It predicts the times of another plan's ranks before their first step. So a condition that existed before
+// It predicts the times of another plan's ranks before their first step. Thus a condition that existed before
 // a plan change is still found after it, and its end is found too. It also adjusts the cost model's cluster
 // to this run. There is one ratio for the computation of each kind of block, with its uncertainty, and two
 // ratios for each channel: within a node and between nodes. Pure; one thread at a time.
@@ -34,18 +34,19 @@ struct StageWork {
 // custom models, which the cost model does not know.
 std::vector<StageWork> stage_work(const Plan& plan, const ModelSpec& model, const Cluster& cluster);
 
-// The ratio of measured to predicted time for embedding, layers and head, each divided by the ratio of the
-// layers. The cost model has a different error for each kind of block.
-using RoleRates = std::array<double, kBlockRoles>;
-Constants with_rates(Constants constants, const RoleRates& rates);
+// The ratios of measured to predicted time for embedding, layers and head, each divided by the ratio of the
+// layers. The error of the cost model differs between these kinds of blocks.
+using BlockTimeRatios = std::array<double, kBlockRoles>;
+Constants with_rates(Constants constants, const BlockTimeRatios& rates);
 
 class Calibration {
  public:
   // Learns from a step without findings. `stage_work` and `topology` are those of the plan in use.
-  void learn(const Observation& quiet, const std::vector<StageWork>& stage_work, const Topology& topology);
+  void learn(const Observation& undisturbed, const std::vector<StageWork>& stage_work,
+             const Topology& topology);
   // Learns the speed of messages and collectives between nodes from a probe without findings. Used for
   // plans whose channels no step has used.
-  void learn(const ProbeResult& quiet, const Cluster& cluster);
+  void learn(const ProbeResult& undisturbed, const Cluster& cluster);
   bool is_known() const { return num_learned_ >= kWarmUp; }
 
   // Expected times of the ranks of each group, by (group, measure): Measure::compute, and channels that
@@ -58,10 +59,10 @@ class Calibration {
   // The ratio of measured to predicted time of collectives between nodes, where the prediction uses the
   // profile that refreshed() returns; 1 if unknown.
   double ring_factor(const HardwareProfile& profile) const;
-  // Requests a probe of what neither a step nor a probe has measured yet.
-  ProbeRequest missing() const { return {.messages = !messages(), .ring = !rings()}; }
-  // rate() is measured over predicted seconds, empty before the first measurement; uncertainty() is the
-  // standard deviation of its logarithm over steps.
+  // Returns the request for a probe of everything that neither a step nor a probe has measured yet.
+  ProbeRequest missing_measurements() const { return {.messages = !message_ratio(), .ring = !ring_ratio()}; }
+  // rate() is the ratio of measured to predicted seconds, empty before the first measurement; uncertainty()
+  // is the standard deviation of its logarithm over steps.
   std::optional<double> rate(BlockRole role) const;
   double uncertainty(BlockRole role) const;
 
@@ -73,12 +74,15 @@ class Calibration {
     void add(double value);
     double value() const;
   };
-  // Measured over predicted time of messages and of collectives between nodes.
-  std::optional<double> messages() const {
-    return fastest({Channel::next, Channel::previous}, probed_messages_);
+  // The ratio of measured to predicted time of messages and of collectives between nodes.
+  std::optional<double> message_ratio() const {
+    return fastest_ratio({Channel::next, Channel::previous}, probed_messages_);
   }
-  std::optional<double> rings() const { return fastest({Channel::tensor, Channel::data}, probed_rings_); }
-  std::optional<double> fastest(std::initializer_list<Channel> channels, std::optional<double> probed) const;
+  std::optional<double> ring_ratio() const {
+    return fastest_ratio({Channel::tensor, Channel::data}, probed_rings_);
+  }
+  std::optional<double> fastest_ratio(std::initializer_list<Channel> channels,
+                                      std::optional<double> probed) const;
 
   std::array<Mean, kBlockRoles> rates_;
   std::array<std::array<Mean, 2>, kChannels> links_;  // [channel][1 if between nodes]

@@ -12,10 +12,10 @@ namespace {
 
 constexpr std::size_t kMaxTracks = 512;
 constexpr double kTrackedRatio = 1.04;  // ratios of at least this value are tracked
-constexpr int kForgotten = 30;          // steps without a high ratio after which a track is dropped
+constexpr int kMaxQuietSteps = 30;      // steps without a high ratio after which a track is dropped
 
-constexpr std::array<Measure, 6> kWatched = {Measure::compute,  Measure::clock,  Measure::next,
-                                             Measure::previous, Measure::tensor, Measure::data};
+constexpr std::array<Measure, 6> kWatchedMeasures = {Measure::compute,  Measure::clock,  Measure::next,
+                                                     Measure::previous, Measure::tensor, Measure::data};
 
 bool is_channel(Measure measure) { return measure >= Measure::next; }
 
@@ -27,16 +27,16 @@ double median_of(std::vector<double> values) {
 }
 
 double last_median(const std::deque<double>& values, int window) {
-  const auto number = std::min<std::ptrdiff_t>(window, std::ssize(values));
-  return median_of({values.end() - number, values.end()});
+  const auto count = std::min<std::ptrdiff_t>(window, std::ssize(values));
+  return median_of({values.end() - count, values.end()});
 }
 
-// The smallest value of the last `window` steps, ignoring the `num_others` smallest ones.
-double least_of_last(const std::deque<double>& values, int window, int num_others) {
+// The smallest value of the last `window` steps after the `num_ignored` smallest ones are removed.
+double smallest_of_last(const std::deque<double>& values, int window, int num_ignored) {
   if (std::ssize(values) < window) return 0;
-  std::vector<double> last(values.end() - window, values.end());
-  std::nth_element(last.begin(), last.begin() + num_others, last.end());
-  return last[static_cast<std::size_t>(num_others)];
+  std::vector<double> last_values(values.end() - window, values.end());
+  std::nth_element(last_values.begin(), last_values.begin() + num_ignored, last_values.end());
+  return last_values[static_cast<std::size_t>(num_ignored)];
 }
 
 }  // namespace
@@ -56,41 +56,41 @@ Detector::Detector(Topology topology, DetectorOptions options,
   // Clocks are compared with other ranks' clocks of the same step, not with earlier ones.
   for (int group = 0; group < topology_.num_groups(); ++group) baselines_[{group, Measure::clock}].value = 1;
   stage_shares_.resize(static_cast<std::size_t>(topology_.num_groups()));
-  memory_.resize(stage_shares_.size());
+  memory_values_.resize(stage_shares_.size());
 }
 
 std::vector<Finding> Detector::observe(const Observation& observation) {
   step_ = observation.step, step_seconds_ = observation.seconds;
   if (num_observations_++ == 0) first_step_ = step_;
-  const Common common{common_factor(observation, Measure::compute),
-                      common_factor(observation, Measure::clock)};
-  follow_one(common_, common.compute, false);
-  follow(observation, common);
+  const CommonFactors common{common_factor(observation, Measure::compute),
+                             common_factor(observation, Measure::clock)};
+  update_track(common_track_, common.compute, false);
+  update_tracks(observation, common);
   learn(observation, common);
-  std::vector<Finding> found;
-  find_slow_ranks(found);
-  find_slow_links(found);
-  find_heavy_stage(observation, found);
-  find_data_wait(observation, found);
-  find_uneven_lengths(observation, found);
-  find_memory_growth(observation, found);
-  std::stable_sort(found.begin(), found.end(),
+  std::vector<Finding> findings;
+  find_slow_ranks(findings);
+  find_slow_links(findings);
+  find_heavy_stage(observation, findings);
+  find_data_wait(observation, findings);
+  find_uneven_lengths(observation, findings);
+  find_memory_growth(observation, findings);
+  std::stable_sort(findings.begin(), findings.end(),
                    [](const Finding& a, const Finding& b) { return a.factor > b.factor; });
-  return found;
+  return findings;
 }
 
-// The ratio to the baseline that the faster half of the ranks reaches; of two or three ranks, the ratio of
-// the fastest rank. 1 for a single rank, which cannot be compared with others.
+// The ratio to the baseline that the faster half of the ranks reaches. With two or three ranks, the ratio of
+// the fastest rank; with a single rank, which cannot be compared with others, 1.
 double Detector::common_factor(const Observation& observation, Measure measure) const {
   if (observation.num_ranks < 2) return 1;
   std::vector<std::pair<double, std::int64_t>> ratios;  // by rank
   std::int64_t ranks = 0;
-  for (const auto& [group, seen] : observation.groups) {
-    const auto base = baselines_.find({group, measure});
-    const Spread& spread = seen.of(measure);
-    if (base == baselines_.end() || base->second.value == 0 || spread.count == 0) continue;
+  for (const auto& [group, group_step] : observation.groups) {
+    const auto baseline = baselines_.find({group, measure});
+    const Spread& spread = group_step.of(measure);
+    if (baseline == baselines_.end() || baseline->second.value == 0 || spread.count == 0) continue;
     const double value = observation.num_ranks < 4 ? spread.smallest.value : spread.median();
-    ratios.emplace_back(value / base->second.value, spread.count);
+    ratios.emplace_back(value / baseline->second.value, spread.count);
     ranks += spread.count;
   }
   if (2 * ranks < observation.num_ranks) return 1;  // too few ranks have baselines
@@ -103,13 +103,14 @@ double Detector::common_factor(const Observation& observation, Measure measure) 
 }
 
 bool Detector::is_steady(const Track& track, int window) const {
-  const auto number = std::min<std::ptrdiff_t>(window, std::ssize(track.ratios));
-  std::vector<double> last(track.ratios.end() - number, track.ratios.end());
-  std::sort(last.begin(), last.end());
-  const auto at = [&](double part) {
-    return std::log(std::max(1e-9, last[static_cast<std::size_t>(part * static_cast<double>(number - 1))]));
+  const auto count = std::min<std::ptrdiff_t>(window, std::ssize(track.ratios));
+  std::vector<double> last_ratios(track.ratios.end() - count, track.ratios.end());
+  std::sort(last_ratios.begin(), last_ratios.end());
+  const auto log_quantile = [&](double quantile) {
+    return std::log(
+        std::max(1e-9, last_ratios[static_cast<std::size_t>(quantile * static_cast<double>(count - 1))]));
   };
-  return at(0.75) - at(0.25) <= options_.steady_part * at(0.5);
+  return log_quantile(0.75) - log_quantile(0.25) <= options_.steady_part * log_quantile(0.5);
 }
 
 // The first step of the latest sequence of steps whose ratios are closer to the present level than to the
@@ -126,38 +127,40 @@ std::int64_t Detector::first_step_of(const Track& track) const {
   return first == track.steps.front() ? std::min(first, track.high_since) : first;
 }
 
-void Detector::follow_one(Track& track, double ratio, bool is_link) const {
+void Detector::update_track(Track& track, double ratio, bool is_link) const {
   track.ratios.push_back(ratio), track.steps.push_back(step_);
   if (std::ssize(track.ratios) > options_.long_window) track.ratios.pop_front(), track.steps.pop_front();
-  const double least = is_link ? options_.link_short_factor : options_.short_factor,
-               least_long = is_link ? options_.link_long_factor : options_.long_factor;
+  const double short_factor = is_link ? options_.link_short_factor : options_.short_factor,
+               long_factor = is_link ? options_.link_long_factor : options_.long_factor;
   // A condition has ended when the last steps are nearly at the usual level.
-  const double end = 1 + (least - 1) / 3;
-  const bool is_high = ratio >= end;
-  track.quiet = is_high ? 0 : track.quiet + 1;
-  track.high_seconds = track.quiet >= 2 ? 0 : track.high_seconds + step_seconds_;
-  const bool has_strong = least_of_last(track.ratios, options_.strong_window, 0) >= options_.strong_factor;
-  const bool has_short = least_of_last(track.ratios, options_.short_window, 1) >= least;
+  const double end_ratio = 1 + (short_factor - 1) / 3;
+  const bool is_high = ratio >= end_ratio;
+  track.num_quiet = is_high ? 0 : track.num_quiet + 1;
+  track.high_seconds = track.num_quiet >= 2 ? 0 : track.high_seconds + step_seconds_;
+  const bool has_strong = smallest_of_last(track.ratios, options_.strong_window, 0) >= options_.strong_factor;
+  const bool has_short = smallest_of_last(track.ratios, options_.short_window, 1) >= short_factor;
   const bool has_long = std::ssize(track.ratios) >= options_.long_window &&
-                        last_median(track.ratios, options_.long_window) >= least_long;
+                        last_median(track.ratios, options_.long_window) >= long_factor;
   const int window = has_strong ? options_.strong_window : options_.short_window;
-  const bool begins = (has_strong || has_short || has_long) && track.high_seconds >= options_.least_seconds &&
-                      (track.high_seconds >= options_.unsteady_seconds || is_steady(track, window));
-  if (track.quiet >= 2) track.high_since = step_ + 1;
-  if (begins && !track.is_lasting) track.begin_step = first_step_of(track);
-  track.is_lasting = begins || (track.is_lasting && last_median(track.ratios, options_.short_window) >= end);
+  const bool is_slow_now = (has_strong || has_short || has_long) &&
+                           track.high_seconds >= options_.min_seconds &&
+                           (track.high_seconds >= options_.unsteady_seconds || is_steady(track, window));
+  if (track.num_quiet >= 2) track.high_since = step_ + 1;
+  if (is_slow_now && !track.is_lasting) track.begin_step = first_step_of(track);
+  track.is_lasting =
+      is_slow_now || (track.is_lasting && last_median(track.ratios, options_.short_window) >= end_ratio);
 }
 
 std::map<Detector::Key, double> Detector::ratios_of(const Observation& observation,
-                                                    const Common& common) const {
+                                                    const CommonFactors& common) const {
   std::map<Key, double> ratios;
-  for (const auto& [group, seen] : observation.groups)
-    for (const Measure measure : kWatched) {
-      const Spread& spread = seen.of(measure);
-      const auto base = baselines_.find({group, measure});
-      if (spread.count == 0 || base == baselines_.end() || base->second.value == 0) continue;
+  for (const auto& [group, group_step] : observation.groups)
+    for (const Measure measure : kWatchedMeasures) {
+      const Spread& spread = group_step.of(measure);
+      const auto baseline = baselines_.find({group, measure});
+      if (spread.count == 0 || baseline == baselines_.end() || baseline->second.value == 0) continue;
       if (measure == Measure::clock && observation.num_ranks < 2) continue;
-      const double typical = base->second.value * common.of(measure);
+      const double typical = baseline->second.value * common.of(measure);
       ratios[{measure, -1 - group}] = spread.median() / typical;
       for (const RankValue& rank_value : spread.largest)
         ratios[{measure, rank_value.rank}] = rank_value.value / typical;
@@ -165,7 +168,7 @@ std::map<Detector::Key, double> Detector::ratios_of(const Observation& observati
   return ratios;
 }
 
-void Detector::follow(const Observation& observation, const Common& common) {
+void Detector::update_tracks(const Observation& observation, const CommonFactors& common) {
   const std::map<Key, double> ratios = ratios_of(observation, common);
   for (const auto& [key, ratio] : ratios) {
     const bool is_known = tracks_.contains(key);
@@ -175,7 +178,7 @@ void Detector::follow(const Observation& observation, const Common& common) {
       track.ratios.assign(static_cast<std::size_t>(options_.long_window - 1), 1.0);
       track.steps.assign(track.ratios.size(), step_), track.high_since = step_;
     }
-    follow_one(track, ratio, is_channel(key.first));
+    update_track(track, ratio, is_channel(key.first));
   }
   for (auto it = tracks_.begin(); it != tracks_.end();) {
     Track& track = it->second;
@@ -185,36 +188,35 @@ void Detector::follow(const Observation& observation, const Common& common) {
       // step.
       const auto [measure, rank] = it->first;
       const auto median = ratios.find({measure, rank >= 0 ? -1 - topology_.group_of(rank) : rank});
-      follow_one(track, median == ratios.end() ? 1.0 : median->second, is_channel(measure));
+      update_track(track, median == ratios.end() ? 1.0 : median->second, is_channel(measure));
     }
-    it = track.quiet > kForgotten && !track.is_lasting ? tracks_.erase(it) : std::next(it);
+    it = track.num_quiet > kMaxQuietSteps && !track.is_lasting ? tracks_.erase(it) : std::next(it);
   }
 }
 
 // A baseline is the median over the warm-up, then a slow moving average of undisturbed steps, because a
 // change over hours does not count as a condition.
-void Detector::learn(const Observation& observation, const Common& common) {
+void Detector::learn(const Observation& observation, const CommonFactors& common) {
   constexpr double kRate = 1.0 / 256;
-  for (const auto& [group, seen] : observation.groups)
-    for (const Measure measure : kWatched) {
-      const Spread& spread = seen.of(measure);
+  for (const auto& [group, group_step] : observation.groups)
+    for (const Measure measure : kWatchedMeasures) {
+      const Spread& spread = group_step.of(measure);
       if (spread.count == 0 || measure == Measure::clock) continue;
-      Baseline& base = baselines_[{group, measure}];
-      if (base.value == 0) {
-        base.warm_up_medians.push_back(spread.median());
-        if (std::ssize(base.warm_up_medians) >= options_.warm_up)
-          base.value = median_of(std::exchange(base.warm_up_medians, {}));
+      Baseline& baseline = baselines_[{group, measure}];
+      if (baseline.value == 0) {
+        baseline.warm_up_medians.push_back(spread.median());
+        if (std::ssize(baseline.warm_up_medians) >= options_.warm_up)
+          baseline.value = median_of(std::exchange(baseline.warm_up_medians, {}));
         continue;
       }
-      const double ratio = spread.median() / (base.value * common.of(measure));
-      if (ratio < kTrackedRatio && ratio > 1 / kTrackedRatio) base.value *= std::pow(ratio, kRate);
+      const double ratio = spread.median() / (baseline.value * common.of(measure));
+      if (ratio < kTrackedRatio && ratio > 1 / kTrackedRatio) baseline.value *= std::pow(ratio, kRate);
     }
 }
 
 const Detector::Track* Detector::track_of(Measure measure, int rank) const {
   for (const Key& key : {Key{measure, rank}, Key{measure, -1 - topology_.group_of(rank)}})
-    if (const auto found = tracks_.find(key); found != tracks_.end() && found->second.is_lasting)
-      return &found->second;
+    if (const auto it = tracks_.find(key); it != tracks_.end() && it->second.is_lasting) return &it->second;
   return nullptr;
 }
 
@@ -228,8 +230,8 @@ Finding Detector::finding_of(Cause cause, std::vector<int> locations,
   for (const Track* track : tracks) {
     medians.push_back(last_median(track->ratios, options_.short_window));
     finding.begin_step = std::min(finding.begin_step, track->begin_step);
-    const auto number = std::min<std::ptrdiff_t>(options_.short_window, std::ssize(track->ratios));
-    for (auto it = track->ratios.end() - number; it != track->ratios.end(); ++it)
+    const auto count = std::min<std::ptrdiff_t>(options_.short_window, std::ssize(track->ratios));
+    for (auto it = track->ratios.end() - count; it != track->ratios.end(); ++it)
       logs.push_back(std::abs(std::log(std::max(1e-9, *it / medians.back()))));
   }
   finding.factor = median_of(medians);

@@ -1,4 +1,4 @@
-// Detector: finds what slows the run down from observations alone (adapt/observation.h), step by step.
+// Detector: finds the causes of slow steps from observations alone (adapt/observation.h), step by step.
 //
 // A measured value is divided by the earlier value of its group of equal ranks (the *baseline*) and by the
 // factor that all ranks have in common in this step. The resulting ratio counts as lasting if it is at
@@ -38,7 +38,7 @@ struct Finding {
   // If a slow device reports a reduced clock: its clock relative to that of the other devices; else 0.
   double clock = 0;
 };
-// "slow device 5: 1.52x since step 397", followed by " (clock at 0.66)" if the clock is known to be lower
+// For example "slow device 5: 1.52x since step 397", followed by " (clock at 0.66)" if the clock is lower.
 std::string text(const Finding& finding);
 
 struct DetectorOptions {
@@ -49,14 +49,14 @@ struct DetectorOptions {
   double strong_factor = 1.5;
   double link_short_factor = 1.12, link_long_factor = 1.12;
   // Shorter disturbances, such as other work on a machine, do not count as conditions.
-  double least_seconds = 1;
-  double data_share = 0.05;    // least fraction of a step spent waiting for data that counts as a condition
+  double min_seconds = 1;
+  double data_share = 0.05;    // waiting for data counts as a condition from this fraction of a step
   double uneven_factor = 1.1;  // cost of the samples of the most expensive rank, relative to the mean
   double stage_factor = 1.1;   // time of the heaviest stage, relative to the mean
   int memory_horizon = 500;    // memory growth is reported if it would reach the limit within this many steps
-  // A real shift varies little around its new level. If the interquartile range of the last ratios'
-  // logarithms is more than steady_part of the shift, other work probably comes and goes, and the shift
-  // must last for unsteady_seconds.
+  // After a real shift, ratios vary little around the new level. If the interquartile range of the logarithms
+  // of the last ratios is more than steady_part of the shift, other work is probably running at times, and
+  // the shift must last for unsteady_seconds.
   double steady_part = 0.5, unsteady_seconds = 5;
 };
 
@@ -87,7 +87,7 @@ class Detector {
     std::deque<std::int64_t> steps;  // [ratio]: its step
     std::int64_t high_since = 0;     // first step of the present sequence of high ratios
     std::int64_t begin_step = 0;     // first step of a lasting slowdown
-    int quiet = 0;                   // steps since the last high ratio
+    int num_quiet = 0;               // steps since the last high ratio
     bool is_lasting = false;
     double high_seconds = 0;  // how long ratios have been high, not counting isolated steps
   };
@@ -98,46 +98,46 @@ class Detector {
   using Key = std::pair<Measure, int>;  // (measure, rank), or (measure, -1 - group) for a whole group
 
   // The factors by which all ranks were slower in a step. Channels have no common factor.
-  struct Common {
+  struct CommonFactors {
     double compute = 1, clock = 1;
     double of(Measure measure) const {
       return measure == Measure::compute ? compute : measure == Measure::clock ? clock : 1;
     }
   };
   double common_factor(const Observation& observation, Measure measure) const;
-  void follow(const Observation& observation, const Common& common);
-  std::map<Key, double> ratios_of(const Observation& observation, const Common& common) const;
-  void follow_one(Track& track, double ratio, bool is_link) const;
+  void update_tracks(const Observation& observation, const CommonFactors& common);
+  std::map<Key, double> ratios_of(const Observation& observation, const CommonFactors& common) const;
+  void update_track(Track& track, double ratio, bool is_link) const;
   bool is_steady(const Track& track, int window) const;
   std::int64_t first_step_of(const Track& track) const;
-  void learn(const Observation& observation, const Common& common);
+  void learn(const Observation& observation, const CommonFactors& common);
   bool is_slow(Measure measure, int rank) const;
   Finding finding_of(Cause cause, std::vector<int> locations, const std::vector<const Track*>& tracks) const;
   const Track* track_of(Measure measure, int rank) const;
-  // The track of a slow rank's computing. Where computing is not measured (CUDA), the track of its clock.
-  const Track* slowness_of(int rank) const;
+  // The track of the computing of a slow rank or, if computing is not measured (CUDA), of its clock.
+  const Track* slow_track_of(int rank) const;
 
-  void find_slow_ranks(std::vector<Finding>& found) const;
+  void find_slow_ranks(std::vector<Finding>& findings) const;
   std::set<int> slow_ranks() const;
   // Attributes these ranks to one location if all of them are slow, and removes them from `slow`.
   void attribute(Cause cause, int location, std::vector<int> ranks, std::set<int>& slow,
-                 std::vector<Finding>& found) const;
-  bool is_node_explanation(int group, const std::set<int>& slow) const;
+                 std::vector<Finding>& findings) const;
+  bool is_explained_by_node(int group, const std::set<int>& slow) const;
   // The devices of a slow host become slow at the same time, but the detector finds them one after the
   // other. If some of them are found, and all other devices of the host show at least half of their shift
   // in most of the last steps, the other devices are added to `slow`.
   void complete_nodes(std::set<int>& slow) const;
-  void find_slow_links(std::vector<Finding>& found) const;
+  void find_slow_links(std::vector<Finding>& findings) const;
   // The rank that reaches a collective last measures the speed of the channel; the times of all other ranks
   // include waiting. So a link counts as slow only if all of its members measure a slow time.
   bool is_link_slow(Channel channel, int rank) const;
   // A slow device also processes its messages slowly. A channel counts as slow only if its slowdown exceeds
   // the slowdown of its members' own computation.
   bool is_explained_by_device(const Track& link, Channel channel, int rank) const;
-  void find_heavy_stage(const Observation& observation, std::vector<Finding>& found);
-  void find_data_wait(const Observation& observation, std::vector<Finding>& found);
-  void find_uneven_lengths(const Observation& observation, std::vector<Finding>& found);
-  void find_memory_growth(const Observation& observation, std::vector<Finding>& found);
+  void find_heavy_stage(const Observation& observation, std::vector<Finding>& findings);
+  void find_data_wait(const Observation& observation, std::vector<Finding>& findings);
+  void find_uneven_lengths(const Observation& observation, std::vector<Finding>& findings);
+  void find_memory_growth(const Observation& observation, std::vector<Finding>& findings);
 
   Topology topology_;
   DetectorOptions options_;
@@ -146,9 +146,9 @@ class Detector {
   int num_observations_ = 0;
   std::map<std::pair<int, Measure>, Baseline> baselines_;  // by (group, measure)
   std::map<Key, Track> tracks_;
-  Track common_;
-  std::deque<double> data_shares_, uneven_;
-  std::vector<std::deque<double>> stage_shares_, memory_;  // [group]
+  Track common_track_;
+  std::deque<double> data_shares_, uneven_factors_;
+  std::vector<std::deque<double>> stage_shares_, memory_values_;  // [group]
 };
 
 }  // namespace optimus

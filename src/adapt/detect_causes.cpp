@@ -15,7 +15,7 @@ void keep_last(std::deque<double>& values, double value, std::size_t max_count) 
   if (values.size() > max_count) values.pop_front();
 }
 
-double middle_of(const std::deque<double>& values, std::size_t last) {
+double median_of_last(const std::deque<double>& values, std::size_t last) {
   std::vector<double> sorted(values.end() - static_cast<std::ptrdiff_t>(std::min(last, values.size())),
                              values.end());
   std::sort(sorted.begin(), sorted.end());
@@ -37,29 +37,30 @@ double steps_to_limit(const std::deque<double>& values, double limit) {
 
 }  // namespace
 
-void Detector::find_slow_ranks(std::vector<Finding>& found) const {
-  if (common_.is_lasting) {
+void Detector::find_slow_ranks(std::vector<Finding>& findings) const {
+  if (common_track_.is_lasting) {
     const bool is_one_node = topology_.num_nodes() == 1;
     const std::vector<int> location =
         is_one_node ? std::vector<int>{topology_.node_of(topology_.ranks_of_group(0)[0])}
                     : std::vector<int>{};
-    found.push_back(finding_of(is_one_node ? Cause::host : Cause::cluster, location, {&common_}));
+    findings.push_back(finding_of(is_one_node ? Cause::host : Cause::cluster, location, {&common_track_}));
   }
   std::set<int> slow = slow_ranks();
   complete_nodes(slow);
   std::set<int> groups, nodes;
   for (const int rank : slow) groups.insert(topology_.group_of(rank)), nodes.insert(topology_.node_of(rank));
   for (const int group : groups)
-    if (!is_node_explanation(group, slow))
-      attribute(Cause::heavy_stage, group, topology_.ranks_of_group(group), slow, found);
-  for (const int node : nodes) attribute(Cause::host, node, topology_.ranks_of_node(node), slow, found);
+    if (!is_explained_by_node(group, slow))
+      attribute(Cause::heavy_stage, group, topology_.ranks_of_group(group), slow, findings);
+  for (const int node : nodes) attribute(Cause::host, node, topology_.ranks_of_node(node), slow, findings);
   for (const int rank : slow) {
-    const Track* const track = slowness_of(rank);
-    // Was added only to complete a node, whose other ranks were then attributed to a stage.
+    const Track* const track = slow_track_of(rank);
+    // The rank was added only to complete a node whose other ranks were then attributed to a stage.
     if (track == nullptr) continue;
-    found.push_back(finding_of(Cause::device, {rank}, {track}));
+    findings.push_back(finding_of(Cause::device, {rank}, {track}));
     if (const Track* clock = track_of(Measure::clock, rank); clock != nullptr)
-      found.back().clock = 1 / middle_of(clock->ratios, static_cast<std::size_t>(options_.short_window));
+      findings.back().clock =
+          1 / median_of_last(clock->ratios, static_cast<std::size_t>(options_.short_window));
   }
 }
 
@@ -76,74 +77,75 @@ std::set<int> Detector::slow_ranks() const {
 }
 
 void Detector::attribute(Cause cause, int location, std::vector<int> ranks, std::set<int>& slow,
-                         std::vector<Finding>& found) const {
+                         std::vector<Finding>& findings) const {
   std::sort(ranks.begin(), ranks.end());
   if (ranks.size() < 2 || !std::includes(slow.begin(), slow.end(), ranks.begin(), ranks.end())) return;
   std::vector<const Track*> tracks;
   for (const int rank : ranks) {
-    if (const Track* const track = slowness_of(rank); track != nullptr) tracks.push_back(track);
+    if (const Track* const track = slow_track_of(rank); track != nullptr) tracks.push_back(track);
     slow.erase(rank);
   }
-  if (!tracks.empty()) found.push_back(finding_of(cause, {location}, tracks));
+  if (!tracks.empty()) findings.push_back(finding_of(cause, {location}, tracks));
 }
 
 // Whether a slow node explains a slow stage (`group`): the stage runs on a single node, and this node has
 // no other ranks, or they are all slow too.
-bool Detector::is_node_explanation(int group, const std::set<int>& slow) const {
+bool Detector::is_explained_by_node(int group, const std::set<int>& slow) const {
   const std::vector<int>& ranks = topology_.ranks_of_group(group);
   const int node = topology_.node_of(*std::min_element(ranks.begin(), ranks.end()));
   const auto is_on_node = [&](int rank) { return topology_.node_of(rank) == node; };
   if (!std::all_of(ranks.begin(), ranks.end(), is_on_node)) return false;
-  const std::vector<int>& others = topology_.ranks_of_node(node);
-  return ranks.size() == others.size() ||
-         std::all_of(others.begin(), others.end(), [&](int rank) { return slow.contains(rank); });
+  const std::vector<int>& node_ranks = topology_.ranks_of_node(node);
+  return ranks.size() == node_ranks.size() ||
+         std::all_of(node_ranks.begin(), node_ranks.end(), [&](int rank) { return slow.contains(rank); });
 }
 
 void Detector::complete_nodes(std::set<int>& slow) const {
   const auto window = static_cast<std::size_t>(options_.strong_window);
-  const auto is_nearly = [&](int rank, double factor) {
+  const auto is_nearly_slow = [&](int rank, double factor) {
     const auto track = tracks_.find({Measure::compute, rank});
-    return track != tracks_.end() && middle_of(track->second.ratios, window) >= 1 + (factor - 1) / 2;
+    return track != tracks_.end() && median_of_last(track->second.ratios, window) >= 1 + (factor - 1) / 2;
   };
-  const std::set<int> found = slow;
-  for (const int rank : found) {
-    const std::vector<int>& others = topology_.ranks_of_node(topology_.node_of(rank));
-    const double factor = middle_of(slowness_of(rank)->ratios, window);
-    if (std::all_of(others.begin(), others.end(),
-                    [&](int other) { return found.contains(other) || is_nearly(other, factor); }))
-      slow.insert(others.begin(), others.end());
+  const std::set<int> slow_before = slow;
+  for (const int rank : slow_before) {
+    const std::vector<int>& node_ranks = topology_.ranks_of_node(topology_.node_of(rank));
+    const double factor = median_of_last(slow_track_of(rank)->ratios, window);
+    if (std::all_of(node_ranks.begin(), node_ranks.end(), [&](int node_rank) {
+          return slow_before.contains(node_rank) || is_nearly_slow(node_rank, factor);
+        }))
+      slow.insert(node_ranks.begin(), node_ranks.end());
   }
 }
 
-const Detector::Track* Detector::slowness_of(int rank) const {
+const Detector::Track* Detector::slow_track_of(int rank) const {
   const Track* const compute = track_of(Measure::compute, rank);
   return compute != nullptr ? compute : track_of(Measure::clock, rank);
 }
 
 bool Detector::is_link_slow(Channel channel, int rank) const {
-  const Channel back = channel == Channel::next       ? Channel::previous
-                       : channel == Channel::previous ? Channel::next
-                                                      : channel;
+  const Channel opposite = channel == Channel::next       ? Channel::previous
+                           : channel == Channel::previous ? Channel::next
+                                                          : channel;
   for (const int member : topology_.members(rank, channel))
-    if (member != rank && !is_slow(measure_of(back), member)) return false;
+    if (member != rank && !is_slow(measure_of(opposite), member)) return false;
   return is_slow(measure_of(channel), rank);
 }
 
 bool Detector::is_explained_by_device(const Track& link, Channel channel, int rank) const {
   const auto window = static_cast<std::size_t>(options_.short_window);
-  const double slowdown = middle_of(link.ratios, window);
+  const double slowdown = median_of_last(link.ratios, window);
   for (const int member : topology_.members(rank, channel))
     for (const int key : {member, -1 - topology_.group_of(member)})
-      if (const auto own = tracks_.find({Measure::compute, key});
-          own != tracks_.end() && middle_of(own->second.ratios, window) >= slowdown)
+      if (const auto it = tracks_.find({Measure::compute, key});
+          it != tracks_.end() && median_of_last(it->second.ratios, window) >= slowdown)
         return true;
   return false;
 }
 
-// A node explains all slow channels of which it is a member. Its score is the number of slow channels that
+// A node explains all slow channels that it is a member of. Its score is the number of slow channels that
 // it explains, minus 2 for each channel of its ranks to other nodes that is not slow. The nodes with the
 // best score are reported; the next round handles channels that they do not explain.
-void Detector::find_slow_links(std::vector<Finding>& found) const {
+void Detector::find_slow_links(std::vector<Finding>& findings) const {
   struct SlowChannel {
     const Track* track;
     std::vector<int> nodes;
@@ -170,36 +172,36 @@ void Detector::find_slow_links(std::vector<Finding>& found) const {
         }
       best_ratio = std::max(best_ratio, score);
     }
-    std::vector<int> blamed;
+    std::vector<int> slow_nodes;
     for (const auto& [node, score] : scores)
-      if (score == best_ratio) blamed.push_back(node);
+      if (score == best_ratio) slow_nodes.push_back(node);
     std::vector<const Track*> tracks;
     std::erase_if(slow, [&](const SlowChannel& slow_channel) {
-      const bool is_explained =
-          std::any_of(slow_channel.nodes.begin(), slow_channel.nodes.end(),
-                      [&](int node) { return std::binary_search(blamed.begin(), blamed.end(), node); });
+      const bool is_explained = std::any_of(
+          slow_channel.nodes.begin(), slow_channel.nodes.end(),
+          [&](int node) { return std::binary_search(slow_nodes.begin(), slow_nodes.end(), node); });
       if (is_explained) tracks.push_back(slow_channel.track);
       return is_explained;
     });
-    found.push_back(finding_of(Cause::link, std::move(blamed), tracks));
+    findings.push_back(finding_of(Cause::link, std::move(slow_nodes), tracks));
   }
 }
 
 // Compares stages with their mean since the plan began, not with baselines. If a device of the stage is slow,
-// the stage is not to blame.
-void Detector::find_heavy_stage(const Observation& observation, std::vector<Finding>& found) {
+// the stage is not reported.
+void Detector::find_heavy_stage(const Observation& observation, std::vector<Finding>& findings) {
   double sum = 0;
-  int number = 0;
-  for (const auto& [group, seen] : observation.groups)
-    if (const double value = seen.of(Measure::compute).median(); value > 0) sum += value, ++number;
-  if (number < 2) return;
+  int num_stages = 0;
+  for (const auto& [group, group_step] : observation.groups)
+    if (const double value = group_step.of(Measure::compute).median(); value > 0) sum += value, ++num_stages;
+  if (num_stages < 2) return;
   const auto window = static_cast<std::size_t>(options_.long_window);
   int heaviest = -1;
   double largest_share = 0;
-  for (const auto& [group, seen] : observation.groups) {
+  for (const auto& [group, group_step] : observation.groups) {
     std::deque<double>& shares = stage_shares_[static_cast<std::size_t>(group)];
-    keep_last(shares, seen.of(Measure::compute).median() * number / sum, window);
-    if (const double middle = middle_of(shares, window); middle > largest_share)
+    keep_last(shares, group_step.of(Measure::compute).median() * num_stages / sum, window);
+    if (const double middle = median_of_last(shares, window); middle > largest_share)
       largest_share = middle, heaviest = group;
   }
   const bool is_known =
@@ -207,56 +209,58 @@ void Detector::find_heavy_stage(const Observation& observation, std::vector<Find
   if (!is_known || largest_share < options_.stage_factor) return;
   for (const int rank : topology_.ranks_of_group(heaviest))
     if (is_slow(Measure::compute, rank)) return;
-  found.push_back({Cause::heavy_stage, {heaviest}, largest_share, 0, first_step_});
+  findings.push_back({Cause::heavy_stage, {heaviest}, largest_share, 0, first_step_});
 }
 
-void Detector::find_data_wait(const Observation& observation, std::vector<Finding>& found) {
+void Detector::find_data_wait(const Observation& observation, std::vector<Finding>& findings) {
   double longest_wait = 0;
-  std::vector<int> location;
-  for (const auto& [group, seen] : observation.groups)
-    for (const RankValue& rank_value : seen.of(Measure::data_wait).largest) {
-      if (rank_value.value >= options_.data_share * observation.seconds) location.push_back(rank_value.rank);
+  std::vector<int> waiting_ranks;
+  for (const auto& [group, group_step] : observation.groups)
+    for (const RankValue& rank_value : group_step.of(Measure::data_wait).largest) {
+      if (rank_value.value >= options_.data_share * observation.seconds)
+        waiting_ranks.push_back(rank_value.rank);
       longest_wait = std::max(longest_wait, rank_value.value);
     }
   keep_last(data_shares_, observation.seconds > 0 ? std::min(0.95, longest_wait / observation.seconds) : 0,
             static_cast<std::size_t>(options_.short_window));
-  const double share = middle_of(data_shares_, data_shares_.size());
+  const double share = median_of_last(data_shares_, data_shares_.size());
   if (std::ssize(data_shares_) < options_.short_window || share < options_.data_share) return;
   // Most ranks wait, so no particular rank is reported.
-  if (std::ssize(location) * 2 > observation.num_ranks) location.clear();
-  std::sort(location.begin(), location.end());
-  found.push_back({Cause::data_loading, location, 1 / (1 - share), 0, step_ - options_.short_window + 1});
+  if (std::ssize(waiting_ranks) * 2 > observation.num_ranks) waiting_ranks.clear();
+  std::sort(waiting_ranks.begin(), waiting_ranks.end());
+  findings.push_back(
+      {Cause::data_loading, waiting_ranks, 1 / (1 - share), 0, step_ - options_.short_window + 1});
 }
 
-void Detector::find_uneven_lengths(const Observation& observation, std::vector<Finding>& found) {
+void Detector::find_uneven_lengths(const Observation& observation, std::vector<Finding>& findings) {
   double largest_work = 0, sum = 0;
   std::int64_t ranks = 0;
-  for (const auto& [group, seen] : observation.groups) {
-    const Spread& relative_work = seen.of(Measure::work);
+  for (const auto& [group, group_step] : observation.groups) {
+    const Spread& relative_work = group_step.of(Measure::work);
     if (relative_work.count > 0) largest_work = std::max(largest_work, relative_work.largest.front().value);
     sum += relative_work.sum, ranks += relative_work.count;
   }
   if (sum <= 0) return;
   const auto window = static_cast<std::size_t>(options_.short_window);
-  keep_last(uneven_, largest_work * static_cast<double>(ranks) / sum, window);
-  const double middle = middle_of(uneven_, window);
-  if (uneven_.size() == window && middle >= options_.uneven_factor)
-    found.push_back({Cause::uneven_lengths, {}, middle, 0, step_ - options_.short_window + 1});
+  keep_last(uneven_factors_, largest_work * static_cast<double>(ranks) / sum, window);
+  const double middle = median_of_last(uneven_factors_, window);
+  if (uneven_factors_.size() == window && middle >= options_.uneven_factor)
+    findings.push_back({Cause::uneven_lengths, {}, middle, 0, step_ - options_.short_window + 1});
 }
 
-void Detector::find_memory_growth(const Observation& observation, std::vector<Finding>& found) {
+void Detector::find_memory_growth(const Observation& observation, std::vector<Finding>& findings) {
   constexpr std::size_t kWindow = 64;
   const auto limit = static_cast<double>(observation.memory_limit.value);
   if (limit <= 0) return;
-  for (const auto& [group, seen] : observation.groups) {
-    const Spread& spread = seen.of(Measure::memory);
+  for (const auto& [group, group_step] : observation.groups) {
+    const Spread& spread = group_step.of(Measure::memory);
     if (spread.count == 0) continue;
-    std::deque<double>& values = memory_[static_cast<std::size_t>(group)];
+    std::deque<double>& values = memory_values_[static_cast<std::size_t>(group)];
     keep_last(values, spread.largest.front().value, kWindow);
     if (values.size() < kWindow) continue;
     const double steps = steps_to_limit(values, limit);
     if (steps > 0 && steps <= options_.memory_horizon)
-      found.push_back(
+      findings.push_back(
           {Cause::memory, {group}, limit / values.back(), 0, step_ - static_cast<int>(kWindow) + 1});
   }
 }

@@ -52,9 +52,9 @@ std::optional<Finding> finding_in(std::string_view text) {
   const auto factor = read_number<double>(text);
   if (!factor || !starts_with(text, kTimes)) return std::nullopt;
   text.remove_prefix(kTimes.size());
-  const auto since = read_number<std::int64_t>(text);
-  if (!since) return std::nullopt;
-  finding.factor = *factor, finding.begin_step = *since;
+  const auto begin_step = read_number<std::int64_t>(text);
+  if (!begin_step) return std::nullopt;
+  finding.factor = *factor, finding.begin_step = *begin_step;
   return finding;
 }
 
@@ -62,8 +62,8 @@ std::optional<Finding> finding_in(std::string_view text) {
 
 std::string text(const Finding& finding) {
   std::string location;
-  for (const int one : finding.locations)
-    location += fmt::format("{}{}", location.empty() ? " " : kBetween, one);
+  for (const int place : finding.locations)
+    location += fmt::format("{}{}", location.empty() ? " " : kBetween, place);
   if (finding.locations.size() > 4)
     location = fmt::format(" {} and {} others", finding.locations[0], finding.locations.size() - 1);
   const std::string clock = finding.clock > 0 ? fmt::format(" (clock at {:.2f})", finding.clock) : "";
@@ -72,10 +72,10 @@ std::string text(const Finding& finding) {
 }
 
 std::vector<Finding> parse_findings(std::string_view evidence) {
-  std::vector<Finding> all;
+  std::vector<Finding> findings;
   for (const std::string& part : split(std::string(evidence), ','))
-    if (const auto finding = finding_in(trim(part))) all.push_back(*finding);
-  return all;
+    if (const auto finding = finding_in(trim(part))) findings.push_back(*finding);
+  return findings;
 }
 
 }  // namespace optimus

@@ -9,8 +9,8 @@
 
 namespace optimus {
 
-// The findings in a comma-separated list of text(finding): cause, location, factor and first step. Other
-// parts of the text are skipped.
+// Returns the findings in a comma-separated list of text(finding), with cause, location, factor and first
+// step. Other parts of the text are skipped.
 std::vector<Finding> parse_findings(std::string_view evidence);
 
 }  // namespace optimus

@@ -15,12 +15,12 @@ void narrow_link(Finding& finding, const std::vector<double>& slowdown_of_node) 
   };
   double worst = 1;
   for (const int node : finding.locations) worst = std::max(worst, slowdown_of(node));
-  const double least = std::max(kSlowNetwork, std::sqrt(worst));
-  std::vector<int> slow;
+  const double min_slowdown = std::max(kSlowNetwork, std::sqrt(worst));
+  std::vector<int> slow_nodes;
   for (const int node : finding.locations)
-    if (slowdown_of(node) >= least) slow.push_back(node);
-  if (slow.empty()) return;
-  finding.locations = std::move(slow), finding.factor = std::max(finding.factor, worst);
+    if (slowdown_of(node) >= min_slowdown) slow_nodes.push_back(node);
+  if (slow_nodes.empty()) return;
+  finding.locations = std::move(slow_nodes), finding.factor = std::max(finding.factor, worst);
 }
 
 }  // namespace
@@ -37,15 +37,15 @@ FindingsTracker::FindingsTracker(const ModelSpec& model, const Cluster& cluster,
 
 // Baselines come from the calibration. For stages of the ranks in `learn_from_first_steps`, and where
 // nothing was measured before, they come from the plan's own first steps.
-void FindingsTracker::watch(const std::set<int>& learn_from_first_steps) {
+void FindingsTracker::restart_detectors(const std::set<int>& learn_from_first_steps) {
   Topology topology(history_.plan(), cluster_, DeviceMap::identity(cluster_.num_devices()));
   auto baseline_seconds = calibration_.baselines(stage_work_, topology);
-  std::erase_if(baseline_seconds, [&](const auto& one) {
-    const std::vector<int>& ranks = topology.ranks_of_group(one.first.first);
+  std::erase_if(baseline_seconds, [&](const auto& baseline) {
+    const std::vector<int>& ranks = topology.ranks_of_group(baseline.first.first);
     return std::any_of(ranks.begin(), ranks.end(),
                        [&](int rank) { return learn_from_first_steps.contains(rank); });
   });
-  provisional_.watch(topology, baseline_seconds);
+  provisional_.restart_detector(topology, baseline_seconds);
   detector_ = std::make_unique<Detector>(std::move(topology), DetectorOptions{}, baseline_seconds);
   num_observations_ = 0;
 }
@@ -58,29 +58,29 @@ void FindingsTracker::leave_plan() {
 // heavy stage is a property of the old plan and is dropped.
 void FindingsTracker::begin_plan(bool carries_findings, double now) {
   std::vector<Finding> unused;
-  held_back_.clear();
+  held_findings_.clear();
   for (const Finding& finding : carries_findings ? findings_ : std::vector<Finding>()) {
     if (!is_mitigable_by_plan(finding.cause) || finding.cause == Cause::heavy_stage) continue;
-    const Condition first{finding.cause, finding.locations.front(), finding.factor};
-    const bool is_used = !conditions_of_plan({first}, history_.plan(), cluster_).empty();
-    (is_used ? held_back_ : unused).push_back(finding);
+    const Condition first_condition{finding.cause, finding.locations.front(), finding.factor};
+    const bool is_used = !conditions_of_plan({first_condition}, history_.plan(), cluster_).empty();
+    (is_used ? held_findings_ : unused).push_back(finding);
   }
   unseen_.reset(std::move(unused), now);
   stage_work_ = stage_work(history_.plan(), model_, cluster_);
-  watch();
+  restart_detectors();
 }
 
-void FindingsTracker::detect(const Observation& seen) {
+void FindingsTracker::detect(const Observation& observation) {
   ++num_observations_;
-  findings_ = detector_->observe(seen);
-  if (is_baseline_wrong()) watch(std::exchange(healthy_before_, {})), findings_.clear();
+  findings_ = detector_->observe(observation);
+  if (is_baseline_wrong()) restart_detectors(std::exchange(healthy_before_, {})), findings_.clear();
 }
 
 void FindingsTracker::replace_detected(std::vector<Finding> findings) { findings_ = std::move(findings); }
 
 void FindingsTracker::add_held() {
   if (num_observations_ > kObservationsToDetect) return;
-  for (const Finding& finding : held_back_)
+  for (const Finding& finding : held_findings_)
     if (!is_covered_by(finding, findings_, cluster_)) findings_.push_back(finding);
 }
 
@@ -95,9 +95,9 @@ bool FindingsTracker::narrow_links(const std::vector<double>& slowdown_of_node) 
   return is_ambiguous;
 }
 
-void FindingsTracker::settle(const Observation& seen, double now) {
+void FindingsTracker::settle(const Observation& observation, double now) {
   if (is_quiet())
-    calibration_.learn(seen, stage_work_, topology());
+    calibration_.learn(observation, stage_work_, topology());
   else
     was_slow_ = true;
   if (num_observations_ == kObservationsToDetect + 1) release_held(now);
@@ -108,7 +108,7 @@ void FindingsTracker::settle(const Observation& seen, double now) {
 // If the plan was changed because of a condition and the new plan does not show it, it has probably not
 // ended at that very moment: with less work, the slowness of a device or a network may be masked.
 void FindingsTracker::release_held(double now) {
-  std::erase_if(held_back_, [&](const Finding& finding) {
+  std::erase_if(held_findings_, [&](const Finding& finding) {
     if (is_covered_by(finding, findings_, cluster_)) return false;
     unseen_.add(finding, now);
     return true;
@@ -152,7 +152,7 @@ bool FindingsTracker::is_baseline_wrong() const {
 
 // A slowdown since the plan's first steps may be caused by the plan itself, unless a comparison with other
 // devices of the stage shows that one device is slow.
-std::vector<Condition> FindingsTracker::begun_since_switch(
+std::vector<Condition> FindingsTracker::conditions_since_switch(
     const std::vector<Condition>& known_conditions) const {
   std::vector<Condition> result;
   for (const Finding& finding : findings_) {

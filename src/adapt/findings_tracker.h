@@ -1,4 +1,4 @@
-// FindingsTracker: everything that is known to slow the run down at present.
+// FindingsTracker: all findings that are known to slow the run down at present.
 //
 // A finding is in one of these states:
 //
@@ -31,12 +31,12 @@ class FindingsTracker {
                   Calibration& calibration, double horizon);
 
   // At a plan change, call leave_plan(), let the history adopt the new plan, then call begin_plan(). With
-  // `carries_findings`, findings of the old plan become held or unseen ones; without, they are dropped.
+  // `carries_findings`, findings of the old plan become held or unseen; otherwise they are dropped.
   void leave_plan();
   void begin_plan(bool carries_findings, double now);
 
   // For each observation, the following functions are called in this order.
-  void detect(const Observation& seen);
+  void detect(const Observation& observation);
   void replace_detected(std::vector<Finding> findings);  // only with scripted conditions
   void add_held();
   // Narrows a link finding that may be on one of several nodes to the nodes that a probe has found to be
@@ -44,7 +44,7 @@ class FindingsTracker {
   // ambiguous before.
   bool narrow_links(const std::vector<double>& slowdown_of_node);
   // Learns from undisturbed steps, updates unseen findings and adds them.
-  void settle(const Observation& seen, double now);
+  void settle(const Observation& observation, double now);
 
   // Removes unseen findings whose devices or nodes the probe has shown to have recovered.
   void apply_probe(const ProbeResult& probe, bool sees_networks, double now);
@@ -63,12 +63,12 @@ class FindingsTracker {
 
   // Conditions that affect the present plan and have begun after its first steps, without
   // `known_conditions` and without heavy stages, which are caused by the plan itself.
-  std::vector<Condition> begun_since_switch(const std::vector<Condition>& known_conditions) const;
+  std::vector<Condition> conditions_since_switch(const std::vector<Condition>& known_conditions) const;
   // True if something that would slow down any plan has begun after the plan's first steps.
   bool is_any_plan_slowed() const;
 
  private:
-  void watch(const std::set<int>& learn_from_first_steps = {});
+  void restart_detectors(const std::set<int>& learn_from_first_steps = {});
   bool is_baseline_wrong() const;
   bool has_stage_peers(const Finding& finding) const;
   void release_held(double now);
@@ -81,7 +81,7 @@ class FindingsTracker {
   std::unique_ptr<Detector> detector_;
   ProvisionalFindings provisional_;
   UnseenFindings unseen_;
-  std::vector<Finding> findings_, held_back_;
+  std::vector<Finding> findings_, held_findings_;
   // Devices that were not slow on the previous plan. Empty once the baselines of stages are learned from
   // their own first steps.
   std::set<int> healthy_before_;

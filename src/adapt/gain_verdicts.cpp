@@ -9,52 +9,55 @@ namespace optimus {
 // Situation counts gains as fractions of the step time. The predicted gain may be negative, for a plan that
 // adds a second copy of the state.
 void GainTotals::add(double predicted_gain, double measured_gain) {
-  const double miss = std::log((1 + predicted_gain) / (1 + measured_gain));
+  const double error = std::log((1 + predicted_gain) / (1 + measured_gain));
   ++num_prediction_errors;
   if (predicted_gain > 0) {
-    ++num_judged;
-    promised += predicted_gain / (1 + predicted_gain), measured += measured_gain / (1 + measured_gain);
+    ++num_judged_switches;
+    predicted_gain_sum += predicted_gain / (1 + predicted_gain),
+        measured_gain_sum += measured_gain / (1 + measured_gain);
   }
-  misses += miss, squares += miss * miss;
-  shortfalls += std::pow(std::max(0.0, miss), 2);
+  error_sum += error, squared_error_sum += error * error;
+  squared_shortfall_sum += std::pow(std::max(0.0, error), 2);
 }
 
 double GainTotals::uncertainty() const {
   // Prior: a single wrong prediction does not make all predictions worthless.
-  constexpr int kCorrectBefore = 3;
-  return std::sqrt(shortfalls / (num_prediction_errors + kCorrectBefore));
+  constexpr int kPriorCorrectPredictions = 3;
+  return std::sqrt(squared_shortfall_sum / (num_prediction_errors + kPriorCorrectPredictions));
 }
 
 void GainTotals::describe(Situation& situation) const {
   situation.switches = num_switches;
-  situation.num_judged = num_judged, situation.num_prediction_errors = num_prediction_errors;
-  situation.predicted_gain_sum = promised, situation.gain_measured = measured;
+  situation.num_judged_switches = num_judged_switches,
+  situation.num_prediction_errors = num_prediction_errors;
+  situation.predicted_gain_sum = predicted_gain_sum, situation.measured_gain_sum = measured_gain_sum;
   if (num_prediction_errors == 0) return;
-  situation.mean_prediction_error = misses / num_prediction_errors;
+  situation.mean_prediction_error = error_sum / num_prediction_errors;
   situation.prediction_error_spread =
-      std::sqrt(std::max(0.0, squares / num_prediction_errors -
+      std::sqrt(std::max(0.0, squared_error_sum / num_prediction_errors -
                                   situation.mean_prediction_error * situation.mean_prediction_error));
 }
 
 void GainVerdicts::begin(const std::optional<PlanProposal>& proposal, PendingProposal pending) {
-  predicted_ = proposal ? std::optional(proposal->predicted_gain) : std::nullopt;
-  measured_.reset();
+  predicted_gain_ = proposal ? std::optional(proposal->predicted_gain) : std::nullopt;
+  measured_gain_.reset();
   seconds_before_ = pending.step_seconds, pause_ = pending.pause;
-  answered_ = proposal ? std::move(pending.conditions) : std::vector<Condition>();
-  is_clouded_ = false, is_reported_ = !proposal;
+  answered_conditions_ = proposal ? std::move(pending.conditions) : std::vector<Condition>();
+  is_unreliable_ = false, is_reported_ = !proposal;
   if (proposal) ++totals_.num_switches;
 }
 
 void GainVerdicts::measure(double step_seconds) {
-  if (is_reported_ || measured_) return;
-  measured_ = seconds_before_ / step_seconds - 1;
-  explored_ += pause_ + std::max(0.0, step_seconds - seconds_before_) * 2 * kRecentSteps;
+  if (is_reported_ || measured_gain_) return;
+  measured_gain_ = seconds_before_ / step_seconds - 1;
+  exploration_seconds_ += pause_ + std::max(0.0, step_seconds - seconds_before_) * 2 * kRecentSteps;
 }
 
-void GainVerdicts::judge() { totals_.add(*predicted_, *measured_); }
+void GainVerdicts::judge() { totals_.add(*predicted_gain_, *measured_gain_); }
 
 std::optional<double> GainVerdicts::verdict(int num_observations) const {
-  return predicted_ && num_observations >= kVerdictObservations && !is_clouded_ ? measured_ : std::nullopt;
+  return predicted_gain_ && num_observations >= kVerdictObservations && !is_unreliable_ ? measured_gain_
+                                                                                        : std::nullopt;
 }
 
 std::optional<double> GainVerdicts::take_verdict(int num_observations) {
@@ -65,8 +68,8 @@ std::optional<double> GainVerdicts::take_verdict(int num_observations) {
 }
 
 double GainVerdicts::exploration_left(double now) const {
-  constexpr double kExplored = 0.01;  // fraction of the run's time
-  return std::max(0.0, kExplored * (now - begin_time_) - explored_);
+  constexpr double kExplorationFraction = 0.01;  // fraction of the run's time
+  return std::max(0.0, kExplorationFraction * (now - begin_time_) - exploration_seconds_);
 }
 
 }  // namespace optimus

@@ -7,10 +7,10 @@
 namespace optimus {
 namespace {
 
-constexpr double kBucketsPerOctave = 64, kLeastValue = 1e-12;
+constexpr double kBucketsPerOctave = 64, kMinValue = 1e-12;
 
 int bucket_of(double value) {
-  return static_cast<int>(std::floor(std::log2(std::max(value, kLeastValue)) * kBucketsPerOctave));
+  return static_cast<int>(std::floor(std::log2(std::max(value, kMinValue)) * kBucketsPerOctave));
 }
 
 bool is_larger(const RankValue& a, const RankValue& b) {
@@ -59,12 +59,12 @@ void Spread::merge(const Spread& other) {
   if (other.count == 0) return;
   if (count == 0 || is_smaller(other.smallest, smallest)) smallest = other.smallest;
   count += other.count, sum += other.sum;
-  std::vector<RankValue> both;
+  std::vector<RankValue> merged;
   std::merge(largest.begin(), largest.end(), other.largest.begin(), other.largest.end(),
-             std::back_inserter(both), is_larger);
-  both.resize(std::min(both.size(), kLargest));
-  largest = std::move(both);
-  for (const auto& [bucket, number] : other.buckets) buckets[bucket] += number;
+             std::back_inserter(merged), is_larger);
+  merged.resize(std::min(merged.size(), kLargest));
+  largest = std::move(merged);
+  for (const auto& [bucket, bucket_count] : other.buckets) buckets[bucket] += bucket_count;
 }
 
 double Spread::median() const {
@@ -73,8 +73,8 @@ double Spread::median() const {
   if (count <= static_cast<std::int64_t>(largest.size()))
     return largest[static_cast<std::size_t>(count / 2)].value;
   std::int64_t remaining = (count + 1) / 2;
-  for (const auto& [bucket, number] : buckets)
-    if ((remaining -= number) <= 0) {
+  for (const auto& [bucket, bucket_count] : buckets)
+    if ((remaining -= bucket_count) <= 0) {
       const double middle = std::exp2((bucket + 0.5) / kBucketsPerOctave);
       return std::clamp(middle, smallest.value, largest.front().value);
     }
@@ -83,7 +83,7 @@ double Spread::median() const {
 
 namespace {
 
-void merge_rates(BlockRates& rates, const BlockRates& other_rates) {
+void merge_block_times(BlockTimes& rates, const BlockTimes& other_rates) {
   for (std::size_t role = 0; role < kBlockRoles; ++role)
     rates[role].seconds += other_rates[role].seconds, rates[role].predicted += other_rates[role].predicted;
 }
@@ -94,7 +94,7 @@ void Observation::add(const RankStep& rank) {
   seconds = std::max(seconds, rank.seconds);
   ++num_ranks;
   merge_lengths(lengths, rank.lengths);
-  merge_rates(rates, rank.rates);
+  merge_block_times(rates, rank.rates);
   memory_limit = smaller_limit(memory_limit, rank.memory_limit);
   GroupStep& group = groups[rank.group];
   const auto add_measure = [&](Measure measure, double value) {
@@ -120,7 +120,7 @@ void Observation::merge(const Observation& other) {
   step = std::max(step, other.step), seconds = std::max(seconds, other.seconds);
   num_ranks += other.num_ranks;
   merge_lengths(lengths, other.lengths);
-  merge_rates(rates, other.rates);
+  merge_block_times(rates, other.rates);
   memory_limit = smaller_limit(memory_limit, other.memory_limit);
   for (const auto& [number, group] : other.groups)
     for (std::size_t m = 0; m < kMeasures; ++m) groups[number].spreads[m].merge(group.spreads[m]);

@@ -54,12 +54,12 @@ struct LinkTime {
 enum class BlockRole { embedding, layer, head };
 inline constexpr std::size_t kBlockRoles = 3;
 
-// The measured and predicted seconds of the same computation.
-struct Rate {
+// The measured and the predicted seconds of the computation of one kind of block.
+struct BlockTime {
   double seconds = 0, predicted = 0;
-  bool operator==(const Rate&) const = default;
+  bool operator==(const BlockTime&) const = default;
 };
-using BlockRates = std::array<Rate, kBlockRoles>;
+using BlockTimes = std::array<BlockTime, kBlockRoles>;
 
 struct LengthSum {
   std::int64_t sequences = 0, tokens = 0, longest = 0;
@@ -76,7 +76,7 @@ struct RankStep {
   double relative_work = 1;
   std::array<WorkTime, kWorkKinds> kinds{};
   std::array<LinkTime, kChannels> links{};
-  BlockRates rates{};
+  BlockTimes rates{};
   LengthSum lengths{};
   Bytes memory{}, memory_limit{};
   // Reported by a GPU: its highest clock divided by the present one (0 if unknown), and the fraction of
@@ -143,7 +143,7 @@ struct Observation {
   double seconds = 0;  // of the step, by the slowest rank
   std::int64_t num_ranks = 0;
   LengthSum lengths{};
-  BlockRates rates{};                 // sums over all ranks
+  BlockTimes rates{};                 // sums over all ranks
   Bytes memory_limit{};               // the smallest of all ranks; 0 if unknown
   std::map<int, GroupStep> groups{};  // by group index
 

@@ -1,4 +1,5 @@
-// Implements the JSON format of observation.h, which ranks send up the tree and the run's folder stores.
+// Implements the JSON format of observation.h. Ranks send it up the reduction tree, and the run folder stores
+// it.
 //
 //   {"format": "optimus-observation", "version": 1, "step": 412, "seconds": 0.31, "num_ranks": 16,
 //    "lengths": {…}, "rates": [[0.1, 0.08], …], "memory_limit": 0,
@@ -14,7 +15,7 @@ namespace optimus {
 namespace {
 
 constexpr int kObservationVersion = 1;
-constexpr std::int64_t kMostGroups = 100'000, kMostRanks = 1'000'000, kMostCount = std::int64_t{1} << 53;
+constexpr std::int64_t kMaxGroups = 100'000, kMaxRanks = 1'000'000, kMaxCount = std::int64_t{1} << 53;
 constexpr int kLowestBucket = -2560, kHighestBucket = 65'600;  // for 1e-12 and for the largest double
 
 double amount(const JsonView& view) {
@@ -26,10 +27,12 @@ double amount(const JsonView& view) {
 RankValue rank_value_of(const JsonView& view) {
   const std::vector<JsonView> pair = view.elements();
   if (pair.size() != 2) view.refuse("[value, rank]");
-  return {amount(pair[0]), static_cast<int>(pair[1].integer(0, kMostRanks))};
+  return {amount(pair[0]), static_cast<int>(pair[1].integer(0, kMaxRanks))};
 }
 
-OrderedJson json_of(const RankValue& one) { return OrderedJson::array({one.value, one.rank}); }
+OrderedJson json_of(const RankValue& rank_value) {
+  return OrderedJson::array({rank_value.value, rank_value.rank});
+}
 
 OrderedJson json_of(const Spread& spread) {
   OrderedJson largest = OrderedJson::array(), buckets = OrderedJson::array();
@@ -44,51 +47,52 @@ OrderedJson json_of(const Spread& spread) {
 
 Spread spread_of(const JsonView& view) {
   Spread spread;
-  spread.count = view.at("count").integer(1, kMostRanks), spread.sum = amount(view.at("sum"));
+  spread.count = view.at("count").integer(1, kMaxRanks), spread.sum = amount(view.at("sum"));
   spread.smallest = rank_value_of(view.at("smallest"));
   const JsonView largest = view.at("largest");
-  const std::vector<JsonView> observation = largest.elements();
-  if (std::ssize(observation) != std::min<std::int64_t>(spread.count, Spread::kLargest))
-    largest.refuse("one for each rank, at most 16");
-  for (const JsonView& json_view : observation) {
+  const std::vector<JsonView> largest_values = largest.elements();
+  if (std::ssize(largest_values) != std::min<std::int64_t>(spread.count, Spread::kLargest))
+    largest.refuse("one value for each rank, at most 16");
+  for (const JsonView& json_view : largest_values) {
     spread.largest.push_back(rank_value_of(json_view));
     if (spread.largest.back().value > spread.largest.front().value) json_view.refuse("descending values");
   }
-  std::int64_t counted = 0;
+  std::int64_t sum_of_counts = 0;
   for (const JsonView& json_view : view.at("buckets").elements()) {
     const std::vector<JsonView> pair = json_view.elements();
     if (pair.size() != 2) json_view.refuse("[bucket, count]");
-    const std::int64_t number = pair[1].integer(1, kMostRanks);
-    if (!spread.buckets.emplace(static_cast<int>(pair[0].integer(kLowestBucket, kHighestBucket)), number)
+    const std::int64_t bucket_count = pair[1].integer(1, kMaxRanks);
+    if (!spread.buckets
+             .emplace(static_cast<int>(pair[0].integer(kLowestBucket, kHighestBucket)), bucket_count)
              .second)
       json_view.refuse("each bucket only once");
-    counted += number;
+    sum_of_counts += bucket_count;
   }
-  if (counted != spread.count) view.at("buckets").refuse("as many values as `count`");
+  if (sum_of_counts != spread.count) view.at("buckets").refuse("as many values as `count`");
   return spread;
 }
 
 LengthSum lengths_of(const JsonView& view) {
   LengthSum lengths;
-  lengths.sequences = view.at("sequences").integer(0, kMostCount),
-  lengths.tokens = view.at("tokens").integer(0, kMostCount);
-  lengths.longest = view.at("longest").integer(0, kMostCount), lengths.squares = amount(view.at("squares"));
+  lengths.sequences = view.at("sequences").integer(0, kMaxCount),
+  lengths.tokens = view.at("tokens").integer(0, kMaxCount);
+  lengths.longest = view.at("longest").integer(0, kMaxCount), lengths.squares = amount(view.at("squares"));
   return lengths;
 }
 
-OrderedJson json_of(const BlockRates& rates) {
-  OrderedJson all = OrderedJson::array();
-  for (const Rate& rate : rates) all.push_back(OrderedJson::array({rate.seconds, rate.predicted}));
-  return all;
+OrderedJson json_of(const BlockTimes& rates) {
+  OrderedJson json = OrderedJson::array();
+  for (const BlockTime& rate : rates) json.push_back(OrderedJson::array({rate.seconds, rate.predicted}));
+  return json;
 }
 
-BlockRates rates_of(const JsonView& view) {
-  const std::vector<JsonView> all = view.elements();
-  if (all.size() != kBlockRoles) view.refuse("[seconds, predicted] of embedding, layers and head");
-  BlockRates rates;
+BlockTimes rates_of(const JsonView& view) {
+  const std::vector<JsonView> rows = view.elements();
+  if (rows.size() != kBlockRoles) view.refuse("[seconds, predicted] of embedding, layers and head");
+  BlockTimes rates;
   for (std::size_t role = 0; role < kBlockRoles; ++role) {
-    const std::vector<JsonView> pair = all[role].elements();
-    if (pair.size() != 2) all[role].refuse("[seconds, predicted]");
+    const std::vector<JsonView> pair = rows[role].elements();
+    if (pair.size() != 2) rows[role].refuse("[seconds, predicted]");
     rates[role] = {amount(pair[0]), amount(pair[1])};
   }
   return rates;
@@ -96,9 +100,9 @@ BlockRates rates_of(const JsonView& view) {
 
 }  // namespace
 
-OrderedJson to_json(const Observation& seen) {
+OrderedJson to_json(const Observation& observation) {
   OrderedJson groups = OrderedJson::array();
-  for (const auto& [number, group] : seen.groups) {
+  for (const auto& [number, group] : observation.groups) {
     OrderedJson group_json = {{"group", number}};
     for (std::size_t m = 0; m < kMeasures; ++m)
       if (group.spreads[m].count > 0) group_json[text(static_cast<Measure>(m))] = json_of(group.spreads[m]);
@@ -106,16 +110,16 @@ OrderedJson to_json(const Observation& seen) {
   }
   return {{"format", "optimus-observation"},
           {"version", kObservationVersion},
-          {"step", seen.step},
-          {"seconds", seen.seconds},
-          {"num_ranks", seen.num_ranks},
+          {"step", observation.step},
+          {"seconds", observation.seconds},
+          {"num_ranks", observation.num_ranks},
           {"lengths",
-           {{"sequences", seen.lengths.sequences},
-            {"tokens", seen.lengths.tokens},
-            {"longest", seen.lengths.longest},
-            {"squares", seen.lengths.squares}}},
-          {"rates", json_of(seen.rates)},
-          {"memory_limit", seen.memory_limit.value},
+           {{"sequences", observation.lengths.sequences},
+            {"tokens", observation.lengths.tokens},
+            {"longest", observation.lengths.longest},
+            {"squares", observation.lengths.squares}}},
+          {"rates", json_of(observation.rates)},
+          {"memory_limit", observation.memory_limit.value},
           {"groups", std::move(groups)}};
 }
 
@@ -124,15 +128,16 @@ Observation parse_observation(std::string_view document_text, const std::string&
   const JsonView json(document, source);
   if (json.at("format").text() != "optimus-observation") json.at("format").refuse("\"optimus-observation\"");
   if (const auto version = json.at("version").integer(); version != kObservationVersion)
-    throw UserError("{}: version {}; this program reads version {}", source, version, kObservationVersion);
+    throw UserError("{}: version {} is not supported; this program reads version {}", source, version,
+                    kObservationVersion);
   Observation observation;
-  observation.step = json.at("step").integer(0, kMostCount), observation.seconds = amount(json.at("seconds"));
-  observation.num_ranks = json.at("num_ranks").integer(0, kMostRanks);
+  observation.step = json.at("step").integer(0, kMaxCount), observation.seconds = amount(json.at("seconds"));
+  observation.num_ranks = json.at("num_ranks").integer(0, kMaxRanks);
   observation.lengths = lengths_of(json.at("lengths"));
   observation.rates = rates_of(json.at("rates"));
-  observation.memory_limit = Bytes(json.at("memory_limit").integer(0, kMostCount));
+  observation.memory_limit = Bytes(json.at("memory_limit").integer(0, kMaxCount));
   for (const JsonView& json_view : json.at("groups").elements()) {
-    const auto number = static_cast<int>(json_view.at("group").integer(0, kMostGroups));
+    const auto number = static_cast<int>(json_view.at("group").integer(0, kMaxGroups));
     const auto [place, is_new] = observation.groups.emplace(number, GroupStep{});
     if (!is_new) json_view.at("group").refuse("each group only once");
     for (std::size_t m = 0; m < kMeasures; ++m)

@@ -25,8 +25,8 @@ Plan with_ranks(Plan plan, const std::vector<int>& dropped) {
   for (Pipeline& pipeline : plan.pipelines)
     for (Stage& stage : pipeline.stages)
       for (int& device : stage.devices)
-        for (const int missing : dropped)
-          if (missing <= device) ++device;
+        for (const int dropped_device : dropped)
+          if (dropped_device <= device) ++device;
   return plan;
 }
 
@@ -35,8 +35,8 @@ ResponseLimits limits_of(const Question& question, const AdaptationContext& cont
   limits.known_plans.insert(limits.known_plans.end(), question.earlier_plans.begin(),
                             question.earlier_plans.end());
   if (context.undone_steps)
-    if (const auto other = with_other_redundancy(question.plan, node_of_each_device(cluster)))
-      limits.known_plans.push_back(*other);
+    if (const auto alternative = with_other_redundancy(question.plan, node_of_each_device(cluster)))
+      limits.known_plans.push_back(*alternative);
   return limits;
 }
 
@@ -54,25 +54,25 @@ double uncertainty_of_conditions(const Question& question, const Plan& plan, dou
 
 std::optional<double> measured_step(const Question& question, const Plan& plan, const std::string& conditions,
                                     const Cluster& cluster) {
-  const auto found = question.step_times.find(measurement_key(plan, conditions, cluster));
-  return found == question.step_times.end() ? std::nullopt : std::optional(found->second);
+  const auto it = question.step_times.find(measurement_key(plan, conditions, cluster));
+  return it == question.step_times.end() ? std::nullopt : std::optional(it->second);
 }
 
-void correct(PlannedOption& planned_option, const Question& question, const PredictionMemory& memory,
-             const Cluster& cluster) {
+void apply_corrections(PlannedOption& planned_option, const Question& question,
+                       const PredictionMemory& memory, const Cluster& cluster) {
   const std::optional<Cause> cause = only_cause(question.conditions);
-  const double condition_ratio = cause ? memory.added(*cause) : 1;
+  const double condition_ratio = cause ? memory.slowdown_ratio(*cause) : 1;
   const PredictionMemory::Trust trust = memory.trust_in(planned_option.plan, question.plan);
   const double added =
       std::max(0.0, planned_option.option.step_seconds - planned_option.option.usual_seconds) * trust.factor;
   planned_option.option.usual_seconds = measured_step(question, planned_option.plan, "", cluster)
                                             .value_or(planned_option.option.usual_seconds * trust.factor);
   planned_option.option.step_seconds = planned_option.option.usual_seconds + added * condition_ratio;
-  const double by_conditions = uncertainty_of_conditions(
+  const double condition_uncertainty = uncertainty_of_conditions(
       question, planned_option.plan, added * condition_ratio / planned_option.option.step_seconds, cluster);
-  planned_option.option.uncertainty =
-      std::hypot(std::hypot(planned_option.option.uncertainty, by_conditions, question.totals.uncertainty()),
-                 question.uncertainty, trust.uncertainty);
+  planned_option.option.uncertainty = std::hypot(
+      std::hypot(planned_option.option.uncertainty, condition_uncertainty, question.totals.uncertainty()),
+      question.uncertainty, trust.uncertainty);
 }
 
 void use_measured_step(PlannedOption& planned_option, const Question& question, const Cluster& cluster) {
@@ -95,11 +95,11 @@ Feasible<std::vector<PlannedOption>> planned_options(const Question& question,
                                                      const AdaptationContext& context,
                                                      const Cluster& cluster) {
   const Cluster calibrated(question.machines);
-  const Demand usual_seconds = context.demand(calibrated, question.plan);
-  Constants constants = with_rates(usual_seconds.constants, question.rates);
+  const Demand usual_demand = context.demand(calibrated, question.plan);
+  Constants constants = with_rates(usual_demand.constants, question.rates);
   constants.ring_residual *= question.ring_factor;
   Feasible<std::vector<PlannedOption>> found =
-      responses(demand_on(usual_seconds, calibrated, constants), question.plan, question.conditions,
+      responses(demand_on(usual_demand, calibrated, constants), question.plan, question.conditions,
                 context.costs, limits_of(question, context, cluster));
   if (!found) return found;
   std::vector<PlannedOption>& options = *found;
@@ -121,24 +121,25 @@ PredictionMemory learned_from(const Question& question, const PlanOption& presen
                               const Cluster& cluster) {
   // If only another plan of its kind has run without conditions, that measurement is accurate enough when
   // conditions add much to the step time.
-  constexpr double kAddsMuch = 0.3, kAddsSomething = 0.02;
+  constexpr double kLargeFraction = 0.3, kSmallFraction = 0.02;
   PredictionMemory memory = question.memory;
-  const double predicted_more = present_option.step_seconds - present_option.usual_seconds;
-  const std::vector<Condition> own = conditions_of_plan(question.conditions, question.plan, cluster);
-  const std::optional<Cause> cause = only_cause(own);
-  double least = kAddsSomething;
+  const double predicted_added = present_option.step_seconds - present_option.usual_seconds;
+  const std::vector<Condition> plan_conditions =
+      conditions_of_plan(question.conditions, question.plan, cluster);
+  const std::optional<Cause> cause = only_cause(plan_conditions);
+  double min_fraction = kSmallFraction;
   std::optional<double> usual_seconds = measured_step(question, question.plan, "", cluster);
-  if (!usual_seconds && memory.knows_quiet(question.plan))
+  if (!usual_seconds && memory.has_run_undisturbed(question.plan))
     usual_seconds = present_option.usual_seconds * memory.trust_in(question.plan, question.plan).factor,
-    least = kAddsMuch;
-  if (!usual_seconds || !cause || predicted_more < least * present_option.usual_seconds ||
+    min_fraction = kLargeFraction;
+  if (!usual_seconds || !cause || predicted_added < min_fraction * present_option.usual_seconds ||
       question.seconds <= *usual_seconds) {
-    memory.record(question.plan, present_option.step_seconds, question.seconds, own.empty());
+    memory.record(question.plan, present_option.step_seconds, question.seconds, plan_conditions.empty());
     return memory;
   }
   memory.record(question.plan, present_option.usual_seconds, *usual_seconds, true);
   const double factor = memory.trust_in(question.plan, question.plan).factor;
-  memory.record_slowdown_ratio(*cause, (question.seconds - *usual_seconds) / (factor * predicted_more));
+  memory.record_slowdown_ratio(*cause, (question.seconds - *usual_seconds) / (factor * predicted_added));
   return memory;
 }
 
@@ -146,7 +147,7 @@ std::vector<PlannedOption> priced(std::vector<PlannedOption> options, const Ques
                                   const PredictionMemory& memory, const AdaptationContext& context,
                                   const Cluster& cluster) {
   for (PlannedOption& planned_option : options) {
-    correct(planned_option, question, memory, cluster);
+    apply_corrections(planned_option, question, memory, cluster);
     use_measured_step(planned_option, question, cluster);
   }
   PlanOption& present_option = options.front().option;

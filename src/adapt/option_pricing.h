@@ -1,4 +1,4 @@
-// Option pricing: the plans that the run could use now, and the step time that is expected of each. Pure
+// Option pricing: determines the plans that the run could use now and the expected step time of each. Pure
 // functions; any thread.
 #pragma once
 

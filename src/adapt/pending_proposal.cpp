@@ -9,27 +9,27 @@ namespace optimus {
 namespace {
 
 // Whether two conditions have similar severity; another severity may require another plan.
-bool is_nearly(const Condition& a, const Condition& b) {
-  constexpr double kNear = 1.4;
-  const double apart = std::max(a.factor / b.factor, b.factor / a.factor);
-  return a.cause == b.cause && a.location == b.location && apart <= kNear;
+bool is_similar(const Condition& a, const Condition& b) {
+  constexpr double kMaxFactorRatio = 1.4;
+  const double factor_ratio = std::max(a.factor / b.factor, b.factor / a.factor);
+  return a.cause == b.cause && a.location == b.location && factor_ratio <= kMaxFactorRatio;
 }
 
 }  // namespace
 
-ProvisionalStatus provisional_status(const PendingProposal& pending, const std::vector<Condition>& found,
+ProvisionalStatus provisional_status(const PendingProposal& pending, const std::vector<Condition>& detected,
                                      const std::vector<Condition>& provisional, double now) {
   // The detector needs up to ten observations, or unsteady_seconds where ratios vary. A little more time is
   // allowed.
-  constexpr int kMostObservations = 12;
-  const double longest = DetectorOptions{}.unsteady_seconds + 2;
+  constexpr int kMaxObservations = 12;
+  const double max_wait = DetectorOptions{}.unsteady_seconds + 2;
   const auto are_as_proposed = [&](const std::vector<Condition>& conditions) {
     return std::is_permutation(conditions.begin(), conditions.end(), pending.conditions.begin(),
-                               pending.conditions.end(), is_nearly);
+                               pending.conditions.end(), is_similar);
   };
-  if (!found.empty())
-    return are_as_proposed(found) ? ProvisionalStatus::confirmed : ProvisionalStatus::rejected;
-  const bool has_time = pending.num_observations <= kMostObservations || now - pending.proposed_at < longest;
+  if (!detected.empty())
+    return are_as_proposed(detected) ? ProvisionalStatus::confirmed : ProvisionalStatus::rejected;
+  const bool has_time = pending.num_observations <= kMaxObservations || now - pending.proposed_at < max_wait;
   return has_time && are_as_proposed(provisional) ? ProvisionalStatus::open : ProvisionalStatus::rejected;
 }
 

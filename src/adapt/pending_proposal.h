@@ -1,5 +1,4 @@
-// PendingProposal: a proposal that has been made and is neither adopted nor refused nor cancelled yet. Plain
-// data.
+// PendingProposal: a proposal that has been made but not yet adopted, refused or cancelled. Plain data.
 #pragma once
 
 #include <vector>
@@ -18,9 +17,9 @@ struct PendingProposal {
   int num_observations = 0;  // number of observations since then
 };
 
-// The state of a provisional proposal. `found` are conditions that the detector has found; `provisional`
+// The state of a provisional proposal. `detected` are conditions that the detector has found; `provisional`
 // are conditions that only the early detector has found.
-ProvisionalStatus provisional_status(const PendingProposal& pending, const std::vector<Condition>& found,
+ProvisionalStatus provisional_status(const PendingProposal& pending, const std::vector<Condition>& detected,
                                      const std::vector<Condition>& provisional, double now);
 
 }  // namespace optimus

@@ -33,15 +33,15 @@ void LengthMix::observe(const LengthSum& lengths) {
   if (lengths.sequences == 0 || lengths.tokens == 0) return;
   const auto sequences = static_cast<double>(lengths.sequences), tokens = static_cast<double>(lengths.tokens);
   const double ratio = lengths.squares * sequences / (tokens * tokens);
-  constexpr int kFirst = 20;
-  if (steps_ < kFirst) first_length_ += ratio / kFirst;
-  recent_length_ =
-      steps_ == 0 ? ratio : recent_length_ + (ratio - recent_length_) / std::min(steps_ + 1, kFirst);
+  constexpr int kFirstSteps = 20;
+  if (steps_ < kFirstSteps) first_ratio_ += ratio / kFirstSteps;
+  recent_ratio_ =
+      steps_ == 0 ? ratio : recent_ratio_ + (ratio - recent_ratio_) / std::min(steps_ + 1, kFirstSteps);
   ++steps_;
 }
 
 double LengthMix::change() const {
-  return steps_ < 20 || first_length_ <= 0 ? 1 : recent_length_ / first_length_;
+  return steps_ < 20 || first_ratio_ <= 0 ? 1 : recent_ratio_ / first_ratio_;
 }
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// Signals of the training's phase: whether the loss still falls, and whether sequence lengths change. The
+// Signals of the training phase: whether the loss still falls, and whether sequence lengths change. The
 // noise of gradients is in plan/noise_scale.h. These signals do not depend on machines. Pure; one thread at a
 // time.
 #pragma once
@@ -9,13 +9,14 @@
 
 namespace optimus {
 
-// Whether the loss has stopped falling: its slope over a window of steps, with the slope's standard error.
+// Detects that the loss has stopped falling, from its slope over a window of steps and the standard error of
+// the slope.
 class LossPlateau {
  public:
   explicit LossPlateau(int window = 200) : window_(window) {}
   void observe(double loss);
-  // True if the loss falls over the window by less than this fraction of itself, even if the true slope is
-  // two standard errors steeper. False until the window is full.
+  // True if the loss falls over the window by less than the fraction `part` of its mean, even if the true
+  // slope is two standard errors steeper. False until the window is full.
   bool has_stopped(double part = 0.02) const;
 
  private:
@@ -23,15 +24,15 @@ class LossPlateau {
   std::deque<double> losses_;
 };
 
-// Tells whether the cost of sequences has changed: compares E[length^2] / E[length]^2 of recent steps with
-// that of the first steps.
+// Detects changes in the cost of sequences: compares E[length^2] / E[length]^2 of recent steps with that of
+// the first steps.
 class LengthMix {
  public:
   void observe(const LengthSum& lengths);
   double change() const;  // recent value divided by the first one; 1 means no change
 
  private:
-  double first_length_ = 0, recent_length_ = 0;
+  double first_ratio_ = 0, recent_ratio_ = 0;
   int steps_ = 0;
 };
 

@@ -13,10 +13,10 @@ std::optional<StayDecision> PhaseMonitor::take_plateau() {
 }
 
 std::optional<StayDecision> PhaseMonitor::observe_lengths(const LengthSum& lengths) {
-  constexpr double kOthers = 1.3;
+  constexpr double kNoticeableChange = 1.3;
   lengths_.observe(lengths);
   const double change = lengths_.change();
-  if (change < kOthers && change > 1 / kOthers) return std::nullopt;
+  if (change < kNoticeableChange && change > 1 / kNoticeableChange) return std::nullopt;
   reset_lengths();
   return StayDecision{fmt::format("document lengths have changed: attention costs {:.2f}x", change),
                       "looking for a better plan", ""};

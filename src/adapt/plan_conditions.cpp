@@ -26,7 +26,7 @@ std::vector<int> node_of_each_device(const Cluster& cluster) {
 }
 
 bool is_mitigable_by_plan(const Finding& finding) {
-  return is_mitigable_by_plan(finding.cause) && finding.factor > kLeastAnswerableFactor;
+  return is_mitigable_by_plan(finding.cause) && finding.factor > kMinAnswerableFactor;
 }
 
 std::vector<Condition> answerable_conditions(const std::vector<Finding>& findings) {
@@ -90,17 +90,17 @@ MeasurementKey measurement_key(const Plan& plan, const std::string& condition_ke
   const HardwareProfile& machines = cluster.profile();
   if (!condition_key.empty() || !machines.speed_factors.empty() || machines.groups.size() > 1)
     return {plan_hash(plan), condition_key};
-  Plan anywhere = plan;
+  Plan renumbered = plan;
   std::map<int, int> nodes;  // numbered in the order in which the plan uses them
   const int per_node = machines.groups.front().devices_per_node;
-  for (Pipeline& pipeline : anywhere.pipelines)
+  for (Pipeline& pipeline : renumbered.pipelines)
     for (Stage& stage : pipeline.stages)
       for (int& device : stage.devices) {
         const int node = cluster.node_of(Device{device});
         device = nodes.try_emplace(node, static_cast<int>(nodes.size())).first->second * per_node +
                  device % per_node;
       }
-  return {plan_hash(anywhere), condition_key};
+  return {plan_hash(renumbered), condition_key};
 }
 
 }  // namespace optimus

@@ -1,4 +1,5 @@
-// Which conditions concern a plan, and the keys under which measured step times are stored. Pure functions.
+// Determines which conditions affect a plan, and the keys under which measured step times are stored. Pure
+// functions.
 #pragma once
 
 #include <set>
@@ -10,14 +11,14 @@
 
 namespace optimus {
 
-// The plan is not changed because of a weaker finding: it is noise, or it is about to end.
-constexpr double kLeastAnswerableFactor = 1.12;
+// Findings with a smaller factor do not change the plan: they are noise, or the condition is about to end.
+constexpr double kMinAnswerableFactor = 1.12;
 
 std::set<int> devices_of(const Plan& plan);
 std::vector<int> node_of_each_device(const Cluster& cluster);
 
 // The conditions that another plan can answer. A finding whose nodes cannot be told apart gives a condition
-// for each of them, because an answer must be good whichever node is slow.
+// for each of them, because an answer must be good no matter which of the nodes is slow.
 std::vector<Condition> answerable_conditions(const std::vector<Finding>& findings);
 bool is_mitigable_by_plan(const Finding& finding);
 

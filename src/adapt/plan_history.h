@@ -17,7 +17,7 @@
 namespace optimus {
 
 constexpr std::size_t kRecentSteps = 10;  // their median is the plan's step time
-// The first observations after a change of plan say little about the plan.
+// The first observations after a change of plan are not typical of the plan.
 constexpr int kSettlingObservations = 3;
 // Medians of ten steps vary by one or two percent, so only larger differences count.
 constexpr double kNoticeableFactor = 1.03;
@@ -26,11 +26,14 @@ class PlanHistory {
  public:
   PlanHistory(const Cluster& cluster, const Plan& plan) : cluster_(cluster), plan_(plan) {}
 
-  // The run uses `plan` from `first_step` on. `is_proposed` tells whether the controller proposed it.
+  // Called when the run uses `plan` from `first_step` on. `is_proposed` is true if the controller proposed
+  // it.
   void adopt(const Plan& plan, bool is_proposed, std::int64_t first_step, double now);
   // Whether the observation is of the present plan.
-  bool is_current(const Observation& seen) const { return seen.step >= first_step_ && seen.num_ranks > 0; }
-  void observe(const Observation& seen);
+  bool is_current(const Observation& observation) const {
+    return observation.step >= first_step_ && observation.num_ranks > 0;
+  }
+  void observe(const Observation& observation);
   // Records the present step time for these conditions, but only if they have been unchanged for
   // kObservationsToDetect observations: a condition is found only some steps after it begins. Call it after
   // observe() if has_step_time().
@@ -43,20 +46,20 @@ class PlanHistory {
 
   const Plan& plan() const { return plan_; }
   const std::optional<Plan>& original_plan() const { return original_plan_; }
-  const std::optional<Plan>& previous() const { return previous_; }
-  const std::optional<Plan>& before_proposal() const { return before_proposal_; }
-  bool is_return(const Plan& plan) const { return original_plan_ == plan || previous_ == plan; }
+  const std::optional<Plan>& previous_plan() const { return previous_plan_; }
+  const std::optional<Plan>& plan_before_proposal() const { return plan_before_proposal_; }
+  bool is_earlier_plan(const Plan& plan) const { return original_plan_ == plan || previous_plan_ == plan; }
   std::int64_t first_step() const { return first_step_; }
   std::int64_t last_step() const { return last_step_; }
   int num_observations() const { return num_observations_; }
   double seconds_since_switch(double now) const { return now - switched_at_; }
 
-  std::size_t num_recent() const { return recent_.size(); }
-  bool has_step_time() const { return recent_.size() == kRecentSteps; }
+  std::size_t num_recent() const { return recent_step_times_.size(); }
+  bool has_step_time() const { return recent_step_times_.size() == kRecentSteps; }
   // The median of the last steps; at least one step must have been observed.
   double step_seconds(std::size_t last_steps = kRecentSteps) const;
   // The present step time divided by the plan's usual step time. Empty if the usual one is unknown.
-  std::optional<double> times_usual(std::size_t last_steps) const;
+  std::optional<double> ratio_to_usual(std::size_t last_steps) const;
   // Whether steps are noticeably longer than usual; true if the usual step time is unknown.
   bool are_steps_longer(std::size_t last_steps) const;
   bool has_lasting_conditions(const std::vector<Condition>& conditions) const;
@@ -66,17 +69,18 @@ class PlanHistory {
   const Cluster& cluster_;
   Plan plan_;
   std::optional<Plan> original_plan_;  // the plan before the first proposal that was adopted
-  std::optional<Plan> previous_;  // the plan before this one, unless this one is a return to an earlier plan
-  std::optional<Plan> before_proposal_;          // the plan before this one; only if this one was proposed
+  // the plan before this one, unless this one is a return to an earlier plan
+  std::optional<Plan> previous_plan_;
+  std::optional<Plan> plan_before_proposal_;     // the plan before this one; only if this one was proposed
   std::int64_t first_step_ = 0, last_step_ = 0;  // of the present plan; the last one observed
   int num_observations_ = 0;                     // of the present plan
   double switched_at_ = -1e9;                    // time of the controller's clock
-  std::deque<double> recent_;                    // step times of the present plan
+  std::deque<double> recent_step_times_;         // step times of the present plan
   std::deque<std::pair<std::string, double>> last_conditions_;  // condition key and step time
   std::map<MeasurementKey, double> step_times_;
   // The shortest step times without findings. step_times_ may already include a condition that is found
   // late.
-  std::map<MeasurementKey, double> least_step_times_;
+  std::map<MeasurementKey, double> min_step_times_;
 };
 
 }  // namespace optimus

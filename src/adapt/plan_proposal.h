@@ -1,5 +1,5 @@
 // PlanProposal: a plan that the adaptation controller wants to switch to, and the gain that it expects.
-// StayDecision: why it keeps the present plan. Plain data.
+// StayDecision: its decision to keep the present plan. Plain data.
 #pragma once
 
 #include <optional>
@@ -17,7 +17,7 @@ struct PlanAlternative {
   bool operator==(const PlanAlternative&) const = default;
 };
 
-// Status of a provisional proposal, for whose conditions a few slow steps are the only evidence so far.
+// Status of a provisional proposal. So far, a few slow steps are the only evidence for its conditions.
 //   open       the detector has not confirmed the conditions yet, but still may
 //   confirmed  the detector has found the same conditions
 //   rejected   the conditions have passed, or they differ from those that the plan was chosen for
@@ -26,8 +26,8 @@ enum class ProvisionalStatus { open, confirmed, rejected };
 struct PlanProposal {
   Plan plan;
   std::string why;  // the evidence, as a message for users
-  // Whether the plan's devices are ranks already; otherwise they are mapped to ranks so that least state
-  // moves.
+  // Whether the devices of the plan are ranks already. Otherwise they are mapped to ranks so that the least
+  // state moves.
   bool is_placed = false;
   bool is_provisional = false;  // prepare it now, but switch only when its status is `confirmed`
   double predicted_gain = 0;    // relative gain in steps per second; 0.38 means 38 % faster
@@ -36,19 +36,19 @@ struct PlanProposal {
   std::vector<PlanAlternative> alternatives{};
 };
 
-// Where the plan switches of a run take proposals from; the adaptation controller is one. Called after steps,
-// on rank 0.
+// The source of proposals for the plan switches of a run, such as the adaptation controller. Called after
+// steps, on rank 0.
 class ProposalSource {
  public:
   virtual ~ProposalSource() = default;
   virtual std::optional<PlanProposal> take_proposal() = 0;
-  // Of the proposal taken last, while it is provisional and is being prepared.
+  // The status of the last proposal that was taken, while it is provisional and is being prepared.
   virtual ProvisionalStatus provisional_status() const = 0;
 };
 
 // The decision to keep the plan although something slows the run down.
 struct StayDecision {
-  std::string why, reason;  // `why` is the evidence; `reason` says why no other plan is chosen
+  std::string why, reason;  // `why` is the evidence; `reason` explains why no other plan is chosen
   std::string cause{};
   std::vector<PlanAlternative> alternatives{};
 };

@@ -7,14 +7,14 @@
 namespace optimus {
 namespace {
 
-// The least uncertainty (standard deviation of the logarithm of the step time) for a kind that has not run.
+// The minimum uncertainty (standard deviation of the logarithm of the step time) for a kind that has not run.
 // In the lab, data-parallel plans were up to 1.9 times slower than predicted from pipelines; e^0.4 is 1.5.
-constexpr double kLeastDoubt = 0.4;
+constexpr double kMinUncertainty = 0.4;
 // The uncertainty if the kind has run only with another sharding: its collectives were not measured.
-constexpr double kDoubtOfShards = 0.1;
+constexpr double kShardsUncertainty = 0.1;
 // The uncertainty if the kind has run only with another schedule. In the lab, the predicted step time of
 // zero-bubble was 0.83 times that of 1f1b, the measured one 0.86 to 1.2 times.
-constexpr double kDoubtOfSchedule = 0.2;
+constexpr double kScheduleUncertainty = 0.2;
 
 PredictionMemory::Kind kind_of(const Plan& plan) {
   bool has_stages = false, has_tp = false, has_cp = false, has_dp = plan.pipelines.size() > 1,
@@ -27,19 +27,19 @@ PredictionMemory::Kind kind_of(const Plan& plan) {
       has_dp |= data_parallel(stage, strategy) > 1, has_shards |= strategy.zero > 0;
     }
   }
-  std::string kind;
-  for (const auto& [has, letter] :
+  std::string axes;
+  for (const auto& [has_axis, letter] :
        {std::pair(has_stages, 'p'), std::pair(has_tp, 't'), std::pair(has_cp, 'c'), std::pair(has_dp, 'd')})
-    if (has) kind += letter;
-  return {kind, has_stages ? std::optional(plan.schedule) : std::nullopt, has_shards};
+    if (has_axis) axes += letter;
+  return {axes, has_stages ? std::optional(plan.schedule) : std::nullopt, has_shards};
 }
 
 // The uncertainty if a prediction for one kind is corrected by the ratio of another kind with the same
 // axes.
 double uncertainty_between(const PredictionMemory::Kind& remembered,
                            const PredictionMemory::Kind& requested) {
-  return std::hypot(remembered.has_shards == requested.has_shards ? 0 : kDoubtOfShards,
-                    remembered.schedule == requested.schedule ? 0 : kDoubtOfSchedule);
+  return std::hypot(remembered.has_shards == requested.has_shards ? 0 : kShardsUncertainty,
+                    remembered.schedule == requested.schedule ? 0 : kScheduleUncertainty);
 }
 
 }  // namespace
@@ -50,17 +50,17 @@ void PredictionMemory::record(const Plan& plan, double predicted, double measure
 
 void PredictionMemory::record_slowdown_ratio(Cause cause, double ratio) {
   constexpr double kMaxValue = 4;  // larger ratios have another reason
-  added_[cause] = std::clamp(ratio, 1 / kMaxValue, kMaxValue);
+  slowdown_ratios_[cause] = std::clamp(ratio, 1 / kMaxValue, kMaxValue);
 }
 
-double PredictionMemory::added(Cause cause) const {
-  const auto known = added_.find(cause);
-  return known == added_.end() ? 1 : known->second;
+double PredictionMemory::slowdown_ratio(Cause cause) const {
+  const auto it = slowdown_ratios_.find(cause);
+  return it == slowdown_ratios_.end() ? 1 : it->second;
 }
 
-bool PredictionMemory::knows_quiet(const Plan& plan) const {
-  const auto own = ratios_.find(kind_of(plan));
-  return own != ratios_.end() && own->second.is_quiet;
+bool PredictionMemory::has_run_undisturbed(const Plan& plan) const {
+  const auto it = ratios_.find(kind_of(plan));
+  return it != ratios_.end() && it->second.is_quiet;
 }
 
 PredictionMemory::Trust PredictionMemory::trust_in(const Plan& plan, const Plan& present_plan) const {
@@ -74,7 +74,7 @@ PredictionMemory::Trust PredictionMemory::trust_in(const Plan& plan, const Plan&
   if (nearest) return *nearest;
   const auto present = ratios_.find(kind_of(present_plan));
   if (present == ratios_.end()) return {};
-  return {present->second.ratio, std::max(kLeastDoubt, std::abs(std::log(present->second.ratio)))};
+  return {present->second.ratio, std::max(kMinUncertainty, std::abs(std::log(present->second.ratio)))};
 }
 
 }  // namespace optimus

@@ -30,8 +30,8 @@ class PredictionMemory {
   void record(const Plan& plan, double predicted, double measured, bool is_quiet);
   // Records that a condition of this cause has lengthened steps by `ratio` times the predicted increase.
   void record_slowdown_ratio(Cause cause, double ratio);
-  double added(Cause cause) const;
-  bool knows_quiet(const Plan& plan) const;  // whether its kind has run without conditions
+  double slowdown_ratio(Cause cause) const;
+  bool has_run_undisturbed(const Plan& plan) const;  // whether its kind has run without conditions
   struct Trust {
     double factor = 1;       // expected over predicted seconds
     double uncertainty = 0;  // standard deviation of its logarithm, in addition to the prediction's own
@@ -40,12 +40,12 @@ class PredictionMemory {
   Trust trust_in(const Plan& plan, const Plan& present_plan) const;
 
  private:
-  struct Measured {
+  struct KindRatio {
     double ratio = 1;
     bool is_quiet = false;
   };
-  std::map<Kind, Measured> ratios_;
-  std::map<Cause, double> added_;
+  std::map<Kind, KindRatio> ratios_;
+  std::map<Cause, double> slowdown_ratios_;
 };
 
 }  // namespace optimus

@@ -6,7 +6,7 @@
 
 namespace optimus {
 
-// What to measure. Training pauses meanwhile, so a request contains only what is needed.
+// The measurements of a probe. Training pauses during them, so a request contains only the necessary ones.
 struct ProbeRequest {
   bool speeds = false;    // the network of each node against several others, and the speed of each device
   bool messages = false;  // point-to-point messages of each node with one other
@@ -25,7 +25,7 @@ struct ProbeResult {
 };
 
 // Each value divided by the median of the measured values (those above 0). Empty if fewer than three were
-// measured, because then none can be called slow.
+// measured, because two values do not show which of them is slow.
 std::vector<double> slowdowns(const std::vector<double>& seconds);
 
 }  // namespace optimus

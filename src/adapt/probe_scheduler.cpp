@@ -7,20 +7,20 @@
 namespace optimus {
 
 void ProbeScheduler::observe(bool has_ambiguous_link) {
-  constexpr int kMaxWaiting = 10;  // observations; after that no probe will come
+  constexpr int kMaxObservations = 10;  // after this number of observations, the probe is given up
   num_waited_ = is_idle() ? 0 : num_waited_ + 1;
-  if (num_waited_ > kMaxWaiting) state_ = State::idle;
+  if (num_waited_ > kMaxObservations) state_ = State::idle;
   if (!networks_) return;
   networks_->num_clear = has_ambiguous_link ? 0 : networks_->num_clear + 1;
   if (networks_->num_clear > kObservationsToDetect) networks_.reset();
 }
 
 void ProbeScheduler::request_for_ambiguous_link(double now) {
-  constexpr double kFirst = 30, kLongest = 600;  // seconds between two probes
+  constexpr double kMinWait = 30, kMaxWait = 600;  // seconds between two probes
   if (!sees_networks_ || !is_idle()) return;
   if (networks_ && now < networks_->next_time) return;
   if (!networks_) networks_ = Networks{};
-  networks_->wait = std::clamp(2 * networks_->wait, kFirst, kLongest);
+  networks_->wait = std::clamp(2 * networks_->wait, kMinWait, kMaxWait);
   networks_->next_time = now + networks_->wait;
   set_request({.speeds = true});
 }
@@ -38,18 +38,20 @@ void ProbeScheduler::request_for_unseen(const UnseenFindings& unseen, double int
 
 // Requests this probe once, and early, so that no decision has to wait for it.
 void ProbeScheduler::request_for_channels(const Calibration& calibration) {
-  const ProbeRequest missing = calibration.missing();
+  const ProbeRequest missing = calibration.missing_measurements();
   if (has_probed_channels_ || !sees_networks_ || missing == ProbeRequest()) return;
   if (!calibration.is_known() || !is_idle()) return;
   has_probed_channels_ = true;
   set_request(missing);
 }
 
-void ProbeScheduler::set_request(const ProbeRequest& request) { request_ = request, state_ = State::wanted; }
+void ProbeScheduler::set_request(const ProbeRequest& request) {
+  request_ = request, state_ = State::requested;
+}
 
 bool ProbeScheduler::take_request() {
-  if (state_ != State::wanted) return false;
-  state_ = State::under_way;
+  if (state_ != State::requested) return false;
+  state_ = State::running;
   return true;
 }
 

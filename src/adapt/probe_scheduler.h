@@ -1,10 +1,10 @@
-// ProbeScheduler: when to pause training for a probe of all machines (adapt/probe_result.h), and what to
-// measure.
+// ProbeScheduler: decides when to pause training for a probe of all machines (adapt/probe_result.h), and what
+// to measure.
 //
-// There are three reasons for a probe: the time of a ring does not show which of its nodes is slow; devices
-// that the plan does not use, or whose slowness it masks, may have recovered; steps do not show the speed
-// of channels that only other plans would use. At most one probe is requested or running at a time. Pure;
-// one thread at a time.
+// There are three reasons for a probe. The time of a ring does not show which of its nodes is slow. Devices
+// that the plan does not use, or whose slowness it masks, may have recovered. Steps do not show the speed of
+// channels that only other plans would use. At most one probe is requested or running at a time. Pure; one
+// thread at a time.
 #pragma once
 
 #include <optional>
@@ -45,12 +45,12 @@ class ProbeScheduler {
   bool sees_networks() const { return sees_networks_; }
 
  private:
-  enum class State { idle, wanted, under_way };
+  enum class State { idle, requested, running };
   struct Networks {
     std::vector<double> slowdowns{};
-    double next_time = 0,
-           wait = 0;    // time of the controller's clock from which another probe is due; seconds
-    int num_clear = 0;  // observations since a link was last ambiguous
+    double next_time = 0;  // time of the controller's clock from which another probe is due
+    double wait = 0;       // seconds between the last two requests
+    int num_clear = 0;     // observations since a link was last ambiguous
   };
   void set_request(const ProbeRequest& request);
 

@@ -1,5 +1,5 @@
-// ProvisionalFindings: what the early detector suspects after a few slow steps, before the detector is
-// sure.
+// ProvisionalFindings: the findings of the early detector after a few slow steps, before the detector
+// confirms them.
 //
 // The answer to a provisional finding is computed and prepared while the detector decides, so that the switch
 // can begin as soon as the finding is confirmed. Only devices and hosts count: a slow network is probed
@@ -17,22 +17,23 @@ namespace optimus {
 
 class ProvisionalFindings {
  public:
-  // Restarts with a new early detector. `usual` are known baselines, as in the constructor of Detector.
-  void watch(Topology topology, const std::map<std::pair<int, Measure>, double>& usual);
-  void observe(const Observation& seen);
+  // Restarts with a new early detector. `baseline_seconds` are known baselines, as in the constructor of
+  // Detector.
+  void restart_detector(Topology topology, const std::map<std::pair<int, Measure>, double>& baseline_seconds);
+  void observe(const Observation& observation);
   const std::vector<Finding>& findings() const { return findings_; }
 
   // Whether the findings may be weighed now: not soon after the last weighing or after a rejected proposal.
-  bool may_be_weighed(double now) const { return !findings_.empty() && now >= next_at_; }
-  void weighed(double now);
+  bool may_be_weighed(double now) const { return !findings_.empty() && now >= next_time_; }
+  void mark_weighed(double now);
   // Called when a prepared proposal was rejected. Each time this happens, the wait before the next one
   // grows.
-  void rejected(double now);
+  void mark_rejected(double now);
 
  private:
   std::unique_ptr<Detector> detector_;
   std::vector<Finding> findings_;
-  double next_at_ = 0, wait_ = 0;  // by the controller's clock; seconds
+  double next_time_ = 0, wait_ = 0;  // by the controller's clock; seconds
 };
 
 }  // namespace optimus

@@ -26,7 +26,7 @@ struct Question {
   double since_switch = 0;   // seconds
   double uncertainty = 0;    // relative uncertainty of the measured step time
   double exploration_left = 0, run_left = Situation{}.run_left;  // seconds
-  RoleRates rates{};
+  BlockTimeRatios rates{};
   double ring_factor = 1;
   // The gains of the last switch. `true_remaining_seconds` is the number of seconds until a scripted
   // condition changes.

@@ -8,21 +8,21 @@ namespace optimus {
 
 class QuestionSchedule {
  public:
-  // Whether the question with this key is due. If so, the wait before the same question is due again
+  // Returns whether the question with this key is due. If so, the wait until the same question is due again
   // doubles. A question with another key is due at once.
-  bool take_turn(const std::string& key, double now) {
+  bool take_if_due(const std::string& key, double now) {
     if (key != key_) wait_ = 0;
-    if (now - asked_at_ < wait_) return false;
-    key_ = key, asked_at_ = now, wait_ = std::clamp(2 * wait_, kFirstWait, kLongestWait);
+    if (now - last_time_ < wait_) return false;
+    key_ = key, last_time_ = now, wait_ = std::clamp(2 * wait_, kFirstWait, kMaxWait);
     return true;
   }
-  // The answer to this question was refused: it is due again after the longest wait.
-  void back_off(const std::string& key, double now) { key_ = key, asked_at_ = now, wait_ = kLongestWait; }
+  // Called when the answer to this question was refused. The question is due again after the maximum wait.
+  void back_off(const std::string& key, double now) { key_ = key, last_time_ = now, wait_ = kMaxWait; }
 
  private:
-  static constexpr double kFirstWait = 5, kLongestWait = 300;  // seconds
+  static constexpr double kFirstWait = 5, kMaxWait = 300;  // seconds
   std::string key_;
-  double asked_at_ = 0, wait_ = 0;
+  double last_time_ = 0, wait_ = 0;
 };
 
 }  // namespace optimus

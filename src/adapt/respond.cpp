@@ -16,7 +16,7 @@ constexpr double kSlow = 1.15;  // devices that are slower than the fastest one 
 constexpr double kBytesOfState = 12;  // per parameter: fp32 master weight and two moments
 // The mean error of the cost model on published runs (docs/results/accuracy.md). The error is smaller between
 // similar plans.
-constexpr double kDoubtOfPrediction = 0.06, kDoubtOfNeighbour = 0.03;
+constexpr double kPredictionUncertainty = 0.06, kNeighborUncertainty = 0.03;
 
 class Responder {
  public:
@@ -43,21 +43,21 @@ class Responder {
           loads[static_cast<std::size_t>(condition.location)] = condition.factor;
       }
     if (const auto shared = shared_by_speed(plan, speeds))
-      add(Response::share, *shared, kDoubtOfNeighbour, true);
+      add(Response::share, *shared, kNeighborUncertainty, true);
     if (const auto cut = cut_by_speed(plan, usual_demand_.model, speeds, loads, head_in_layers(plan)))
-      add(Response::recut, *cut, kDoubtOfNeighbour, true);
-    if (const auto rest = without_slow_replicas(plan, usable(speeds), 1 / kSlow))
-      add(Response::drop, *rest, kDoubtOfNeighbour, true);
+      add(Response::recut, *cut, kNeighborUncertainty, true);
+    if (const auto rest = without_slow_replicas(plan, speeds_with_networks(speeds), 1 / kSlow))
+      add(Response::drop, *rest, kNeighborUncertainty, true);
     for (const Plan& known_plan : limits_.known_plans)
-      add(Response::replan, known_plan, kDoubtOfPrediction, true);
-    if (view_.num_devices() > limits_.searched_devices) return std::move(options_);
+      add(Response::replan, known_plan, kPredictionUncertainty, true);
+    if (view_.num_devices() > limits_.max_searched_devices) return std::move(options_);
     if (const Feasible<void> planned = add_planned(); !planned) return tl::unexpected(planned.error());
     add_without_slow();
     return std::move(options_);
   }
 
  private:
-  void add(Response response, const Plan& plan, double uncertainty, bool moves) {
+  void add(Response response, const Plan& plan, double uncertainty, bool moves_state) {
     const auto is_same = [&](const PlannedOption& known) {
       return known.plan == plan && known.dropped.empty();
     };
@@ -68,7 +68,7 @@ class Responder {
     planned_option.option.step_seconds = seconds_of(present_demand_, view_, plan);
     planned_option.option.usual_seconds = seconds_of(usual_demand_, usual_view_, plan);
     planned_option.option.pause_seconds =
-        response == Response::stay ? 0 : pause_of(costs_, usual_demand_.model, plan, moves);
+        response == Response::stay ? 0 : pause_of(costs_, usual_demand_.model, plan, moves_state);
     planned_option.option.devices = num_devices(plan);
     options_.push_back(std::move(planned_option));
   }
@@ -76,18 +76,19 @@ class Responder {
   // The cost of the head relative to a layer, from the cost model with measured corrections.
   std::optional<double> head_in_layers(const Plan& plan) const {
     if (plan.pipelines.front().stages.size() < 2) return std::nullopt;
-    BlockRates all{};
+    BlockTimes block_times{};
     for (const StageWork& stage : stage_work(plan, usual_demand_.model, usual_demand_.cluster))
-      for (std::size_t role = 0; role < kBlockRoles; ++role) all[role].predicted += stage.compute[role];
-    const double layers = all[static_cast<std::size_t>(BlockRole::layer)].predicted,
-                 head = all[static_cast<std::size_t>(BlockRole::head)].predicted;
+      for (std::size_t role = 0; role < kBlockRoles; ++role)
+        block_times[role].predicted += stage.compute[role];
+    const double layers = block_times[static_cast<std::size_t>(BlockRole::layer)].predicted,
+                 head = block_times[static_cast<std::size_t>(BlockRole::head)].predicted;
     if (layers <= 0 || head <= 0) return std::nullopt;
     return head * usual_demand_.constants.head_residual * static_cast<double>(usual_demand_.model.layers) /
            layers;
   }
 
   // Device speeds, with the devices of nodes that have a slow network counted as slow.
-  std::vector<double> usable(std::vector<double> speeds) const {
+  std::vector<double> speeds_with_networks(std::vector<double> speeds) const {
     for (std::size_t i = 0; i < speeds.size(); ++i)
       for (const Condition& condition : conditions_)
         if (condition.cause == Cause::link &&
@@ -97,46 +98,46 @@ class Responder {
   }
 
   Feasible<void> add_planned() {
-    const Feasible<SearchResult> found =
+    const Feasible<SearchResult> result =
         find_plan(present_demand_, view_, search_limits(limits_, view_.num_devices(), limits_.alternatives));
-    if (!found) return tl::unexpected(found.error());
-    add(Response::replan, found->plan, kDoubtOfPrediction, true);
-    for (const Alternative& other : found->alternatives)
+    if (!result) return tl::unexpected(result.error());
+    add(Response::replan, result->plan, kPredictionUncertainty, true);
+    for (const Alternative& alternative : result->alternatives)
       // The search also reports better plans that violate constraints; they are skipped.
-      if (other.peak_memory.fits() && other.objective >= found->objective * (1 - 1e-9))
-        add(Response::replan, other.plan, kDoubtOfPrediction, true);
+      if (alternative.peak_memory.fits() && alternative.objective >= result->objective * (1 - 1e-9))
+        add(Response::replan, alternative.plan, kPredictionUncertainty, true);
     return {};
   }
 
   // The planner's best plan without slow devices and without nodes that have a slow network.
   void add_without_slow() {
     HardwareProfile profile = cluster_.profile();
-    std::vector<int> dropped;
+    std::vector<int> dropped_devices;
     for (const SpeedFactor& slow : profile.speed_factors)
-      if (slow.factor < 1 / kSlow) dropped.push_back(slow.device);
+      if (slow.factor < 1 / kSlow) dropped_devices.push_back(slow.device);
     for (const Condition& condition : conditions_)
       if (condition.cause == Cause::link)
         for (int d = 0; d < cluster_.num_devices(); ++d)
-          if (cluster_.node_of(Device{d}) == condition.location) dropped.push_back(d);
-    for (const int device : profile.missing_devices) std::erase(dropped, device);
-    std::sort(dropped.begin(), dropped.end());
-    dropped.erase(std::unique(dropped.begin(), dropped.end()), dropped.end());
-    if (dropped.empty() || std::ssize(dropped) * 2 > view_.num_devices()) return;
-    for (const int device : dropped) profile.missing_devices.push_back(device);
+          if (cluster_.node_of(Device{d}) == condition.location) dropped_devices.push_back(d);
+    for (const int device : profile.missing_devices) std::erase(dropped_devices, device);
+    std::sort(dropped_devices.begin(), dropped_devices.end());
+    dropped_devices.erase(std::unique(dropped_devices.begin(), dropped_devices.end()), dropped_devices.end());
+    if (dropped_devices.empty() || std::ssize(dropped_devices) * 2 > view_.num_devices()) return;
+    for (const int device : dropped_devices) profile.missing_devices.push_back(device);
     std::sort(profile.missing_devices.begin(), profile.missing_devices.end());
     std::erase_if(profile.speed_factors, [&](const SpeedFactor& slow) {
-      return std::binary_search(dropped.begin(), dropped.end(), slow.device);
+      return std::binary_search(dropped_devices.begin(), dropped_devices.end(), slow.device);
     });
-    const Cluster rest(profile);
-    const Demand demand = demand_on(usual_demand_, rest, usual_demand_.constants);
-    const ClusterView cluster_view(rest);
-    const auto found = find_plan(demand, cluster_view, search_limits(limits_, view_.num_devices(), 0));
-    if (!found) return;  // the model does not fit on the remaining devices
+    const Cluster remaining_cluster(profile);
+    const Demand demand = demand_on(usual_demand_, remaining_cluster, usual_demand_.constants);
+    const ClusterView cluster_view(remaining_cluster);
+    const auto result = find_plan(demand, cluster_view, search_limits(limits_, view_.num_devices(), 0));
+    if (!result) return;  // the model does not fit on the remaining devices
     PlannedOption planned_option{
-        {.response = Response::drop, .uncertainty = kDoubtOfPrediction}, found->plan, dropped};
-    planned_option.option.step_seconds = planned_option.option.usual_seconds = found->step.seconds;
-    planned_option.option.pause_seconds = pause_of(costs_, usual_demand_.model, found->plan, true);
-    planned_option.option.devices = num_devices(found->plan);
+        {.response = Response::drop, .uncertainty = kPredictionUncertainty}, result->plan, dropped_devices};
+    planned_option.option.step_seconds = planned_option.option.usual_seconds = result->step.seconds;
+    planned_option.option.pause_seconds = pause_of(costs_, usual_demand_.model, result->plan, true);
+    planned_option.option.devices = num_devices(result->plan);
     options_.push_back(std::move(planned_option));
   }
 
@@ -155,7 +156,7 @@ class Responder {
 SearchLimits search_limits(const ResponseLimits& limits, int num_devices, int alternatives) {
   return {.max_simulations = limits.max_simulations,
           .alternatives = alternatives,
-          .refines = num_devices <= limits.refined_devices};
+          .refines = num_devices <= limits.max_refined_devices};
 }
 
 double pause_of(const RecoveryCosts& costs, const ModelSpec& model, const Plan& plan, bool moves_state) {

@@ -1,5 +1,5 @@
-// Answers to conditions: plans that may be better on the machines as they are now, listed from the cheapest
-// to the most expensive change. A policy chooses among them (policy/decide.h). Pure.
+// Answers to conditions: plans that may be better on the machines in their present state, listed from the
+// cheapest to the most expensive change. A policy chooses among them (policy/decide.h). Pure.
 #pragma once
 
 #include <vector>
@@ -19,12 +19,13 @@ struct PlannedOption {
 };
 
 struct ResponseLimits {
-  int max_simulations = 40;     // simulations per search of the planner
-  int alternatives = 3;         // plans of the planner in addition to its best one
-  int searched_devices = 4096;  // with more devices the planner is not run, because a search takes seconds
+  int max_simulations = 40;  // simulations per search of the planner
+  int alternatives = 3;      // plans of the planner in addition to its best one
+  int max_searched_devices =
+      4096;  // with more devices the planner is not run, because a search takes seconds
   std::vector<Plan> known_plans{};  // plans to consider in any case
   // With more devices the planner does not refine its plans, which would take seconds.
-  int refined_devices = 128;
+  int max_refined_devices = 128;
 };
 
 // The planner's limits for a search on this number of devices.
@@ -46,9 +47,10 @@ Feasible<std::vector<PlannedOption>> responses(const Demand& usual_demand, const
 // its speed. Empty if the plan is not a grid of equal stages, or if all replicas are equally fast. `speeds`
 // is indexed by the plan's devices.
 std::optional<Plan> shared_by_speed(const Plan& plan, const std::vector<double>& speeds);
-// The plan without replicas that have a device slower than `least` times the fastest one. The other replicas
-// share the batch.
-std::optional<Plan> without_slow_replicas(const Plan& plan, const std::vector<double>& speeds, double least);
+// The plan without replicas that have a device slower than `min_speed` times the fastest one. The other
+// replicas share the batch.
+std::optional<Plan> without_slow_replicas(const Plan& plan, const std::vector<double>& speeds,
+                                          double min_speed);
 // Distributes layers over the stages by the speed of each stage's slowest device, and by `loads`, the
 // measured load of each stage relative to the mean. Empty if there is only one stage, if stages differ in
 // more than their layers, or if nothing changes. `head` is the cost of the head relative to a layer; if

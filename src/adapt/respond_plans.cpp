@@ -22,26 +22,27 @@ struct GridShape {
 std::optional<GridShape> grid_of(const Pipeline& pipeline) {
   std::optional<GridShape> shape;
   for (const Stage& stage : pipeline.stages) {
-    const LayerStrategy& first = stage.chunks.front().runs.front().strategy;
+    const LayerStrategy& first_strategy = stage.chunks.front().runs.front().strategy;
     for (const Chunk& chunk : stage.chunks)
       for (const BlockRun& run : chunk.runs)
-        if (run.strategy.tp * run.strategy.cp != first.tp * first.cp) return std::nullopt;
-    const int unit = first.tp * first.cp;
-    const GridShape own_shape{unit, static_cast<int>(stage.devices.size()) / unit};
-    if (shape && (shape->unit != own_shape.unit || shape->replicas != own_shape.replicas))
+        if (run.strategy.tp * run.strategy.cp != first_strategy.tp * first_strategy.cp) return std::nullopt;
+    const int unit = first_strategy.tp * first_strategy.cp;
+    const GridShape stage_shape{unit, static_cast<int>(stage.devices.size()) / unit};
+    if (shape && (shape->unit != stage_shape.unit || shape->replicas != stage_shape.replicas))
       return std::nullopt;
-    shape = own_shape;
+    shape = stage_shape;
   }
   return shape;
 }
 
 double speed_of_replica(const Pipeline& pipeline, const GridShape& shape, int replica,
                         const std::vector<double>& speeds) {
-  double least = 1e300;
+  double slowest = 1e300;
   for (const Stage& stage : pipeline.stages)
     for (int i = replica * shape.unit; i < (replica + 1) * shape.unit; ++i)
-      least = std::min(least, speeds[static_cast<std::size_t>(stage.devices[static_cast<std::size_t>(i)])]);
-  return least;
+      slowest =
+          std::min(slowest, speeds[static_cast<std::size_t>(stage.devices[static_cast<std::size_t>(i)])]);
+  return slowest;
 }
 
 Pipeline part_of(const Pipeline& whole, const GridShape& shape, const std::vector<int>& replicas) {
@@ -58,21 +59,21 @@ Pipeline part_of(const Pipeline& whole, const GridShape& shape, const std::vecto
 
 // Splits sequences into micro-batches of `size`; the last one may be smaller.
 std::vector<int> microbatches_of(std::int64_t sequences, int size) {
-  std::vector<int> all(static_cast<std::size_t>(sequences / size), size);
-  if (sequences % size != 0) all.push_back(static_cast<int>(sequences % size));
-  return all;
+  std::vector<int> sizes(static_cast<std::size_t>(sequences / size), size);
+  if (sequences % size != 0) sizes.push_back(static_cast<int>(sequences % size));
+  return sizes;
 }
 
 // Splits sequences into nearly equal micro-batches of about `size` sequences per replica, because a share by
 // speed is rarely a multiple of `size`.
 std::vector<int> even_microbatches_of(std::int64_t sequences, std::int64_t replicas, int size) {
-  const std::int64_t each = sequences / replicas;
-  const auto number = std::max<std::int64_t>(1, (2 * each + size) / (2 * size));
-  std::vector<int> all;
-  for (std::int64_t i = 0; i < number; ++i)
-    all.push_back(static_cast<int>((each / number + (i < each % number ? 1 : 0)) * replicas));
-  all.back() += static_cast<int>(sequences % replicas);
-  return all;
+  const std::int64_t per_replica = sequences / replicas;
+  const auto count = std::max<std::int64_t>(1, (2 * per_replica + size) / (2 * size));
+  std::vector<int> sizes;
+  for (std::int64_t i = 0; i < count; ++i)
+    sizes.push_back(static_cast<int>((per_replica / count + (i < per_replica % count ? 1 : 0)) * replicas));
+  sizes.back() += static_cast<int>(sequences % replicas);
+  return sizes;
 }
 
 }  // namespace
@@ -86,8 +87,8 @@ std::optional<Plan> shared_by_speed(const Plan& plan, const std::vector<double>&
   for (int r = 0; r < shape->replicas; ++r)
     by_speed[speed_of_replica(pipeline, *shape, r, speeds)].push_back(r);
   if (by_speed.size() < 2) return std::nullopt;
-  double power = 0;
-  for (const auto& [speed, replicas] : by_speed) power += speed * static_cast<double>(replicas.size());
+  double total_speed = 0;
+  for (const auto& [speed, replicas] : by_speed) total_speed += speed * static_cast<double>(replicas.size());
   const int size = std::max(1, pipeline.microbatches.front() / shape->replicas);
   Plan result = plan;
   result.pipelines.clear();
@@ -96,14 +97,14 @@ std::optional<Plan> shared_by_speed(const Plan& plan, const std::vector<double>&
        ++it) {  // the slowest first; the fastest replicas receive the remaining sequences
     const auto& [speed, replicas] = *it;
     const auto count = static_cast<std::int64_t>(replicas.size());
-    const double share = static_cast<double>(plan.batch) * speed / power;  // sequences of one replica
+    const double share = static_cast<double>(plan.batch) * speed / total_speed;  // sequences of one replica
     const bool is_last = std::next(it) == by_speed.rend();
-    const std::int64_t own = is_last ? remaining : std::llround(share) * count;
-    if (own < count || own > remaining) return std::nullopt;  // a replica would have no sequence
+    const std::int64_t sequences = is_last ? remaining : std::llround(share) * count;
+    if (sequences < count || sequences > remaining) return std::nullopt;  // a replica would have no sequence
     Pipeline part = part_of(pipeline, *shape, replicas);
-    part.microbatches = even_microbatches_of(own, count, size);
+    part.microbatches = even_microbatches_of(sequences, count, size);
     result.pipelines.push_back(std::move(part));
-    remaining -= own;
+    remaining -= sequences;
   }
   return result;
 }
@@ -122,7 +123,8 @@ bool can_share(const Pipeline& pipeline, int replicas) {
 
 }  // namespace
 
-std::optional<Plan> without_slow_replicas(const Plan& plan, const std::vector<double>& speeds, double least) {
+std::optional<Plan> without_slow_replicas(const Plan& plan, const std::vector<double>& speeds,
+                                          double min_speed) {
   if (plan.pipelines.size() != 1) return std::nullopt;
   const Pipeline& pipeline = plan.pipelines.front();
   const std::optional<GridShape> shape = grid_of(pipeline);
@@ -131,9 +133,9 @@ std::optional<Plan> without_slow_replicas(const Plan& plan, const std::vector<do
   for (const double speed : speeds) fastest = std::max(fastest, speed);
   std::vector<int> remaining;
   for (int r = 0; r < shape->replicas; ++r)
-    if (speed_of_replica(pipeline, *shape, r, speeds) >= least * fastest) remaining.push_back(r);
-  // Healthy replicas are dropped too if the shard groups could not be divided evenly. The batch is
-  // distributed in whole sequences, so a few replicas less often cause no more work for the remaining ones.
+    if (speed_of_replica(pipeline, *shape, r, speeds) >= min_speed * fastest) remaining.push_back(r);
+  // Healthy replicas are dropped too if the shard groups do not divide the remaining number. The batch is
+  // distributed in whole sequences, so dropping a few replicas often adds no work to the remaining ones.
   while (!remaining.empty() && !can_share(pipeline, static_cast<int>(remaining.size()))) remaining.pop_back();
   const int count = static_cast<int>(remaining.size());
   if (count == 0 || count == shape->replicas || plan.batch < count) return std::nullopt;
@@ -184,21 +186,22 @@ std::optional<Plan> cut_by_speed(const Plan& plan, const ModelSpec& model, const
   const double embedding = static_cast<double>(model.vocab) * static_cast<double>(model.hidden);
   const double layer =
       (static_cast<double>(num_parameters(model)) - (model.is_tied ? 1 : 2) * embedding) / layers;
-  const double more_of_last = head.value_or(embedding / layer);
+  const double head_layers = head.value_or(embedding / layer);
   std::vector<std::vector<double>> times(static_cast<std::size_t>(num_stages));
   for (int s = 0; s < num_stages; ++s) {
     double slowest = 1e300;
     for (const int device : pipeline.stages[static_cast<std::size_t>(s)].devices)
       slowest = std::min(slowest, speeds[static_cast<std::size_t>(device)]);
-    const double more = s == num_stages - 1 ? more_of_last : 0;
+    const double extra_layers = s == num_stages - 1 ? head_layers : 0;
     // The measured load of the stage relative to the mean of all stages, divided by the load expected from
     // its layers and the head.
-    const double expected = (layers_of(plan, s) + more) * num_stages / (layers + more_of_last);
+    const double expected = (layers_of(plan, s) + extra_layers) * num_stages / (layers + head_layers);
     const double load = loads.empty() || loads[static_cast<std::size_t>(s)] == 1
                             ? 1
                             : loads[static_cast<std::size_t>(s)] / expected;
     for (int n = 0; n <= layers; ++n)
-      times[static_cast<std::size_t>(s)].push_back(n == 0 ? kInfeasible : (n + more) * load / slowest);
+      times[static_cast<std::size_t>(s)].push_back(n == 0 ? kInfeasible
+                                                          : (n + extra_layers) * load / slowest);
   }
   const std::vector<int> layers_of_stage =
       distribute_layers(times, layers, static_cast<double>(pipeline.microbatches.size()));

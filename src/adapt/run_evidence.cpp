@@ -26,23 +26,24 @@ struct StagePredictions {
   std::array<double, kChannels> bytes{};  // bytes of the largest message
 };
 
-std::vector<StagePredictions> predictions_of_stages(const RunMeasurements& seen, const Setup& setup) {
-  const ModelWork model_work = work_of(seen.model, seen.plan.sequence_length);
+std::vector<StagePredictions> predictions_of_stages(const RunMeasurements& measurements, const Setup& setup) {
+  const ModelWork model_work = work_of(measurements.model, measurements.plan.sequence_length);
   std::vector<StagePredictions> result;
-  for (const Pipeline& pipeline : seen.plan.pipelines)
+  for (const Pipeline& pipeline : measurements.plan.pipelines)
     for (const Stage& stage : pipeline.stages) {
       const int device = stage.devices.front();
-      const PricedProgram priced(setup, model_work, compile_without_buffers(seen.plan, seen.model, device),
+      const PricedProgram priced(setup, model_work,
+                                 compile_without_buffers(measurements.plan, measurements.model, device),
                                  Device{device});
       const std::vector<double> seconds = priced.price(fitted_constants());
-      const StepMeter meter(priced.program(), seen.plan, seen.model, seconds);
-      StagePredictions& own_predictions = result.emplace_back();
+      const StepMeter meter(priced.program(), measurements.plan, measurements.model, seconds);
+      StagePredictions& stage_predictions = result.emplace_back();
       for (std::size_t i = 0; i < seconds.size(); ++i) {
         const Op op = priced.program().instructions[i].op;
-        if (op == Op::optimizer) own_predictions.optimizer += seconds[i];
-        if (op == Op::load_batch) own_predictions.host += seconds[i];
+        if (op == Op::optimizer) stage_predictions.optimizer += seconds[i];
+        if (op == Op::load_batch) stage_predictions.host += seconds[i];
         const auto [channel, bytes] = meter.message(i);
-        double& largest = own_predictions.bytes[static_cast<std::size_t>(channel)];
+        double& largest = stage_predictions.bytes[static_cast<std::size_t>(channel)];
         largest = std::max(largest, bytes);
       }
     }
@@ -51,16 +52,19 @@ std::vector<StagePredictions> predictions_of_stages(const RunMeasurements& seen,
 
 class Collector {
  public:
-  explicit Collector(const RunMeasurements& seen)
-      : seen_(seen),
-        map_(DeviceMap::identity(seen.cluster.num_devices())),
-        setup_{seen.plan, seen.model, seen.cluster, map_, optimus_software(), format_of(seen.plan.precision)},
-        topology_(seen.plan, seen.cluster, map_) {}
+  explicit Collector(const RunMeasurements& measurements)
+      : measurements_(measurements),
+        map_(DeviceMap::identity(measurements.cluster.num_devices())),
+        setup_{measurements.plan,    measurements.model,
+               measurements.cluster, map_,
+               optimus_software(),   format_of(measurements.plan.precision)},
+        topology_(measurements.plan, measurements.cluster, map_) {}
 
   std::vector<Evidence> from_instructions() {
-    const std::vector<StagePredictions> predicted_stages = predictions_of_stages(seen_, setup_);
-    const std::vector<StageWork> work_of_stages = stage_work(seen_.plan, seen_.model, seen_.cluster);
-    for (const Observation& observation : seen_.observations) {
+    const std::vector<StagePredictions> predicted_stages = predictions_of_stages(measurements_, setup_);
+    const std::vector<StageWork> work_of_stages =
+        stage_work(measurements_.plan, measurements_.model, measurements_.cluster);
+    for (const Observation& observation : measurements_.observations) {
       add_rates(observation);
       add_measure(observation, Measure::optimizer, ResidualKind::optimizer, predicted_stages,
                   &StagePredictions::optimizer);
@@ -69,7 +73,7 @@ class Collector {
     }
     std::vector<Evidence> result;
     for (const auto& [key, logs] : logs_)
-      if (std::ssize(logs) >= kLeastObservations)
+      if (std::ssize(logs) >= kMinObservations)
         result.push_back({key.first, key.second, std::clamp(median_value(logs), -kMaxValue, kMaxValue), 0,
                           static_cast<int>(logs.size())});
     return result;
@@ -82,11 +86,11 @@ class Collector {
     double compute = 0;
     for (const StagePrediction& stage : step.stages) compute = std::max(compute, stage.split.compute);
     if (!(step.seconds > 0)) return {};
-    constexpr double kStepDoubt = 0.05;
+    constexpr double kStepUncertainty = 0.05;
     const double remainder = std::clamp(1 - compute / step.seconds, 0.0, 1.0);
-    const double log = std::log(median_value(seen_.step_seconds) / step.seconds);
-    return {{ResidualKind::layers, seen_.device, std::clamp(log, -kMaxValue, kMaxValue),
-             kStepDoubt + remainder, static_cast<int>(seen_.step_seconds.size())}};
+    const double log = std::log(median_value(measurements_.step_seconds) / step.seconds);
+    return {{ResidualKind::layers, measurements_.device, std::clamp(log, -kMaxValue, kMaxValue),
+             kStepUncertainty + remainder, static_cast<int>(measurements_.step_seconds.size())}};
   }
 
  private:
@@ -100,7 +104,7 @@ class Collector {
     constexpr ResidualKind kRoles[] = {ResidualKind::embedding, ResidualKind::layers, ResidualKind::head};
     static_assert(std::size(kRoles) == kBlockRoles);
     for (std::size_t role = 0; role < kBlockRoles; ++role)
-      add_ratio(kRoles[role], seen_.device, observation.rates[role].seconds,
+      add_ratio(kRoles[role], measurements_.device, observation.rates[role].seconds,
                 observation.rates[role].predicted);
   }
 
@@ -112,7 +116,7 @@ class Collector {
       if (group >= 0 && group < std::ssize(predicted_stages) && steps.of(measure).count > 0)
         measured += steps.of(measure).median(),
             predicted += predicted_stages[static_cast<std::size_t>(group)].*member;
-    add_ratio(kind, seen_.device, measured, predicted);
+    add_ratio(kind, measurements_.device, measured, predicted);
   }
 
   void add_links(const Observation& observation, const std::vector<StagePredictions>& predicted_stages,
@@ -130,13 +134,13 @@ class Collector {
         constexpr double kSmall = 256 << 10;
         add_ratio(predicted_stages[g].bytes[c] < kSmall ? ResidualKind::small_messages
                                                         : ResidualKind::large_messages,
-                  seen_.device + (is_between_nodes ? "/network" : "/domain"), spread.median(),
+                  measurements_.device + (is_between_nodes ? "/network" : "/domain"), spread.median(),
                   stage_work[g].links[c]);
       }
     }
   }
 
-  const RunMeasurements& seen_;
+  const RunMeasurements& measurements_;
   const DeviceMap map_;
   const Setup setup_;
   const Topology topology_;
@@ -146,15 +150,18 @@ class Collector {
 
 }  // namespace
 
-std::vector<Evidence> evidence_of(const RunMeasurements& seen) {
-  const double seconds = std::accumulate(seen.step_seconds.begin(), seen.step_seconds.end(), 0.0);
-  if (seen.model.is_custom() || std::ssize(seen.step_seconds) < kMinSteps || seconds < kLeastRunSeconds)
+std::vector<Evidence> evidence_of(const RunMeasurements& measurements) {
+  const double seconds =
+      std::accumulate(measurements.step_seconds.begin(), measurements.step_seconds.end(), 0.0);
+  if (measurements.model.is_custom() || std::ssize(measurements.step_seconds) < kMinSteps ||
+      seconds < kMinRunSeconds)
     return {};
   const auto is_timed = [](const Observation& observation) {
     return observation.rates[static_cast<std::size_t>(BlockRole::layer)].seconds > 0;
   };
-  Collector collector(seen);
-  if (std::count_if(seen.observations.begin(), seen.observations.end(), is_timed) >= kLeastObservations)
+  Collector collector(measurements);
+  if (std::count_if(measurements.observations.begin(), measurements.observations.end(), is_timed) >=
+      kMinObservations)
     return collector.from_instructions();
   return collector.from_steps();
 }

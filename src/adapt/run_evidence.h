@@ -1,5 +1,5 @@
-// Derives from a run the errors of the cost model, for the history (cost/history.h): the ratio of measured
-// to predicted seconds by kind of work.
+// Derives the errors of the cost model from a run, for the history (cost/history.h): the ratio of measured to
+// predicted seconds by kind of work.
 //
 // If instructions were timed (several ranks on CPUs), layers, embedding, head, optimizer updates, the host
 // and links are distinguished. Otherwise only step times are known: they are attributed to the layers, with
@@ -17,8 +17,8 @@
 
 namespace optimus {
 
-// Measurements with the last plan of a run. cluster: the machines as the cost model knows them; device i is
-// rank i.
+// Measurements with the last plan of a run. `cluster` describes the machines as the cost model knows them;
+// device i is rank i.
 struct RunMeasurements {
   const Plan& plan;
   const ModelSpec& model;
@@ -29,11 +29,11 @@ struct RunMeasurements {
 };
 
 // Shorter runs do not count as evidence.
-inline constexpr int kMinSteps = 20, kLeastObservations = 4;
-inline constexpr double kLeastRunSeconds = 30;
+inline constexpr int kMinSteps = 20, kMinObservations = 4;
+inline constexpr double kMinRunSeconds = 30;
 // Empty if the run does not count as evidence: it is too short, or it trains a custom model, which the cost
 // model does not know.
-std::vector<Evidence> evidence_of(const RunMeasurements& seen);
+std::vector<Evidence> evidence_of(const RunMeasurements& measurements);
 
 // The plan as the history records it.
 PastStrategy strategy_of(const Plan& plan);

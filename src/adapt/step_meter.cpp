@@ -74,9 +74,9 @@ double bytes_on_the_wire(const Instruction& instruction, const Group* group) {
   if (group == nullptr) return bytes;
   const auto size = static_cast<double>(std::max<std::size_t>(1, group->members.size()));
   // A ring all-reduce sends each element twice, a reduce-scatter once.
-  const bool is_both_ways = instruction.op == Op::all_reduce || instruction.op == Op::sync_gradients ||
-                            (instruction.op == Op::reduce_gradients && group->role != Role::shard);
-  return bytes * (size - 1) / size * (is_both_ways ? 2 : 1);
+  const bool sends_twice = instruction.op == Op::all_reduce || instruction.op == Op::sync_gradients ||
+                           (instruction.op == Op::reduce_gradients && group->role != Role::shard);
+  return bytes * (size - 1) / size * (sends_twice ? 2 : 1);
 }
 
 BlockRole role_of(const ModelSpec& model, int block) {
@@ -95,34 +95,36 @@ bool is_computing(Op op) {
 }
 
 std::vector<int> computing_spans(const Program& program, const ModelSpec& model) {
-  std::vector<int> firsts;
-  for (const Instruction& at : program.instructions) {
-    const int index = static_cast<int>(firsts.size());
-    firsts.push_back(is_computing(at.op) ? index : -1);
-    if (index == 0 || firsts.back() < 0 || firsts[static_cast<std::size_t>(index - 1)] < 0) continue;
-    const int first = firsts[static_cast<std::size_t>(index - 1)];
+  std::vector<int> span_starts;
+  for (const Instruction& instruction : program.instructions) {
+    const int index = static_cast<int>(span_starts.size());
+    span_starts.push_back(is_computing(instruction.op) ? index : -1);
+    if (index == 0 || span_starts.back() < 0 || span_starts[static_cast<std::size_t>(index - 1)] < 0)
+      continue;
+    const int span_start = span_starts[static_cast<std::size_t>(index - 1)];
     const Instruction& previous_instruction = program.instructions[static_cast<std::size_t>(index - 1)];
-    const auto waits = program.waits(at);
+    const auto waits = program.waits(instruction);
     const bool waits_for_others = std::any_of(waits.begin(), waits.end(), [&](int wait) {
       return !is_computing(program.instructions[static_cast<std::size_t>(wait)].op);
     });
-    const bool is_like = kind_of(at) == kind_of(previous_instruction) &&
-                         at.microbatch == previous_instruction.microbatch &&
-                         role_of(model, at.block) == role_of(model, previous_instruction.block);
-    if (is_like && !waits_for_others) firsts.back() = first;
+    const bool is_same_kind = kind_of(instruction) == kind_of(previous_instruction) &&
+                              instruction.microbatch == previous_instruction.microbatch &&
+                              role_of(model, instruction.block) == role_of(model, previous_instruction.block);
+    if (is_same_kind && !waits_for_others) span_starts.back() = span_start;
   }
-  return firsts;
+  return span_starts;
 }
 
 StepMeter::StepMeter(const Program& program, const Plan& plan, const ModelSpec& model,
                      std::vector<double> predicted) {
   sum_.rank = program.device, sum_.group = group_of(plan, program.location);
   const Tokens tokens = tokens_of(plan, program.location);
-  if (tokens.of_rank > 0 && tokens.of_first_rank > 0) part_ = tokens.of_rank / tokens.of_first_rank;
+  if (tokens.of_rank > 0 && tokens.of_first_rank > 0) token_ratio_ = tokens.of_rank / tokens.of_first_rank;
   // Causal attention computes half of the score matrix.
-  const double first = model_flops_per_token(model, 1), more = model_flops_per_token(model, 2) - first;
-  linear_ = (first - more) * tokens.of_rank;
-  attention_ = more * (model.is_causal ? 0.5 : 1);
+  const double base_flops = model_flops_per_token(model, 1),
+               flops_per_position = model_flops_per_token(model, 2) - base_flops;
+  linear_ = (base_flops - flops_per_position) * tokens.of_rank;
+  attention_ = flops_per_position * (model.is_causal ? 0.5 : 1);
   predicted.resize(program.instructions.size());
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
     const InstructionInfo info = info_of(program, plan, model, program.instructions[i], predicted[i]);
@@ -141,9 +143,10 @@ StepMeter::InstructionInfo StepMeter::info_of(const Program& program, const Plan
   if (instruction.op == Op::send || instruction.op == Op::receive) {
     // Messages to other pipelines, or to stages that are not adjacent, belong to no channel.
     const PlanLocation peer = location_of(plan, instruction.peer);
-    const int away = peer.stage - program.location.stage;
-    info.is_message = peer.pipeline == program.location.pipeline && (away == 1 || away == -1);
-    info.channel = away > 0 ? Channel::next : Channel::previous;
+    const int stage_distance = peer.stage - program.location.stage;
+    info.is_message =
+        peer.pipeline == program.location.pipeline && (stage_distance == 1 || stage_distance == -1);
+    info.channel = stage_distance > 0 ? Channel::next : Channel::previous;
   } else if (instruction.group >= 0 && instruction.op != Op::step_gate) {
     const Role role = program.groups[static_cast<std::size_t>(instruction.group)].role;
     info.is_message = role != Role::world;
@@ -179,24 +182,25 @@ void StepMeter::observe(const MeasuredStep& step, const std::vector<InstructionT
     WorkTime& work_time = sum_.kinds[static_cast<std::size_t>(info.kind)];
     work_time.seconds += seconds, ++work_time.count;
     if (!info.is_compute || info.predicted <= 0) continue;
-    Rate& rate = sum_.rates[static_cast<std::size_t>(info.role)];
+    BlockTime& rate = sum_.rates[static_cast<std::size_t>(info.role)];
     rate.seconds += seconds, rate.predicted += info.predicted;
   }
   add_links(times);
 }
 
 void StepMeter::add_links(const std::vector<InstructionTime>& times) {
-  std::array<double, kChannels> least;
-  least.fill(std::numeric_limits<double>::infinity());
+  std::array<double, kChannels> seconds_per_byte;
+  seconds_per_byte.fill(std::numeric_limits<double>::infinity());
   for (const InstructionTime& time : times) {
     const InstructionInfo& info = infos_[static_cast<std::size_t>(time.instruction)];
     const auto channel = static_cast<std::size_t>(info.channel);
     if (!info.is_message || info.bytes < 0.5 * largest_[channel]) continue;
-    least[channel] = std::min(least[channel], std::max(1e-9, time.end - time.start) / info.bytes);
+    seconds_per_byte[channel] =
+        std::min(seconds_per_byte[channel], std::max(1e-9, time.end - time.start) / info.bytes);
   }
   for (std::size_t c = 0; c < kChannels; ++c) {
-    if (least[c] == std::numeric_limits<double>::infinity()) continue;
-    sum_.links[c].bytes += largest_[c], sum_.links[c].seconds += least[c] * largest_[c];
+    if (seconds_per_byte[c] == std::numeric_limits<double>::infinity()) continue;
+    sum_.links[c].bytes += largest_[c], sum_.links[c].seconds += seconds_per_byte[c] * largest_[c];
     ++num_measured_[c];
   }
 }
@@ -208,8 +212,8 @@ RankStep StepMeter::take() {
   mean.seconds /= steps, mean.data_wait /= steps, mean.relative_work = relative_work_ / num_measured;
   for (WorkTime& work_time : mean.kinds) work_time.seconds /= num_measured, work_time.count /= num_measured;
   for (const WorkKind kind : {WorkKind::forward, WorkKind::recompute, WorkKind::backward})
-    mean.kinds[static_cast<std::size_t>(kind)].seconds /= part_;
-  for (Rate& rate : mean.rates) rate.seconds /= num_measured, rate.predicted /= num_measured;
+    mean.kinds[static_cast<std::size_t>(kind)].seconds /= token_ratio_;
+  for (BlockTime& rate : mean.rates) rate.seconds /= num_measured, rate.predicted /= num_measured;
   for (std::size_t c = 0; c < kChannels; ++c)
     if (num_measured_[c] > 0)
       mean.links[c].bytes /= num_measured_[c], mean.links[c].seconds /= num_measured_[c];

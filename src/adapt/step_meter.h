@@ -21,7 +21,7 @@ namespace optimus {
 
 // The index of the stage, with the stages of all pipelines numbered consecutively, as in Topology.
 int group_of(const Plan& plan, const PlanLocation& location);
-// Bytes that one device sends for a message, or for a collective that uses a ring algorithm.
+// The number of bytes that one device sends for a message, or for a collective with a ring algorithm.
 double bytes_on_the_wire(const Instruction& instruction, const Group* group);
 BlockRole role_of(const ModelSpec& model, int block);
 // Whether the instruction is forward, recompute or backward.
@@ -42,7 +42,8 @@ struct MeasuredStep {
 
 class StepMeter {
  public:
-  // `predicted` has the cost model's seconds for each instruction; empty if unknown. No reference is kept.
+  // `predicted` has the cost model's seconds for each instruction; empty if unknown. The meter keeps no
+  // reference to its arguments.
   StepMeter(const Program& program, const Plan& plan, const ModelSpec& model, std::vector<double> predicted);
 
   // `times` is empty if the instructions of this step were not timed.
@@ -55,9 +56,9 @@ class StepMeter {
   // [instruction]: whether it is a message or a collective.
   std::vector<bool> messages() const;
   bool is_empty() const { return num_steps_ == 0; }
-  // Returns the mean over the steps since the last call, of which there must be at least one. Instruction
-  // times are averaged over timed steps only. Compute times are scaled as if all ranks of the stage had
-  // equal shares of the batch.
+  // Returns the mean over the steps since the last call; there must be at least one step. Instruction times
+  // are averaged over timed steps only. Compute times are scaled as if all ranks of the stage had equal
+  // shares of the batch.
   RankStep take();
 
  private:
@@ -79,7 +80,7 @@ class StepMeter {
   std::array<int, kChannels> num_measured_{};  // steps
   int num_steps_ = 0, num_timed_ = 0;
   double relative_work_ = 0;  // of timed steps; of all steps if none was timed
-  double part_ = 1;           // this rank's share of the tokens, relative to that of the stage's first rank
+  double token_ratio_ = 1;    // this rank's share of the tokens, relative to that of the stage's first rank
   // FLOPs of a step that are proportional to the number of tokens, and FLOPs per squared sequence length.
   double linear_ = 0, attention_ = 0;
 };

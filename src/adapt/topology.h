@@ -42,7 +42,7 @@ class Topology {
   std::vector<Place> places_;  // [rank]
   std::map<int, std::vector<int>> ranks_of_node_;
   std::vector<std::vector<int>> ranks_of_group_;
-  std::vector<int> inner_;                     // [group]: tp * cp of the group's first layers
+  std::vector<int> unit_sizes_;                // [group]: tp * cp of the group's first layers
   std::vector<int> first_group_, last_group_;  // [group]: first and last group of its pipeline
   // [group]: the groups of all pipelines that have at least one of the group's blocks, including itself.
   // Empty for plans with one pipeline.

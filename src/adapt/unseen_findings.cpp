@@ -31,18 +31,18 @@ void UnseenFindings::add(Finding finding, double now) {
 void UnseenFindings::reset(std::vector<Finding> findings, double now) {
   const std::vector<Entry> previous_entries = std::exchange(entries_, {});
   for (Finding& finding : findings) {
-    const auto known = std::find_if(previous_entries.begin(), previous_entries.end(),
-                                    [&](const Entry& entry) { return is_same(entry.finding, finding); });
-    if (known != previous_entries.end())
-      entries_.push_back(*known);
+    const auto it = std::find_if(previous_entries.begin(), previous_entries.end(),
+                                 [&](const Entry& entry) { return is_same(entry.finding, finding); });
+    if (it != previous_entries.end())
+      entries_.push_back(*it);
     else
       add(std::move(finding), now);
   }
 }
 
-void UnseenFindings::expire(double now, const std::vector<Finding>& found) {
-  std::erase_if(entries_, [&](const Entry& one) {
-    return one.end_time <= now || is_covered_by(one.finding, found, cluster_);
+void UnseenFindings::expire(double now, const std::vector<Finding>& detected) {
+  std::erase_if(entries_, [&](const Entry& entry) {
+    return entry.end_time <= now || is_covered_by(entry.finding, detected, cluster_);
   });
 }
 
@@ -53,14 +53,15 @@ std::vector<Finding> UnseenFindings::findings() const {
 }
 
 bool UnseenFindings::can_be_probed(bool sees_networks) const {
-  return std::any_of(entries_.begin(), entries_.end(), [&](const Entry& one) {
-    if (one.finding.cause == Cause::link) return sees_networks && cluster_.num_nodes() >= 3;
+  return std::any_of(entries_.begin(), entries_.end(), [&](const Entry& entry) {
+    if (entry.finding.cause == Cause::link) return sees_networks && cluster_.num_nodes() >= 3;
     return cluster_.num_devices() >= 3;
   });
 }
 
 bool UnseenFindings::needs_confirmation() const {
-  return std::any_of(entries_.begin(), entries_.end(), [](const Entry& one) { return one.seemed_well; });
+  return std::any_of(entries_.begin(), entries_.end(),
+                     [](const Entry& entry) { return entry.seemed_recovered; });
 }
 
 // A probe pauses training, and until a recovery is noticed, half of the interval later on average, the run
@@ -68,43 +69,46 @@ bool UnseenFindings::needs_confirmation() const {
 // per second, and let g be the fraction of devices that are unused (or one masked device). Probing every t
 // seconds costs c / t + g h t / 2 per second, which is least at t = sqrt(2 c / (g h)).
 double UnseenFindings::probe_interval(double now, int num_used_devices) const {
-  constexpr double kProbe = 0.2, kShortest = 10, kLongest = 600;  // seconds; measured probes take 0.1 to 0.3
-  double worth = 0;
+  constexpr double kProbeSeconds = 0.2, kMinInterval = 10,
+                   kMaxInterval = 600;  // seconds; measured probes take 0.1 to 0.3
+  double loss_rate = 0;
   for (const Entry& entry : entries_)
-    worth += chance_to_end(usual_lifetime(entry.finding.cause), now - entry.begin_time);
+    loss_rate += chance_to_end(usual_lifetime(entry.finding.cause), now - entry.begin_time);
   const auto num_devices = static_cast<double>(cluster_.num_devices());
-  worth *= std::max(1 - num_used_devices / num_devices, 1 / num_devices);
-  return std::clamp(std::sqrt(2 * kProbe / std::max(worth, 1e-9)), kShortest, kLongest);
+  loss_rate *= std::max(1 - num_used_devices / num_devices, 1 / num_devices);
+  return std::clamp(std::sqrt(2 * kProbeSeconds / std::max(loss_rate, 1e-9)), kMinInterval, kMaxInterval);
 }
 
 // A device counts as recovered when its slowdown is below max(1.15, sqrt(factor)), that is, about halfway
-// back to normal: the detector finds what is left of the condition.
+// back to normal: the detector finds the rest of the condition.
 std::vector<Finding> UnseenFindings::apply_probe(const ProbeResult& probe, bool sees_networks,
                                                  double keep_until) {
-  constexpr double kWell = 1.15;
+  constexpr double kRecoveredSlowdown = 1.15;
   const std::vector<double> devices = device_slowdowns(probe, cluster_),
                             networks = sees_networks ? slowdowns(probe.network) : std::vector<double>();
   // The slowdown of the slowest device or node of the finding; 0 if none was measured.
   const auto slowdown_of = [&](const Finding& finding) {
     double maximum = 0;
-    const std::vector<double>& all = finding.cause == Cause::link ? networks : devices;
-    for (int i = 0; i < std::ssize(all); ++i) {
+    const std::vector<double>& slowdowns_by_index = finding.cause == Cause::link ? networks : devices;
+    for (int i = 0; i < std::ssize(slowdowns_by_index); ++i) {
       const int place = finding.cause == Cause::host ? cluster_.node_of(Device{i}) : i;
-      if (place == finding.locations.front()) maximum = std::max(maximum, all[static_cast<std::size_t>(i)]);
+      if (place == finding.locations.front())
+        maximum = std::max(maximum, slowdowns_by_index[static_cast<std::size_t>(i)]);
     }
     return maximum;
   };
   std::vector<Finding> recovered;
   for (Entry& entry : std::exchange(entries_, {})) {
-    const double now = slowdown_of(entry.finding);
-    const bool is_well = now > 0 && now < std::max(kWell, std::sqrt(entry.finding.factor));
-    if (is_well && entry.seemed_well) {
+    const double slowdown = slowdown_of(entry.finding);
+    const bool is_recovered =
+        slowdown > 0 && slowdown < std::max(kRecoveredSlowdown, std::sqrt(entry.finding.factor));
+    if (is_recovered && entry.seemed_recovered) {
       recovered.push_back(std::move(entry.finding));
       continue;
     }
-    entry.seemed_well = is_well;
+    entry.seemed_recovered = is_recovered;
     // The device is probed again before it is tried.
-    if (now > 0) entry.end_time = std::max(entry.end_time, keep_until);
+    if (slowdown > 0) entry.end_time = std::max(entry.end_time, keep_until);
     entries_.push_back(std::move(entry));
   }
   return recovered;

@@ -26,8 +26,9 @@ class UnseenFindings {
   void add(Finding finding, double now);
   // Replaces the entries by `findings`; entries for findings that were known before keep their times.
   void reset(std::vector<Finding> findings, double now);
-  // Removes entries whose expected duration has passed and those that the detector sees again (`found`).
-  void expire(double now, const std::vector<Finding>& found);
+  // Removes entries whose expected duration has passed and those that the detector has found again
+  // (`detected`).
+  void expire(double now, const std::vector<Finding>& detected);
 
   bool is_empty() const { return entries_.empty(); }
   std::vector<Finding> findings() const;
@@ -45,9 +46,9 @@ class UnseenFindings {
  private:
   struct Entry {
     Finding finding;
-    // By the controller's clock: when it was last seen, and when it is expected to be over.
+    // Times of the controller's clock: when it was last seen, and when it is expected to have ended.
     double begin_time = 0, end_time = 0;
-    bool seemed_well = false;  // at the last probe
+    bool seemed_recovered = false;  // at the last probe
   };
 
   const Cluster& cluster_;

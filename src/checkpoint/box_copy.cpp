@@ -26,13 +26,15 @@ void copy(const StoredBox& source, const Box& common, const Box& target, std::sp
   while (outer_dims > 0 && common[outer_dims] == source.box[outer_dims] &&
          common[outer_dims] == target[outer_dims])
     length *= common[--outer_dims].size();
-  const auto element = static_cast<std::size_t>(width(source.type)), run = static_cast<std::size_t>(length);
+  const auto element_bytes = static_cast<std::size_t>(width(source.type)),
+             run = static_cast<std::size_t>(length);
   Index at{};
   for (int d = 0; d < common.num_dims; ++d) at[static_cast<std::size_t>(d)] = common[d].begin;
   while (true) {
     const auto from = static_cast<std::size_t>(offset_of(at, source.box));
     const auto to = static_cast<std::size_t>(offset_of(at, target));
-    decode(source.type, source.bytes.subspan(from * element, run * element), out.subspan(to, run));
+    decode(source.type, source.bytes.subspan(from * element_bytes, run * element_bytes),
+           out.subspan(to, run));
     int d = outer_dims - 1;
     for (; d >= 0; --d) {
       auto& index = at[static_cast<std::size_t>(d)];

@@ -25,10 +25,10 @@ void check_size(const Path& path, Bytes expected) {
                          path.string(), expected.value, size);
 }
 
-void check_checksum(const Path& path, Checksum found, Checksum expected) {
-  if (found == expected) return;
+void check_checksum(const Path& path, Checksum actual, Checksum expected) {
+  if (actual == expected) return;
   throw RuntimeFailure("{} is damaged: expected checksum {} (as in the checkpoint's manifest), got {}",
-                       path.string(), text(expected), text(found));
+                       path.string(), text(expected), text(actual));
 }
 
 }  // namespace
@@ -66,7 +66,7 @@ struct Checkpoint::State {
     return *shard.file;
   }
 
-  const StoredTensor& stored(const CheckpointPiece& piece) const {
+  const StoredTensor& stored_tensor(const CheckpointPiece& piece) const {
     const SafetensorsFile& file = shard(piece.file);
     const std::string name =
         stored_name(piece.field, manifest.tensors[static_cast<std::size_t>(piece.tensor)].name, piece.box);
@@ -87,13 +87,13 @@ struct Checkpoint::State {
   }
 
   int index_of(StateField field, std::string_view tensor) const {
-    const auto found = tensors.find(tensor);
-    if (found == tensors.end())
+    const auto it = tensors.find(tensor);
+    if (it == tensors.end())
       throw UserError("{}: the checkpoint has no tensor {}", folder.string(), in_quotes(tensor));
     if (!manifest.has_field(field))
       throw UserError("{}: the checkpoint does not contain {}", folder.string(),
                       field == StateField::master ? "master weights" : "optimizer moments");
-    return found->second;
+    return it->second;
   }
 
   template <typename Real>
@@ -108,7 +108,7 @@ struct Checkpoint::State {
     for (const CheckpointPiece& piece : manifest.pieces_of(field, index)) {
       const auto common = intersect(piece.box, box);
       if (!common) continue;
-      const StoredTensor& source = stored(piece);
+      const StoredTensor& source = stored_tensor(piece);
       copy_box({source.type, source.bytes, piece.box}, *common, box, out);
     }
   }
@@ -142,13 +142,12 @@ const Path& Checkpoint::folder() const { return state_->folder; }
 const Manifest& Checkpoint::manifest() const { return state_->manifest; }
 
 const CheckpointTensor* Checkpoint::find(std::string_view tensor) const {
-  const auto found = state_->tensors.find(tensor);
-  return found == state_->tensors.end() ? nullptr
-                                        : &manifest().tensors[static_cast<std::size_t>(found->second)];
+  const auto it = state_->tensors.find(tensor);
+  return it == state_->tensors.end() ? nullptr : &manifest().tensors[static_cast<std::size_t>(it->second)];
 }
 
 ElementType Checkpoint::type_of(StateField field, std::string_view tensor) const {
-  return state_->stored(manifest().pieces_of(field, state_->index_of(field, tensor)).front()).type;
+  return state_->stored_tensor(manifest().pieces_of(field, state_->index_of(field, tensor)).front()).type;
 }
 
 void Checkpoint::read(StateField field, std::string_view tensor, const Box& box, std::span<float> out) const {
@@ -162,10 +161,10 @@ void Checkpoint::read(StateField field, std::string_view tensor, const Box& box,
 bool Checkpoint::has_file(std::string_view name) const { return state_->files.contains(name); }
 
 std::string Checkpoint::small_file(std::string_view name) const {
-  const auto found = state_->files.find(name);
-  if (found == state_->files.end())
+  const auto it = state_->files.find(name);
+  if (it == state_->files.end())
     throw UserError("{}: the checkpoint has no file {}", folder().string(), in_quotes(name));
-  const CheckpointFile& file = manifest().files[static_cast<std::size_t>(found->second)];
+  const CheckpointFile& file = manifest().files[static_cast<std::size_t>(it->second)];
   std::string content = value_or_throw(read_file(state_->path_of(file), kMaxSmallFileBytes));
   if (state_->check == ChecksumCheck::when_read)
     check_checksum(state_->path_of(file), checksum(content), file.sum);
@@ -174,29 +173,33 @@ std::string Checkpoint::small_file(std::string_view name) const {
 
 void Checkpoint::verify(EventSink& events) const {
   const Bytes total = manifest().bytes();
-  Bytes done;
+  Bytes verified;
   for (const CheckpointFile& file : manifest().files) {
     (void)state_->map(file, ChecksumCheck::when_read);
-    done += file.bytes;
-    events.report(Progress{"verifying " + folder().filename().string(), done.value, total.value, "bytes"});
+    verified += file.bytes;
+    events.report(
+        Progress{"verifying " + folder().filename().string(), verified.value, total.value, "bytes"});
   }
   // Checks that the shards contain the tensors that the manifest lists. Checksums were verified above.
   const Checkpoint unchecked = open(folder(), ChecksumCheck::never);
-  for (const CheckpointPiece& piece : unchecked.manifest().pieces) (void)unchecked.state_->stored(piece);
+  for (const CheckpointPiece& piece : unchecked.manifest().pieces)
+    (void)unchecked.state_->stored_tensor(piece);
 }
 
 void ensure_same_model(const Checkpoint& checkpoint, const ModelSpec& model) {
   const std::vector<LogicalTensor> tensors = logical_tensors(model);
-  const std::size_t stored = checkpoint.manifest().tensors.size();
-  if (stored != tensors.size())
+  const std::size_t num_stored = checkpoint.manifest().tensors.size();
+  if (num_stored != tensors.size())
     throw UserError("{} contains {} tensors, but {} has {}; the checkpoint belongs to a different model",
-                    checkpoint.folder().string(), stored, model.name, tensors.size());
+                    checkpoint.folder().string(), num_stored, model.name, tensors.size());
   for (const LogicalTensor& tensor : tensors)
-    if (const CheckpointTensor* found = checkpoint.find(tensor.name);
-        found == nullptr || found->shape != tensor.shape)
-      throw UserError("{}: {} is {}, but {} has it as {}; the checkpoint belongs to a different model",
-                      checkpoint.folder().string(), tensor.name,
-                      found == nullptr ? "missing" : text(found->shape), model.name, text(tensor.shape));
+    if (const CheckpointTensor* stored = checkpoint.find(tensor.name);
+        stored == nullptr || stored->shape != tensor.shape)
+      throw UserError(
+          "{}: tensor {} {}, but in {} it has shape {}; the checkpoint belongs to a different model",
+          checkpoint.folder().string(), tensor.name,
+          stored == nullptr ? "is missing" : "has shape " + text(stored->shape), model.name,
+          text(tensor.shape));
 }
 
 }  // namespace optimus

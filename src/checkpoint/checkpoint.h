@@ -1,6 +1,6 @@
 // Checkpoint: reads any box of any stored tensor, assembled from all pieces that contain parts of it, so
-// that any plan can load what any other plan saved. Errors in the checkpoint are UserErrors that name file
-// and tensor; nothing is guessed or repaired.
+// that any plan can load the checkpoints of any other plan. Errors in the checkpoint are UserErrors that name
+// the file and the tensor; nothing is guessed or repaired.
 //
 //   const Checkpoint saved = Checkpoint::open(find_checkpoint(run));
 //   const TrainingState state = parse_training_state(saved.small_file(kTrainingStateFile), "state.json");

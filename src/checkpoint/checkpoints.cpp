@@ -11,7 +11,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Sorted by step; of several folders for one step, the folder with the final name is last.
+// Sorted by step. If a step has several folders, the folder with the final name is the last of them.
 std::vector<StepFolder> step_folders(const Path& run) {
   const Path parent = run / kCheckpointsFolder;
   std::vector<StepFolder> result;
@@ -96,9 +96,9 @@ std::vector<CheckpointEntry> list_checkpoints(const Path& run) {
 
 std::optional<CheckpointEntry> newest_complete(const Path& run) {
   const std::vector<StepFolder> folders = step_folders(run);
-  const auto found = std::find_if(folders.rbegin(), folders.rend(), is_whole);
-  if (found == folders.rend()) return std::nullopt;
-  return CheckpointEntry{found->step, found->path, bytes_in(found->path), true};
+  const auto newest = std::find_if(folders.rbegin(), folders.rend(), is_whole);
+  if (newest == folders.rend()) return std::nullopt;
+  return CheckpointEntry{newest->step, newest->path, bytes_in(newest->path), true};
 }
 
 std::vector<CheckpointEntry> checkpoints_at(const Path& run_or_checkpoint) {
@@ -123,10 +123,10 @@ Path find_checkpoint(const Path& run_or_checkpoint) {
 Outcome<void> clear_leftovers(FileSystem& files, const Path& run) {
   try {
     for (const StepFolder& folder : step_folders(run)) {
-      // Removes only the remains of killed saves or removals. What to do about a damaged folder that has a
-      // manifest is left to the user.
+      // Removes only the remains of killed saves or removals. The user decides about a damaged folder that
+      // has a manifest.
       if (folder.is_temporary ? restore_final_name(files, folder) : has_manifest(folder.path)) continue;
-      if (Outcome<void> done = remove_checkpoint(files, folder.path); !done) return done;
+      if (Outcome<void> outcome = remove_checkpoint(files, folder.path); !outcome) return outcome;
     }
   } catch (const ReportedError& error) {
     return failure("{}", error.what());
@@ -137,13 +137,14 @@ Outcome<void> clear_leftovers(FileSystem& files, const Path& run) {
 Outcome<void> apply_retention(FileSystem& files, const Path& run, const Retention& retention) {
   if (retention.keep_last <= 0) return {};
   try {
-    std::vector<StepFolder> whole = step_folders(run);
-    std::erase_if(
-        whole, [&](const StepFolder& folder) { return folder.step > retention.newest || !is_whole(folder); });
+    std::vector<StepFolder> complete = step_folders(run);
+    std::erase_if(complete, [&](const StepFolder& folder) {
+      return folder.step > retention.newest || !is_whole(folder);
+    });
     const auto keep = static_cast<std::size_t>(retention.keep_last);
-    for (std::size_t i = 0; i + keep < whole.size(); ++i) {
-      if (retention.keep_every > 0 && whole[i].step % retention.keep_every == 0) continue;
-      if (Outcome<void> done = remove_checkpoint(files, whole[i].path); !done) return done;
+    for (std::size_t i = 0; i + keep < complete.size(); ++i) {
+      if (retention.keep_every > 0 && complete[i].step % retention.keep_every == 0) continue;
+      if (Outcome<void> outcome = remove_checkpoint(files, complete[i].path); !outcome) return outcome;
     }
   } catch (const ReportedError& error) {
     return failure("{}", error.what());
@@ -152,17 +153,17 @@ Outcome<void> apply_retention(FileSystem& files, const Path& run, const Retentio
 }
 
 Outcome<void> remove_checkpoint(FileSystem& files, const Path& folder) {
-  if (Outcome<void> done = files.remove(folder / kManifestFile); !done) return done;
+  if (Outcome<void> outcome = files.remove(folder / kManifestFile); !outcome) return outcome;
   // Syncing may fail on a full disk; in the worst case, files without the manifest reappear after a crash.
   (void)files.sync_folder(folder);
-  std::vector<Path> inside;
+  std::vector<Path> paths;
   std::error_code error;
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
-    inside.push_back(it->path());
+    paths.push_back(it->path());
   if (error == std::errc::no_such_file_or_directory) return {};
   if (error) return failure("cannot remove {}: {}", folder.string(), error.message());
-  for (const Path& path : inside)
-    if (Outcome<void> done = files.remove(path); !done) return done;
+  for (const Path& path : paths)
+    if (Outcome<void> outcome = files.remove(path); !outcome) return outcome;
   return files.remove(folder);
 }
 

@@ -38,7 +38,7 @@ class ChecksummingFile final : public WritableFile {
     while (!bytes.empty()) {
       const auto slice = bytes.first(std::min(bytes.size(), kSlice));
       sum_.add(slice);
-      if (Outcome<void> done = file_->write(slice); !done) return done;
+      if (Outcome<void> outcome = file_->write(slice); !outcome) return outcome;
       bytes = bytes.subspan(slice.size());
     }
     return {};

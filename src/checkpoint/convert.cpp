@@ -31,7 +31,7 @@ void remove_model(const Path& folder) {
   }
 }
 
-void refuse_filled(const Path& folder) {
+void require_empty_folder(const Path& folder) {
   std::error_code error;
   if (!std::filesystem::exists(folder, error)) return;
   if (!std::filesystem::is_directory(folder, error))
@@ -44,14 +44,14 @@ void refuse_filled(const Path& folder) {
 
 void write_model_folder(FileSystem& files, const Path& folder, const HfDescription& description,
                         const WeightSource& weights, Bytes largest_shard, EventSink& events) {
-  const std::vector<SmallFile> described = hf_description(description);
+  const std::vector<SmallFile> small_files = hf_description(description);
   value_or_throw(files.create_folders(folder));
   value_or_throw(files.remove(folder / "config.json"));
   const auto write = weights.type() == ElementType::f64 ? write_weights<double> : write_weights<float>;
   try {
     value_or_throw(write(files, folder, description, weights, largest_shard, events));
-    value_or_throw(write_files(files, folder, described));
-  } catch (...) {  // removes the incomplete model, which is of no use
+    value_or_throw(write_files(files, folder, small_files));
+  } catch (...) {  // removes the incomplete model
     remove_model(folder);
     throw;
   }
@@ -59,14 +59,14 @@ void write_model_folder(FileSystem& files, const Path& folder, const HfDescripti
 
 namespace {
 
-constexpr std::int64_t kMostAtATime = 1 << 28;  // number of values in memory at a time
+constexpr std::int64_t kMaxValuesInMemory = 1 << 28;  // number of values in memory at a time
 
 // Groups of consecutive tensors; the tensors of a group are in memory and written together.
 std::vector<std::vector<LogicalTensor>> groups_of(const ModelSpec& model) {
   std::vector<std::vector<LogicalTensor>> groups(1);
   std::int64_t num_values = 0;
   for (LogicalTensor& tensor : logical_tensors(model)) {
-    if (num_values > 0 && num_values + tensor.shape.num_elements() > kMostAtATime) {
+    if (num_values > 0 && num_values + tensor.shape.num_elements() > kMaxValuesInMemory) {
       groups.emplace_back();
       num_values = 0;
     }
@@ -76,7 +76,8 @@ std::vector<std::vector<LogicalTensor>> groups_of(const ModelSpec& model) {
   return groups;
 }
 
-std::vector<std::byte> encoded(const WeightSource& weights, const LogicalTensor& tensor, ElementType type) {
+std::vector<std::byte> encode_tensor(const WeightSource& weights, const LogicalTensor& tensor,
+                                     ElementType type) {
   const auto count = static_cast<std::size_t>(tensor.shape.num_elements());
   std::vector<std::byte> bytes(count * static_cast<std::size_t>(width(type)));
   const auto fill = [&](auto values) {
@@ -96,7 +97,7 @@ Outcome<Bytes> write_group(FileSystem& files, const Path& folder, int rank,
                            ElementType type) {
   std::vector<std::vector<std::byte>> values;
   std::vector<StatePiece> pieces;
-  for (const LogicalTensor& tensor : tensors) values.push_back(encoded(weights, tensor, type));
+  for (const LogicalTensor& tensor : tensors) values.push_back(encode_tensor(weights, tensor, type));
   for (std::size_t i = 0; i < tensors.size(); ++i)
     pieces.push_back(
         {StateField::master, tensors[i].name, tensors[i].shape, Box(tensors[i].shape), type, values[i]});
@@ -138,12 +139,12 @@ void declare(OptionTable& table, ConvertOptions& o) {
   table.add("threads", o.threads, "N", "number of threads for the comparison (default: all cores)");
 }
 
-Converted convert(const ConvertOptions& options, FileSystem& files, EventSink& events) {
+ConvertedModel convert(const ConvertOptions& options, FileSystem& files, EventSink& events) {
   if (options.largest_shard < Bytes(1))
     throw UsageError("--shard-size: expected at least 1 byte, got {}", options.largest_shard.value);
-  refuse_filled(options.to);
+  require_empty_folder(options.to);
   const OpenedModel from = open_trained_model(options.from, events);
-  Converted converted{from.spec, from.weights->type(), options.type.value_or(from.weights->type())};
+  ConvertedModel converted{from.spec, from.weights->type(), options.type.value_or(from.weights->type())};
   // Training resumes from master weights, which always have at least 32 bits.
   if (options.format == ModelFormat::checkpoint && !options.type && width(converted.to_type) < 4)
     converted.to_type = ElementType::f32;
@@ -159,7 +160,7 @@ Converted convert(const ConvertOptions& options, FileSystem& files, EventSink& e
   return converted;
 }
 
-OrderedJson to_json(const ConvertOptions& options, const Converted& converted) {
+OrderedJson to_json(const ConvertOptions& options, const ConvertedModel& converted) {
   OrderedJson json;
   json["folder"] = options.to.string();
   json["model_type"] = text(converted.model.family);
@@ -169,7 +170,7 @@ OrderedJson to_json(const ConvertOptions& options, const Converted& converted) {
   return json;
 }
 
-std::string text(const ConvertOptions& options, const Converted& converted) {
+std::string text(const ConvertOptions& options, const ConvertedModel& converted) {
   return fmt::format(
       "{}: {} with {} parameters, {}{}\n", options.to.string(), text(converted.model.family),
       with_commas(num_parameters(converted.model)), text(converted.to_type),

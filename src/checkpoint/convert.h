@@ -33,18 +33,18 @@ struct ConvertOptions {
   bool skips_check = false;
   std::int64_t threads = 0;  // number of threads that compare the logits; 0: all cores
 };
-// Declares everything except `from` and `to`, which are positional for one command and flags for the other.
+// Declares all options except `from` and `to`, which are positional for one command and flags for the other.
 void declare(OptionTable& table, ConvertOptions& options);
 
-struct Converted {
+struct ConvertedModel {
   ModelSpec model;
   ElementType from_type = ElementType::f32, to_type = ElementType::f32;
 };
 // Converts the model `options.from` to the folder `options.to`, which must be new or empty. Throws
 // UserError.
-Converted convert(const ConvertOptions& options, FileSystem& files, EventSink& events);
+ConvertedModel convert(const ConvertOptions& options, FileSystem& files, EventSink& events);
 
-OrderedJson to_json(const ConvertOptions& options, const Converted& converted);
-std::string text(const ConvertOptions& options, const Converted& converted);
+OrderedJson to_json(const ConvertOptions& options, const ConvertedModel& converted);
+std::string text(const ConvertOptions& options, const ConvertedModel& converted);
 
 }  // namespace optimus

@@ -142,10 +142,10 @@ std::int64_t width(ElementType type) { return row(type).width; }
 bool is_float(ElementType type) { return row(type).is_float; }
 
 std::optional<ElementType> find_element_type(std::string_view name) {
-  const auto found = std::find_if(kTypes.begin(), kTypes.end(),
-                                  [&](const TypeRow& candidate) { return candidate.name == name; });
-  if (found == kTypes.end()) return std::nullopt;
-  return found->type;
+  const auto row = std::find_if(kTypes.begin(), kTypes.end(),
+                                [&](const TypeRow& candidate) { return candidate.name == name; });
+  if (row == kTypes.end()) return std::nullopt;
+  return row->type;
 }
 
 std::string element_type_names() {

@@ -77,13 +77,13 @@ Outcome<void> write_values(SafetensorsWriter& writer, ElementType type, std::spa
     const std::span<const Real> block = values.subspan(at, std::min(kBlock, values.size() - at));
     const std::span<std::byte> encoded = std::span(bytes).first(block.size() * size);
     encode(type, block, encoded);
-    if (Outcome<void> done = writer.write(encoded); !done) return done;
+    if (Outcome<void> outcome = writer.write(encoded); !outcome) return outcome;
   }
   return {};
 }
 
 template <typename Real>
-std::vector<Real> assembled(const HfTensor& tensor, const ReadTensor<Real>& read) {
+std::vector<Real> assemble(const HfTensor& tensor, const ReadTensor<Real>& read) {
   std::vector<Real> whole(static_cast<std::size_t>(tensor.shape.num_elements()));
   if (tensor.parts.size() == 1 && !tensor.parts[0].hf.is_transposed) {
     read(tensor.parts[0], whole);
@@ -109,8 +109,8 @@ Outcome<void> write_shard(FileSystem& files, const Path& path, const ShardPlan& 
   Outcome<SafetensorsWriter> writer = SafetensorsWriter::create(files, path, headers, {{"format", "pt"}});
   if (!writer) return tl::unexpected(writer.error());
   for (const HfTensor& tensor : shard.tensors) {
-    const std::vector<Real> whole = assembled(tensor, read);
-    if (Outcome<void> done = write_values<Real>(*writer, type, whole); !done) return done;
+    const std::vector<Real> whole = assemble(tensor, read);
+    if (Outcome<void> outcome = write_values<Real>(*writer, type, whole); !outcome) return outcome;
   }
   return writer->commit();
 }
@@ -121,12 +121,12 @@ Outcome<void> write_all(FileSystem& files, const Path& folder, const std::vector
   ensure(is_float(options.type), "weights cannot be stored as {}", text(options.type));
   const std::vector<ShardPlan> shards = plan_shards(hf_tensors(tensors), options);
   for (const ShardPlan& shard : shards)
-    if (Outcome<void> done = write_shard(files, folder / shard.file, shard, read, options.type); !done)
-      return done;
+    if (Outcome<void> outcome = write_shard(files, folder / shard.file, shard, read, options.type); !outcome)
+      return outcome;
   // removes the index of an earlier export
   if (shards.size() == 1) return files.remove(folder / kWeightsIndex);
-  if (Outcome<void> done = write_atomically(files, folder / kWeightsIndex, index_text(shards)); !done)
-    return done;
+  if (Outcome<void> outcome = write_atomically(files, folder / kWeightsIndex, index_text(shards)); !outcome)
+    return outcome;
   return files.remove(folder / kWeightsFile);  // transformers would read it instead of the shards
 }
 

@@ -59,10 +59,11 @@ BoundaryTokens boundary_tokens(const HfDescription& description, const Json& ori
     tokens.end = origin.value("eos_token_id", Json());
   }
   const bool is_known = !tokens.begin.is_null() || !tokens.end.is_null();
-  const bool is_own = description.tokenizer.empty() || description.tokenizer == description.origin.string();
-  if (is_known || is_own || !description.model.is_causal) return tokens;
-  const auto last = open_tokenizer(description.tokenizer)->end_of_document();
-  if (last && *last < description.model.vocab) tokens.begin = tokens.end = *last;
+  const bool uses_origin_tokenizer =
+      description.tokenizer.empty() || description.tokenizer == description.origin.string();
+  if (is_known || uses_origin_tokenizer || !description.model.is_causal) return tokens;
+  const auto end_token = open_tokenizer(description.tokenizer)->end_of_document();
+  if (end_token && *end_token < description.model.vocab) tokens.begin = tokens.end = *end_token;
   return tokens;
 }
 
@@ -111,7 +112,8 @@ std::vector<SmallFile> hf_description(const HfDescription& description) {
 
 Outcome<void> write_files(FileSystem& files, const Path& folder, const std::vector<SmallFile>& small_files) {
   for (const SmallFile& file : small_files)
-    if (Outcome<void> done = write_atomically(files, folder / file.name, file.content); !done) return done;
+    if (Outcome<void> outcome = write_atomically(files, folder / file.name, file.content); !outcome)
+      return outcome;
   return {};
 }
 

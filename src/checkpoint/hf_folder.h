@@ -14,10 +14,9 @@
 
 namespace optimus {
 
-// Returns the files from which AutoTokenizer creates the tokenizer that `tokenizer` specifies, in the form
-// that open_tokenizer() accepts: "bytes", the path of a tokenizer.json (related files in its folder are
-// included), or a folder
-// (no files if it contains no tokenizer). Throws ReportedError.
+// Returns the files from which AutoTokenizer creates a tokenizer. `tokenizer` has the form that
+// open_tokenizer() accepts: "bytes", the path of a tokenizer.json (related files in its folder are included),
+// or a folder (no files are returned if it contains no tokenizer). Throws ReportedError.
 std::vector<SmallFile> hf_tokenizer_files(const std::string& tokenizer);
 
 // Returns the ids of the tokens that end generated text, from the folder's generation_config.json or

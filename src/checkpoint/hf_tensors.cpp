@@ -76,7 +76,7 @@ std::vector<std::string> possible_names(const LogicalTensor& tensor) {
   return names;
 }
 
-SafetensorsFolder::Found find_any(const SafetensorsFolder& folder, const LogicalTensor& tensor) {
+SafetensorsFolder::Match find_tensor(const SafetensorsFolder& folder, const LogicalTensor& tensor) {
   for (const std::string& name : possible_names(tensor))
     if (const auto found = folder.find(name)) return found;
   throw UserError("{}: tensor {} is missing", folder.path().string(), in_quotes(tensor.hf.name, 200));
@@ -87,15 +87,15 @@ std::vector<std::int64_t> sizes(const Shape& shape) {
 }
 
 // The checkpoint tensor that contains this logical tensor. Checks its shape and type.
-const StoredTensor& stored(const SafetensorsFolder& folder, const LogicalTensor& tensor) {
-  const auto [found, file] = find_any(folder, tensor);
-  if (found->shape != sizes(tensor.hf.shape))
+const StoredTensor& stored_tensor(const SafetensorsFolder& folder, const LogicalTensor& tensor) {
+  const auto [match, file] = find_tensor(folder, tensor);
+  if (match->shape != sizes(tensor.hf.shape))
     throw UserError("{}: tensor {} has shape {}, but the model requires {}", file->path().string(),
-                    in_quotes(found->name, 200), shape_text(found->shape), text(tensor.hf.shape));
-  if (!is_float(found->type))
+                    in_quotes(match->name, 200), shape_text(match->shape), text(tensor.hf.shape));
+  if (!is_float(match->type))
     throw UserError("{}: tensor {}: expected type F64, F32, BF16 or F16, got {}", file->path().string(),
-                    in_quotes(found->name, 200), text(found->type));
-  return *found;
+                    in_quotes(match->name, 200), text(match->type));
+  return *match;
 }
 
 // Rows and columns of a box; a one-dimensional box is a single row.
@@ -140,7 +140,7 @@ void read_box(const SafetensorsFolder& folder, const LogicalTensor& tensor, cons
               std::span<Real> out) {
   ensure(static_cast<std::int64_t>(out.size()) == box.num_elements(), "{} output values do not match box {}",
          out.size(), text(box));
-  const StoredTensor& source = stored(folder, tensor);
+  const StoredTensor& source = stored_tensor(folder, tensor);
   const Region region = region_of(tensor, box);
   if (tensor.hf.is_transposed) return read_transposed(source, region, out);
   const std::int64_t stride = source.shape.back();
@@ -156,7 +156,7 @@ void read_box(const SafetensorsFolder& folder, const LogicalTensor& tensor, cons
 // its values would be lost.
 void check_tied_head(const SafetensorsFolder& folder, const LogicalTensor& embedding) {
   const std::string_view name = tied_head(embedding.hf.name);
-  const StoredTensor& table = stored(folder, embedding);
+  const StoredTensor& table = stored_tensor(folder, embedding);
   const auto [head, file] = folder.find(name);
   if (head == nullptr || head == &table) return;
   const bool is_same = head->type == table.type && head->shape == table.shape &&
@@ -179,7 +179,7 @@ bool is_ignored(std::string_view name, const ModelSpec& spec) {
 void check_hf_weights(const SafetensorsFolder& folder, const ModelSpec& spec, EventSink& events) {
   std::unordered_set<std::string_view> used;
   for (const LogicalTensor& tensor : logical_tensors(spec)) {
-    used.insert(stored(folder, tensor).name);
+    used.insert(stored_tensor(folder, tensor).name);
     if (tensor.is_tied_to_head) check_tied_head(folder, tensor);
   }
   for (const SafetensorsFile& file : folder.files())

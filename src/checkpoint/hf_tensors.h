@@ -39,7 +39,7 @@ struct HfTensor {
   std::vector<LogicalTensor> parts;
 };
 // Groups logical tensors by the checkpoint tensor that contains them, in the order of their first parts.
-// Throughout, the parts of a checkpoint tensor cover it exactly once.
+// The parts of each checkpoint tensor cover it exactly once.
 std::vector<HfTensor> hf_tensors(const std::vector<LogicalTensor>& tensors);
 
 // Copies the values of a logical tensor to their positions in the checkpoint tensor.

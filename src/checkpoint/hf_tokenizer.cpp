@@ -28,8 +28,8 @@ SmallFile generic_tokenizer_config(const std::string& end_token) {
 }
 
 std::string end_token_of(const Tokenizer& tokenizer) {
-  const std::optional<TokenId> last = tokenizer.end_of_document();
-  return last ? tokenizer.decode({*last}, false) : "";
+  const std::optional<TokenId> end_token = tokenizer.end_of_document();
+  return end_token ? tokenizer.decode({*end_token}, false) : "";
 }
 
 std::vector<SmallFile> byte_tokenizer_files() {
@@ -53,8 +53,8 @@ std::vector<SmallFile> hf_tokenizer_files(const std::string& tokenizer) {
     for (const char* name : kCompanionFiles)
       if (const Path path = file.parent_path() / name; std::filesystem::is_regular_file(path, ignored))
         files.push_back({name, read_input_file(path, kMaxTokenizerBytes)});
-  const bool has_settings =
-      std::any_of(files.begin(), files.end(), [](const SmallFile& one) { return one.name == kSettings; });
+  const bool has_settings = std::any_of(
+      files.begin(), files.end(), [](const SmallFile& small_file) { return small_file.name == kSettings; });
   if (has_table && !has_settings)
     files.push_back(
         generic_tokenizer_config(end_token_of(*parse_tokenizer(files[0].content, file.string()))));

@@ -18,7 +18,7 @@ namespace {
 constexpr std::size_t kMaxPieces = 1 << 17;
 constexpr std::int64_t kMaxElementBytes = 8;
 
-auto order(const CheckpointPiece& piece) { return std::tie(piece.field, piece.tensor, piece.box); }
+auto sort_key(const CheckpointPiece& piece) { return std::tie(piece.field, piece.tensor, piece.box); }
 
 std::string text_of(const TilingMistake& mistake, int num_dims) {
   return fmt::format("[{}]", fmt::join(mistake.element.begin(), mistake.element.begin() + num_dims, ", "));
@@ -91,15 +91,15 @@ void check_coverage(StateField field, const Manifest& manifest, const std::strin
     const std::string description =
         fmt::format("{}: {} of tensor {}", source, text(field), in_quotes(tensor.name));
     if (pieces.size() > kMaxPieces)
-      throw UserError("{} is in {} pieces, at most {} are supported", description, pieces.size(), kMaxPieces);
+      throw UserError("{} is in {} pieces; at most {} are supported", description, pieces.size(), kMaxPieces);
     boxes.clear();
     for (const CheckpointPiece& piece : pieces) boxes.push_back(piece.box);
     const auto mistake = find_tiling_mistake(tensor.shape, boxes);
-    if (mistake && mistake->times == 0)
+    if (mistake && mistake->num_boxes == 0)
       throw UserError("{}: element {} is in no piece", description, text_of(*mistake, tensor.shape.num_dims));
     if (mistake)
       throw UserError("{}: element {}: expected one piece, got {}", description,
-                      text_of(*mistake, tensor.shape.num_dims), mistake->times);
+                      text_of(*mistake, tensor.shape.num_dims), mistake->num_boxes);
   }
 }
 
@@ -148,7 +148,7 @@ void make_valid(Manifest& manifest, const std::string& source) {
   check_tensors(manifest.tensors, source);
   for (const CheckpointPiece& piece : manifest.pieces) check_piece(piece, manifest, source);
   std::sort(manifest.pieces.begin(), manifest.pieces.end(),
-            [](const CheckpointPiece& a, const CheckpointPiece& b) { return order(a) < order(b); });
+            [](const CheckpointPiece& a, const CheckpointPiece& b) { return sort_key(a) < sort_key(b); });
   if (!manifest.has_field(StateField::master))
     throw UserError("{}: no piece contains master weights", source);
   for (const StateField field : kStateFields)
@@ -161,17 +161,17 @@ Manifest merge(std::span<const Manifest> lists, const std::string& source) {
   for (const Manifest& list : lists) {
     if (&list == &lists.front()) result.step = list.step;
     if (list.step != result.step)
-      throw UserError("{}: one rank has stored step {}, but another rank step {}", source, result.step,
-                      list.step);
+      throw UserError("{}: one rank has stored step {}, but another rank has stored step {}", source,
+                      result.step, list.step);
     std::vector<int> merged_index;  // index in `result` of each tensor of the list
     for (const CheckpointTensor& tensor : list.tensors) {
-      const auto [found, is_new] = tensor_index.emplace(tensor.name, static_cast<int>(result.tensors.size()));
+      const auto [entry, is_new] = tensor_index.emplace(tensor.name, static_cast<int>(result.tensors.size()));
       if (is_new) result.tensors.push_back(tensor);
-      const Shape& shape = result.tensors[static_cast<std::size_t>(found->second)].shape;
+      const Shape& shape = result.tensors[static_cast<std::size_t>(entry->second)].shape;
       if (shape != tensor.shape)
         throw UserError("{}: tensor {} has shape {} on one rank, but {} on another", source,
                         in_quotes(tensor.name), text(shape), text(tensor.shape));
-      merged_index.push_back(found->second);
+      merged_index.push_back(entry->second);
     }
     const int first_file = static_cast<int>(result.files.size());
     result.files.insert(result.files.end(), list.files.begin(), list.files.end());

@@ -71,7 +71,7 @@ std::string content(const Manifest& manifest, const char* format) {
       piece_groups(manifest.pieces));
 }
 
-Checksum parse_sum(const JsonView& view) {
+Checksum parse_checksum(const JsonView& view) {
   const std::string& digits = view.text();
   Checksum sum;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), sum.value, 16);
@@ -98,8 +98,9 @@ Shape parse_shape(const JsonView& view) {
 std::int64_t number_at(const Json& row, std::size_t index) {
   const Json& value = row[index];
   if (!value.is_number_unsigned()) return -1;
-  const auto number = value.get<std::uint64_t>();
-  return number > static_cast<std::uint64_t>(INT64_MAX) ? -1 : static_cast<std::int64_t>(number);
+  const auto unsigned_value = value.get<std::uint64_t>();
+  return unsigned_value > static_cast<std::uint64_t>(INT64_MAX) ? -1
+                                                                : static_cast<std::int64_t>(unsigned_value);
 }
 
 // Reads the row without a JsonView per number, because there may be millions of numbers.
@@ -158,7 +159,7 @@ Manifest parse_content(std::string_view text, const std::string& source, const c
   for (const JsonView& file : view.at("files").elements()) {
     file.allow_only(file_keys);
     manifest.files.push_back(
-        {file.at("name").text(), Bytes(file.at("bytes").integer(0)), parse_sum(file.at("xxh3"))});
+        {file.at("name").text(), Bytes(file.at("bytes").integer(0)), parse_checksum(file.at("xxh3"))});
   }
   for (const JsonView& tensor : view.at("tensors").elements()) {
     tensor.allow_only(tensor_keys);

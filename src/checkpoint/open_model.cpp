@@ -18,9 +18,9 @@ class CommonType {
  public:
   void add(ElementType type) {
     if (!is_float(type)) return;
-    const bool is_new = !type_ || *type_ == type;
+    const bool is_unchanged = !type_ || *type_ == type;
     const bool is_either_double = type == ElementType::f64 || type_ == ElementType::f64;
-    type_ = is_new ? type : is_either_double ? ElementType::f64 : ElementType::f32;
+    type_ = is_unchanged ? type : is_either_double ? ElementType::f64 : ElementType::f32;
   }
   ElementType get() const { return type_.value_or(ElementType::f32); }
 
@@ -61,8 +61,9 @@ class CheckpointWeights final : public WeightSource {
     for (const LogicalTensor& tensor : logical_tensors(spec)) {
       const CheckpointTensor* saved = checkpoint_.find(tensor.name);
       if (saved == nullptr || saved->shape != tensor.shape)
-        throw UserError("{}: tensor {} is {}, but config.json requires {}", checkpoint_.folder().string(),
-                        in_quotes(tensor.name, 200), saved == nullptr ? "missing" : text(saved->shape),
+        throw UserError("{}: tensor {} {}, but config.json requires shape {}", checkpoint_.folder().string(),
+                        in_quotes(tensor.name, 200),
+                        saved == nullptr ? "is missing" : "has shape " + text(saved->shape),
                         text(tensor.shape));
       type_.add(checkpoint_.type_of(StateField::master, tensor.name));
     }
@@ -134,19 +135,20 @@ std::unique_ptr<WeightSource> open_weights(const std::string& model, const Model
 }
 
 OpenedModel open_trained_model(const std::string& model, EventSink& events) {
-  OpenedModel opened;
-  opened.folder = model_path_of(model);
-  if (path_exists(opened.folder / kManifestFile) && !path_exists(opened.folder / "config.json"))
-    throw UserError("{} is a checkpoint of a model of modules; only train can use it",
-                    opened.folder.string());
-  opened.spec = open_model(opened.folder.string());
-  opened.weights = open_weights(opened.folder.string(), opened.spec, events);
-  if (opened.weights == nullptr)
+  OpenedModel result;
+  result.folder = model_path_of(model);
+  if (path_exists(result.folder / kManifestFile) && !path_exists(result.folder / "config.json"))
+    throw UserError(
+        "{} is a checkpoint of a model built from torch::nn modules; only `optimus train` can use it",
+        result.folder.string());
+  result.spec = open_model(result.folder.string());
+  result.weights = open_weights(result.folder.string(), result.spec, events);
+  if (result.weights == nullptr)
     throw UserError(
         "{} is {} without weights; pass a Hugging Face folder with weights, a run or a checkpoint",
         in_quotes(model, 300), find_preset(model) ? "a preset" : "a model");
-  opened.tokenizer = default_tokenizer(opened.folder.string());
-  return opened;
+  result.tokenizer = default_tokenizer(result.folder.string());
+  return result;
 }
 
 std::unique_ptr<Tokenizer> tokenizer_for_text(const OpenedModel& model, const std::string& requested,

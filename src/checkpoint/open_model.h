@@ -1,5 +1,5 @@
-// Opens a model that a command line names: its spec, its tokenizer and the source of its weights. A preset
-// or a bare config.json has no weights; a Hugging Face folder, a run or a checkpoint has.
+// Opens a model that a command line names: its spec, its tokenizer and the source of its weights. A preset or
+// a bare config.json has no weights; a Hugging Face folder, a run and a checkpoint have weights.
 // inference/inference.h and run/train.cpp load the weights into an engine.
 #pragma once
 
@@ -19,8 +19,7 @@ namespace optimus {
 class WeightSource {
  public:
   virtual ~WeightSource() = default;
-  // Reads only the values of `box` of one logical tensor, row-major. Throws
-  // ReportedError.
+  // Reads only the values of `box` of one logical tensor, row-major. Throws ReportedError.
   virtual void read_box(const LogicalTensor& tensor, const Box& box, std::span<float> out) const = 0;
   virtual void read_box(const LogicalTensor& tensor, const Box& box, std::span<double> out) const = 0;
   // Reads the whole tensor.
@@ -51,7 +50,7 @@ struct OpenedModel {
   std::string tokenizer;  // in the form that open_tokenizer() accepts
   std::unique_ptr<WeightSource> weights;
 };
-// Opens a model that has weights. Throws ReportedError, also if it has none.
+// Opens a model that has weights. Throws ReportedError, also if the model has no weights.
 OpenedModel open_trained_model(const std::string& model, EventSink& events);
 
 // Returns the tokenizer for a model's texts: the requested one, otherwise the model's own, otherwise the

@@ -120,7 +120,7 @@ class HeaderEvents final : public nlohmann::json_sax<Json> {
   }
 
   // nullptr: the format does not define the key.
-  const char* expected() const {
+  const char* expected_value() const {
     if (depth_ == 1) return "an object with dtype, shape and data_offsets";
     if (depth_ == 3) return "whole numbers of at least 0";
     if (is_metadata_ || key_ == "dtype") return "a string";
@@ -129,12 +129,12 @@ class HeaderEvents final : public nlohmann::json_sax<Json> {
   }
 
   // Never returns; declared bool so that event functions can return its call.
-  [[noreturn]] bool refuse(std::string_view found) const {
-    const char* const right = expected();
-    if (right == nullptr)
+  [[noreturn]] bool refuse(std::string_view actual) const {
+    const char* const expectation = expected_value();
+    if (expectation == nullptr)
       throw UserError("{}: unknown key {}; expected dtype, shape or data_offsets", location(),
                       in_quotes(key_));
-    throw UserError("{}: {}: expected {}, got {}", location(), in_quotes(key_), right, found);
+    throw UserError("{}: {}: expected {}, got {}", location(), in_quotes(key_), expectation, actual);
   }
 
   const std::string& source_;
@@ -156,12 +156,12 @@ std::optional<std::int64_t> checked_bytes(std::span<const std::int64_t> shape, E
 
 std::string_view header_of(std::span<const std::byte> file, const std::string& source) {
   if (file.size() < 8)
-    throw UserError("{}: not a safetensors file: it has {} bytes, at least 8 are required", source,
+    throw UserError("{}: not a safetensors file: it has {} bytes; at least 8 are required", source,
                     file.size());
   std::uint64_t length = 0;
   std::memcpy(&length, file.data(), 8);
   if (length > kMaxHeaderBytes)
-    throw UserError("{}: not a safetensors file: the header has {} bytes, at most {} are allowed", source,
+    throw UserError("{}: not a safetensors file: the header has {} bytes; at most {} are allowed", source,
                     length, kMaxHeaderBytes);
   if (length > file.size() - 8)
     throw UserError("{}: truncated: a header of {} bytes in a file of {} bytes", source, length, file.size());
@@ -171,7 +171,7 @@ std::string_view header_of(std::span<const std::byte> file, const std::string& s
   return header;
 }
 
-StoredTensor placed(const Entry& entry, std::span<const std::byte> data, const std::string& source) {
+StoredTensor tensor_of_entry(const Entry& entry, std::span<const std::byte> data, const std::string& source) {
   const std::int64_t begin = (*entry.offsets)[0], end = (*entry.offsets)[1];
   const auto location = [&] { return fmt::format("{}: tensor {}", source, in_quotes(entry.name)); };
   if (begin > end || end > static_cast<std::int64_t>(data.size()))
@@ -193,18 +193,18 @@ StoredTensor placed(const Entry& entry, std::span<const std::byte> data, const s
 // Checks that every byte belongs to exactly one tensor.
 void check_coverage(std::span<const StoredTensor> tensors, std::span<const std::byte> data,
                     const std::string& source) {
-  const std::byte* at = data.data();
+  const std::byte* position = data.data();
   for (const StoredTensor& tensor : tensors) {
-    if (tensor.bytes.data() != at)
+    if (tensor.bytes.data() != position)
       throw UserError(
           "{}: tensor {}: expected to begin at byte {} of the data, got {}; tensors must not overlap or "
           "leave gaps",
-          source, in_quotes(tensor.name), at - data.data(), tensor.bytes.data() - data.data());
-    at += tensor.bytes.size();
+          source, in_quotes(tensor.name), position - data.data(), tensor.bytes.data() - data.data());
+    position += tensor.bytes.size();
   }
-  if (at != data.data() + data.size())
+  if (position != data.data() + data.size())
     throw UserError("{}: {} bytes after the last tensor do not belong to any tensor", source,
-                    data.data() + data.size() - at);
+                    data.data() + data.size() - position);
 }
 
 }  // namespace
@@ -227,7 +227,7 @@ SafetensorsContent parse_safetensors(std::span<const std::byte> file, const std:
   SafetensorsContent content;
   content.metadata = std::move(events.metadata);
   content.tensors.reserve(events.entries.size());
-  for (const Entry& entry : events.entries) content.tensors.push_back(placed(entry, data, source));
+  for (const Entry& entry : events.entries) content.tensors.push_back(tensor_of_entry(entry, data, source));
   std::stable_sort(
       content.tensors.begin(), content.tensors.end(), [](const StoredTensor& a, const StoredTensor& b) {
         return std::pair(a.bytes.data(), a.bytes.size()) < std::pair(b.bytes.data(), b.bytes.size());
@@ -246,13 +246,13 @@ SafetensorsFile SafetensorsFile::open(const Path& path, MappedFile file) {
   result.file_ = std::move(file);
   result.content_ = parse_safetensors(result.file_.bytes(), path.string());
   for (std::size_t i = 0; i < result.content_.tensors.size(); ++i)
-    result.places_.emplace(result.content_.tensors[i].name, i);
+    result.tensor_index_.emplace(result.content_.tensors[i].name, i);
   return result;
 }
 
 const StoredTensor* SafetensorsFile::find(std::string_view name) const {
-  const auto found = places_.find(name);
-  return found == places_.end() ? nullptr : &content_.tensors[found->second];
+  const auto it = tensor_index_.find(name);
+  return it == tensor_index_.end() ? nullptr : &content_.tensors[it->second];
 }
 
 }  // namespace optimus

@@ -65,7 +65,7 @@ class SafetensorsFile {
   Path path_;
   MappedFile file_;
   SafetensorsContent content_;
-  std::unordered_map<std::string_view, std::size_t> places_;  // the names are owned by content_
+  std::unordered_map<std::string_view, std::size_t> tensor_index_;  // the names are owned by content_
 };
 
 // The weights in a Hugging Face folder: model.safetensors, or otherwise the shards listed in
@@ -76,14 +76,14 @@ class SafetensorsFolder {
   // the index assigns it to, and in no other shard.
   static SafetensorsFolder open(const Path& path);
 
-  struct Found {
+  struct Match {
     const StoredTensor* tensor;
     const SafetensorsFile* file;
     explicit operator bool() const { return tensor != nullptr; }
   };
   const Path& path() const { return path_; }
   const std::vector<SafetensorsFile>& files() const { return files_; }
-  Found find(std::string_view name) const;
+  Match find(std::string_view name) const;
 
  private:
   Path path_;
@@ -102,8 +102,7 @@ std::vector<SafetensorsIndexRow> parse_safetensors_index(std::string_view text, 
 
 // Writes one file: create() writes the header, then write() takes the bytes of the tensors in the order of
 // the headers, in blocks of any size. The file appears at commit(). Data starts at a multiple of 8 bytes; a
-// tensor is aligned if the sizes
-// of the tensors before it are multiples of its alignment, for example if
+// tensor is aligned if the sizes of the tensors before it are multiples of its alignment, for example if
 // wider types come first. Not thread-safe.
 class SafetensorsWriter {
  public:
@@ -117,10 +116,10 @@ class SafetensorsWriter {
   std::int64_t size() const { return file_.size(); }  // bytes written so far, with the header
 
  private:
-  SafetensorsWriter(AtomicFile file, std::int64_t bytes_left)
-      : file_(std::move(file)), bytes_left_(bytes_left) {}
+  SafetensorsWriter(AtomicFile file, std::int64_t remaining_bytes)
+      : file_(std::move(file)), remaining_bytes_(remaining_bytes) {}
   AtomicFile file_;
-  std::int64_t bytes_left_;
+  std::int64_t remaining_bytes_;
 };
 
 std::string shape_text(std::span<const std::int64_t> shape);  // "[4096, 1024]"

@@ -22,7 +22,7 @@ void check_shard_name(const JsonView& view, const std::string& name) {
 
 }  // namespace
 
-SafetensorsFolder::Found SafetensorsFolder::find(std::string_view name) const {
+SafetensorsFolder::Match SafetensorsFolder::find(std::string_view name) const {
   for (const SafetensorsFile& file : files_)
     if (const StoredTensor* tensor = file.find(name)) return {tensor, &file};
   return {nullptr, nullptr};
@@ -51,22 +51,22 @@ std::vector<std::string> shard_names(std::span<const SafetensorsIndexRow> rows, 
   std::sort(names.begin(), names.end());
   names.erase(std::unique(names.begin(), names.end()), names.end());
   if (names.size() > kMaxShards)
-    throw UserError("{}: lists {} shards, at most {} are supported", index.string(), names.size(),
+    throw UserError("{}: lists {} shards; at most {} are supported", index.string(), names.size(),
                     kMaxShards);
   return names;
 }
 
 // Checks that every tensor is in the file that the index assigns it to, and in no other file.
 void check_shards(std::span<const SafetensorsIndexRow> rows, const std::vector<SafetensorsFile>& files) {
-  std::unordered_map<std::string_view, const SafetensorsFile*> holder;
+  std::unordered_map<std::string_view, const SafetensorsFile*> file_of_tensor;
   for (const SafetensorsFile& file : files)
     for (const StoredTensor& tensor : file.tensors())
-      if (const auto [other, is_new] = holder.emplace(tensor.name, &file); !is_new)
+      if (const auto [other, is_new] = file_of_tensor.emplace(tensor.name, &file); !is_new)
         throw UserError("{}: tensor {} is also in {}", file.path().string(), in_quotes(tensor.name),
                         other->second->path().filename().string());
   for (const SafetensorsIndexRow& row : rows) {
-    const auto found = holder.find(row.tensor);
-    if (found == holder.end() || found->second->path().filename() != row.file)
+    const auto it = file_of_tensor.find(row.tensor);
+    if (it == file_of_tensor.end() || it->second->path().filename() != row.file)
       throw UserError("{}: tensor {} is missing, although the index assigns it to this file",
                       (files.front().path().parent_path() / row.file).string(), in_quotes(row.tensor));
   }

@@ -16,18 +16,18 @@ std::string header_text(std::span<const TensorHeader> tensors, const Safetensors
   // Members are appended to the underlying vector, because an ordered object looks up names linearly, which
   // would take quadratic time in total.
   auto& members = header.get_ref<OrderedJson::object_t&>();
-  std::int64_t at = 0;
+  std::int64_t offset = 0;
   for (const TensorHeader& tensor : tensors) {
     ensure(names.insert(tensor.name).second && tensor.name != "__metadata__", "tensor {} appears twice",
            tensor.name);
-    const std::int64_t end = at + tensor.num_bytes();
+    const std::int64_t end = offset + tensor.num_bytes();
     OrderedJson entry;
     entry["dtype"] = text(tensor.type);
     entry["shape"] = tensor.shape;
-    entry["data_offsets"] = {at, end};
+    entry["data_offsets"] = {offset, end};
     static_cast<std::vector<OrderedJson::object_t::value_type>&>(members).emplace_back(tensor.name,
                                                                                        std::move(entry));
-    at = end;
+    offset = end;
   }
   std::string result = header.dump();
   result.resize((result.size() + 7) / 8 * 8, ' ');
@@ -45,20 +45,20 @@ Outcome<SafetensorsWriter> SafetensorsWriter::create(FileSystem& files, const Pa
   Outcome<AtomicFile> file = AtomicFile::create(files, path);
   if (!file) return tl::unexpected(file.error());
   const auto length = static_cast<std::uint64_t>(header.size());
-  if (Outcome<void> done = file->write(std::as_bytes(std::span(&length, 1))); !done)
-    return tl::unexpected(done.error());
-  if (Outcome<void> done = file->write(header); !done) return tl::unexpected(done.error());
+  if (Outcome<void> outcome = file->write(std::as_bytes(std::span(&length, 1))); !outcome)
+    return tl::unexpected(outcome.error());
+  if (Outcome<void> outcome = file->write(header); !outcome) return tl::unexpected(outcome.error());
   return SafetensorsWriter(std::move(*file), total);
 }
 
 Outcome<void> SafetensorsWriter::write(std::span<const std::byte> bytes) {
-  bytes_left_ -= static_cast<std::int64_t>(bytes.size());
-  ensure(bytes_left_ >= 0, "{} bytes more than declared in the header", -bytes_left_);
+  remaining_bytes_ -= static_cast<std::int64_t>(bytes.size());
+  ensure(remaining_bytes_ >= 0, "{} bytes more than declared in the header", -remaining_bytes_);
   return file_.write(bytes);
 }
 
 Outcome<void> SafetensorsWriter::commit() {
-  ensure(bytes_left_ == 0, "{} bytes declared in the header were not written", bytes_left_);
+  ensure(remaining_bytes_ == 0, "{} bytes declared in the header were not written", remaining_bytes_);
   return file_.commit();
 }
 

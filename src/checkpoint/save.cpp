@@ -47,14 +47,14 @@ TensorHeader header_of(const StatePiece& piece) {
 SafetensorsMetadata metadata_of(std::span<const StatePiece> pieces) {
   std::map<std::string, std::string> texts;
   for (const StatePiece& piece : pieces) texts.emplace(piece.tensor, text(piece.shape));
-  std::string all;
+  std::string shapes;
   for (const auto& [tensor, shape] : texts)
-    all += fmt::format("{}{}: {}", all.empty() ? "" : ", ", Json(tensor).dump(), shape);
-  return {{"format", "optimus-checkpoint"}, {"shapes", "{" + all + "}"}};
+    shapes += fmt::format("{}{}: {}", shapes.empty() ? "" : ", ", Json(tensor).dump(), shape);
+  return {{"format", "optimus-checkpoint"}, {"shapes", "{" + shapes + "}"}};
 }
 
 // The number of pieces that fit into the next file.
-std::size_t fill_shard(std::span<const StatePiece> pieces, Bytes largest) {
+std::size_t num_pieces_of_shard(std::span<const StatePiece> pieces, Bytes largest) {
   std::int64_t bytes = 0;
   std::size_t count = 0;
   while (count < pieces.size()) {
@@ -73,21 +73,21 @@ Outcome<CheckpointFile> write_shard(FileSystem& files, const Path& path, std::sp
       SafetensorsWriter::create(checksumming, path, headers, metadata_of(pieces));
   if (!writer) return tl::unexpected(writer.error());
   for (const StatePiece& piece : pieces)
-    if (Outcome<void> done = writer->write(piece.values); !done) return tl::unexpected(done.error());
-  if (Outcome<void> done = writer->commit(); !done) return tl::unexpected(done.error());
+    if (Outcome<void> outcome = writer->write(piece.values); !outcome) return tl::unexpected(outcome.error());
+  if (Outcome<void> outcome = writer->commit(); !outcome) return tl::unexpected(outcome.error());
   return CheckpointFile{path.filename().string(), Bytes(writer->size()), checksumming.sum()};
 }
 
 void append_pieces(std::span<const StatePiece> pieces, int file, Manifest& list,
                    std::map<std::string, int>& tensor_index) {
   for (const StatePiece& piece : pieces) {
-    const auto [found, is_new] = tensor_index.emplace(piece.tensor, static_cast<int>(list.tensors.size()));
+    const auto [entry, is_new] = tensor_index.emplace(piece.tensor, static_cast<int>(list.tensors.size()));
     if (is_new) list.tensors.push_back({piece.tensor, piece.shape});
-    list.pieces.push_back({piece.field, found->second, piece.box, file});
+    list.pieces.push_back({piece.field, entry->second, piece.box, file});
   }
 }
 
-Outcome<Manifest> merged_lists(const Path& folder, int num_writers) {
+Outcome<Manifest> merge_shard_lists(const Path& folder, int num_writers) {
   try {
     std::vector<Manifest> lists;
     for (int rank = 0; rank < num_writers; ++rank) {
@@ -105,7 +105,8 @@ Outcome<Manifest> merged_lists(const Path& folder, int num_writers) {
 Outcome<void> write_manifest(FileSystem& files, const Path& folder, Manifest manifest,
                              const std::vector<SmallFile>& small_files) {
   for (const SmallFile& file : small_files) {
-    if (Outcome<void> done = write_atomically(files, folder / file.name, file.content); !done) return done;
+    if (Outcome<void> outcome = write_atomically(files, folder / file.name, file.content); !outcome)
+      return outcome;
     manifest.files.push_back({file.name, Bytes(std::ssize(file.content)), checksum(file.content)});
   }
   try {
@@ -116,20 +117,19 @@ Outcome<void> write_manifest(FileSystem& files, const Path& folder, Manifest man
   return write_atomically(files, folder / kManifestFile, manifest_text(manifest));
 }
 
-// An existing checkpoint of this step is first renamed to a temporary name. If the process is killed
-// between the two renames, both folders are complete under temporary names, and clear_leftovers() renames
-// one
-// of them to the final name.
+// An existing checkpoint of this step is first renamed to a temporary name. If the process is killed between
+// the two renames, both folders are complete under temporary names, and clear_leftovers() renames one of them
+// to the final name.
 Outcome<void> rename_to_final(FileSystem& files, const StepFolder& folder) {
   const Path name = folder.final_path(), parent = name.parent_path();
   const Path replaced = temporary_step_folder(parent, folder.step).path;
   std::error_code error;
   const bool is_taken = fs::exists(name, error);
   if (is_taken)
-    if (Outcome<void> done = files.rename(name, replaced); !done) return done;
-  if (Outcome<void> done = files.rename(folder.path, name); !done) {
+    if (Outcome<void> outcome = files.rename(name, replaced); !outcome) return outcome;
+  if (Outcome<void> outcome = files.rename(folder.path, name); !outcome) {
     if (is_taken) (void)files.rename(replaced, name);
-    return done;
+    return outcome;
   }
   Outcome<void> synced = files.sync_folder(parent);
   if (is_taken && synced)
@@ -140,16 +140,16 @@ Outcome<void> rename_to_final(FileSystem& files, const StepFolder& folder) {
 }  // namespace
 
 Outcome<Path> begin_checkpoint(FileSystem& files, const Path& run, std::int64_t step) {
-  ensure(step >= 0, "the step: expected at least 0, got {}", step);
+  ensure(step >= 0, "step of the checkpoint: expected at least 0, got {}", step);
   std::error_code error;
   if (!fs::is_directory(run, error))
     return failure("cannot save into {}: the folder does not exist", run.string());
-  if (Outcome<void> done = clear_leftovers(files, run); !done) return tl::unexpected(done.error());
+  if (Outcome<void> outcome = clear_leftovers(files, run); !outcome) return tl::unexpected(outcome.error());
   const Path folder = temporary_step_folder(run / kCheckpointsFolder, step).path;
-  if (Outcome<void> done = files.create_folders(folder); !done) return tl::unexpected(done.error());
-  if (Outcome<void> done = files.sync_folder(run); !done) {
+  if (Outcome<void> outcome = files.create_folders(folder); !outcome) return tl::unexpected(outcome.error());
+  if (Outcome<void> outcome = files.sync_folder(run); !outcome) {
     abandon_checkpoint(files, folder);
-    return tl::unexpected(done.error());
+    return tl::unexpected(outcome.error());
   }
   return folder;
 }
@@ -160,17 +160,18 @@ Outcome<Bytes> write_shards(FileSystem& files, const Path& folder, Rank rank,
   list.step = step_folder(folder).step;
   std::map<std::string, int> tensor_index;
   while (!pieces.empty()) {
-    const auto next = pieces.first(fill_shard(pieces, options.largest));
+    const auto shard_pieces = pieces.first(num_pieces_of_shard(pieces, options.largest));
     const int file = static_cast<int>(list.files.size());
-    Outcome<CheckpointFile> written = write_shard(files, folder / shard_name(rank, file + 1), next);
-    if (!written) return tl::unexpected(written.error());
-    list.files.push_back(std::move(*written));
-    append_pieces(next, file, list, tensor_index);
-    pieces = pieces.subspan(next.size());
+    Outcome<CheckpointFile> shard_file =
+        write_shard(files, folder / shard_name(rank, file + 1), shard_pieces);
+    if (!shard_file) return tl::unexpected(shard_file.error());
+    list.files.push_back(std::move(*shard_file));
+    append_pieces(shard_pieces, file, list, tensor_index);
+    pieces = pieces.subspan(shard_pieces.size());
   }
-  if (Outcome<void> done = write_atomically(files, folder / list_name(rank.value), shard_list_text(list));
-      !done)
-    return tl::unexpected(done.error());
+  if (Outcome<void> outcome = write_atomically(files, folder / list_name(rank.value), shard_list_text(list));
+      !outcome)
+    return tl::unexpected(outcome.error());
   return list.bytes();
 }
 
@@ -178,13 +179,14 @@ Outcome<Path> commit_checkpoint(FileSystem& files, const Path& folder, const Com
   ensure(std::any_of(options.files.begin(), options.files.end(),
                      [](const SmallFile& file) { return file.name == kTrainingStateFile; }),
          "a checkpoint needs the file {}", kTrainingStateFile);
-  Outcome<Manifest> manifest = merged_lists(folder, options.num_writers);
+  Outcome<Manifest> manifest = merge_shard_lists(folder, options.num_writers);
   if (!manifest) return tl::unexpected(manifest.error());
-  if (Outcome<void> done = write_manifest(files, folder, std::move(*manifest), options.files); !done)
-    return tl::unexpected(done.error());
+  if (Outcome<void> outcome = write_manifest(files, folder, std::move(*manifest), options.files); !outcome)
+    return tl::unexpected(outcome.error());
   for (int rank = 0; rank < options.num_writers; ++rank) (void)files.remove(folder / list_name(rank));
   const StepFolder temporary = step_folder(folder);
-  if (Outcome<void> done = rename_to_final(files, temporary); !done) return tl::unexpected(done.error());
+  if (Outcome<void> outcome = rename_to_final(files, temporary); !outcome)
+    return tl::unexpected(outcome.error());
   return temporary.final_path();
 }
 
@@ -196,13 +198,13 @@ Outcome<SavedCheckpoint> save_checkpoint(FileSystem& files, const Path& run, std
   Outcome<Path> folder = begin_checkpoint(files, run, step);
   if (!folder) return tl::unexpected(folder.error());
   Outcome<Bytes> bytes = write_shards(files, *folder, Rank{0}, pieces, options);
-  Outcome<Path> name = bytes ? commit_checkpoint(files, *folder, {1, std::move(small_files)})
-                             : Outcome<Path>(tl::unexpected(bytes.error()));
-  if (!name) {
+  Outcome<Path> final_path = bytes ? commit_checkpoint(files, *folder, {1, std::move(small_files)})
+                                   : Outcome<Path>(tl::unexpected(bytes.error()));
+  if (!final_path) {
     abandon_checkpoint(files, *folder);
-    return tl::unexpected(name.error());
+    return tl::unexpected(final_path.error());
   }
-  return SavedCheckpoint{*name, *bytes};
+  return SavedCheckpoint{*final_path, *bytes};
 }
 
 SaveAssignment boxes_to_save(const Layout& layout, const std::vector<bool>& is_present) {

@@ -63,7 +63,7 @@ struct SavedCheckpoint {
   Path folder;
   Bytes bytes;
 };
-// All three steps, for a run with one rank; a failed save is abandoned.
+// Performs all three steps for a run with one rank. Abandons the checkpoint after a failure.
 Outcome<SavedCheckpoint> save_checkpoint(FileSystem& files, const Path& run, std::int64_t step,
                                          std::span<const StatePiece> pieces,
                                          std::vector<SmallFile> small_files,
@@ -75,13 +75,13 @@ Outcome<SavedCheckpoint> save_checkpoint(FileSystem& files, const Path& run, std
 // sync() in layout/sync.h. Throws a UserError if the layout is invalid.
 std::vector<std::vector<TensorBox>> boxes_to_save(const Layout& layout);
 
-// The assignment if some ranks are lost: other holders store their boxes, and boxes without a remaining
+// The assignment when some ranks are lost: other holders store their boxes, and boxes without a remaining
 // holder are listed in `lost`.
 struct SaveAssignment {
   std::vector<std::vector<TensorBox>> boxes;  // [rank]: boxes that it stores; empty for lost ranks
   std::vector<TensorBox> lost;                // sorted by tensor
 };
-// is_present[rank]: whether the rank is still there; ranks beyond its end are lost.
+// `is_present[rank]` is false if the rank is lost; ranks beyond the end of the vector are lost.
 SaveAssignment boxes_to_save(const Layout& layout, const std::vector<bool>& is_present);
 
 }  // namespace optimus

@@ -6,8 +6,8 @@
 //     |      |   sums  1  1  0     Therefore boxes cover the shape exactly once if and only if the signs
 //     - ---- +         0  0  0     of the boxes and the negated signs of the shape cancel at every corner.
 //
-// At the first corner where the signs do not cancel, all corners before it have cancelled, so the remaining
-// sum is the error at that element.
+// At the first corner whose signs do not cancel, the sum of these signs is the error at that element, because
+// the signs at all corners before it cancel.
 #include "checkpoint/tiling.h"
 
 #include <algorithm>

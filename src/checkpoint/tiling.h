@@ -12,7 +12,7 @@ namespace optimus {
 
 struct TilingMistake {
   std::array<std::int64_t, kMaxDims> element{};
-  int times = 0;  // number of boxes that contain it: 0, or more than 1
+  int num_boxes = 0;  // number of boxes that contain it: 0, or more than 1
 };
 
 // Returns the first element (row-major) that is not in exactly one box, or nullopt. The boxes must be

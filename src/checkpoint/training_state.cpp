@@ -66,8 +66,8 @@ void parse_ramp(const JsonView& json, TrainingState& state) {
   };
   state.noise = {finite("gradient"), finite("noise"), finite("moment"), json.at("steps").integer(0)};
   for (const JsonView& begin : json.at("begins").elements()) {
-    const std::int64_t least = state.phase_begins.empty() ? 1 : state.phase_begins.back() + 1;
-    state.phase_begins.push_back(begin.integer(least));
+    const std::int64_t min_begin = state.phase_begins.empty() ? 1 : state.phase_begins.back() + 1;
+    state.phase_begins.push_back(begin.integer(min_begin));
     if (state.phase_begins.size() > 64) begin.refuse("at most 64 phases");
   }
 }

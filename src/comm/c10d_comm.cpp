@@ -261,7 +261,7 @@ CommOutcome<void> ProcessComm::wait_for_arrival(const Key& key, const Deadline& 
   const std::string all_arrived_key = arrivals_key(connection_key(key));
   Outcome<void> stored = store_->set(arrival_key(connection_key(key), rank()), gpu_id_);
   const Outcome<std::int64_t> count =
-      stored ? store_->count(fmt::format("arrived/{}/number", connection_key(key)))
+      stored ? store_->increment(fmt::format("arrived/{}/number", connection_key(key)))
              : Outcome<std::int64_t>(0);
   if (stored && count && *count == std::ssize(key.group.members)) stored = store_->set(all_arrived_key, "");
   if (!stored || !count)

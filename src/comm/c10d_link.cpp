@@ -184,7 +184,7 @@ class GlooStore final : public c10d::Store {
   }
   std::int64_t add(const std::string& key, std::int64_t amount) override {
     ensure(amount == 1, "Gloo adds {} to the key {}, but only 1 is supported", amount, key);
-    return value_or_throw(store_->count(prefix_ + key));
+    return value_or_throw(store_->increment(prefix_ + key));
   }
   bool check(const std::vector<std::string>& keys) override {
     return std::all_of(keys.begin(), keys.end(), [&](const std::string& key) {
@@ -252,8 +252,8 @@ Outcome<std::optional<std::string>> StoreClient::find(const std::string& key) {
   return impl_->store->find(impl_->prefix + key);
 }
 
-Outcome<std::int64_t> StoreClient::count(const std::string& key) {
-  return impl_->store->count(impl_->prefix + key);
+Outcome<std::int64_t> StoreClient::increment(const std::string& key) {
+  return impl_->store->increment(impl_->prefix + key);
 }
 
 // Gloo connects in one call that cannot be cancelled. It runs on a separate, detached thread; after an

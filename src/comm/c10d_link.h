@@ -41,7 +41,7 @@ class StoreClient {
   // Returns nullopt if the key does not exist.
   Outcome<std::optional<std::string>> find(const std::string& key);
   // Increments the counter of this key and returns its new value.
-  Outcome<std::int64_t> count(const std::string& key);
+  Outcome<std::int64_t> increment(const std::string& key);
 
   // Connects to the other members of a group. All members must call this at about the same time with the
   // same `key`; each key can be used once. `abandon_reason` is polled meanwhile: when it returns a reason,

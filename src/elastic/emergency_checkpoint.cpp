@@ -91,9 +91,9 @@ EmergencyCheckpointPlan plan_emergency_checkpoint(const Layout& layout,
   for (const SurvivorState& survivor_state : survivor_states) {
     const auto rank = static_cast<std::size_t>(survivor_state.rank);
     if (rank >= is_present.size() || is_present[rank]) continue;
-    const bool follows =
+    const bool can_catch_up =
         survivor_state.is_at_gate && survivor_state.state.step == plan.step - 1 && !plan.gate.empty();
-    is_present[rank] = !survivor_state.is_torn && (survivor_state.state.step == plan.step || follows);
+    is_present[rank] = !survivor_state.is_torn && (survivor_state.state.step == plan.step || can_catch_up);
     (is_present[rank] ? plan.ranks : plan.outdated_ranks).push_back(survivor_state.rank);
   }
   std::sort(plan.ranks.begin(), plan.ranks.end());
@@ -144,12 +144,12 @@ std::string RecoveryKeys::change_membership() const {
 }
 
 std::string lost_text(const Layout& layout, const std::vector<TensorBox>& lost) {
-  constexpr std::size_t kNamed = 2;
+  constexpr std::size_t kMaxNamed = 2;
   std::string result;
-  for (std::size_t i = 0; i < std::min(kNamed, lost.size()); ++i)
+  for (std::size_t i = 0; i < std::min(kMaxNamed, lost.size()); ++i)
     result += fmt::format("{}{} {}", i > 0 ? ", " : "",
                           layout.tensors[static_cast<std::size_t>(lost[i].tensor)].name, text(lost[i].box));
-  if (lost.size() > kNamed) result += fmt::format(" and {} more", lost.size() - kNamed);
+  if (lost.size() > kMaxNamed) result += fmt::format(" and {} more", lost.size() - kMaxNamed);
   return result;
 }
 

@@ -1,14 +1,14 @@
 // When ranks of a run are lost, the remaining ranks still have masters and moments of some step. This file
-// decides whether these form a complete checkpoint, of which step, and which rank stores what; it also
-// defines the messages for that. Pure: the process that hosts the run's store makes the decision
+// decides whether they form a complete checkpoint, for which step, and which rank stores which boxes. It also
+// defines the messages. Pure: the process that hosts the run's store makes the decision
 // (emergency_checkpoint_host.h), and the ranks execute it (survivor.h).
 //
 //   rank 0    … gate 41 ✓  update  │ is at step 41, with the gate's sums
 //   rank 1    … gate 41 ✗          │ is at step 40, with all gradients of 41: catches up with these sums
 //   rank 2    … killed             │                                         -> 0 and 1 store step 41
 //
-// A rank passes a step's gate only after all ranks have contributed their sums to it, so every rank that is
-// at a gate which some rank has passed has all gradients of that step and can make the same update. Steps
+// A rank passes the gate of a step only after all ranks have contributed their sums to it. So if one rank has
+// passed a gate, every rank at that gate has all gradients of the step and can make the same update. Steps
 // are never mixed: a rank that is not at the newest step and cannot catch up to it counts as lost.
 #pragma once
 
@@ -23,7 +23,7 @@
 
 namespace optimus {
 
-// What a rank reports when it has lost other ranks, or has failed itself.
+// The report of a rank that has lost other ranks or has failed itself.
 struct SurvivorState {
   int rank = 0;
   TrainingState state{};   // of the last step whose update is complete in its masters and moments
@@ -84,8 +84,9 @@ struct RecoveryKeys {
   std::string part(int rank) const;
   std::string export_request() const;  // asks hosts for the checkpoints in their memory (host_memory.h)
   std::string exported(int rank) const;
-  std::string order() const;              // what must be stored
-  std::string change_membership() const;  // the alternative to order(): how the run continues
+  std::string order() const;  // which ranks store their state
+  std::string change_membership()
+      const;  // the alternative to order(): the MembershipChange with which the run continues
 };
 
 // Serializes numbers exactly, including those that are not finite.

@@ -27,8 +27,8 @@ std::vector<bool> EmergencyCheckpointHost::by_rank(const std::vector<bool>& is_g
   return result;
 }
 
-bool EmergencyCheckpointHost::poll(const std::vector<bool>& lost_worker_ids) {
-  const std::vector<bool> is_gone = by_rank(lost_worker_ids);
+bool EmergencyCheckpointHost::poll(const std::vector<bool>& is_gone_worker) {
+  const std::vector<bool> is_gone = by_rank(is_gone_worker);
   num_ranks_ = static_cast<int>(is_gone.size());
   switch (stage_) {
     case Stage::idle: {
@@ -74,10 +74,10 @@ void EmergencyCheckpointHost::stop_waiting() {
 void EmergencyCheckpointHost::collect_survivor_states() {
   for (int rank = 0; rank < num_ranks_; ++rank) {
     if (survivor_states_.contains(rank)) continue;
-    const auto stored = board_.find(keys_.survivor_state(rank));
-    if (!stored || !*stored) continue;
+    const auto value = board_.find(keys_.survivor_state(rank));
+    if (!value || !*value) continue;
     try {
-      SurvivorState survivor_state = parse_survivor_state(**stored);
+      SurvivorState survivor_state = parse_survivor_state(**value);
       if (survivor_state.rank == rank) survivor_states_.emplace(rank, std::move(survivor_state));
     } catch (const UserError&) {  // treated like a missing report
     }
@@ -91,27 +91,27 @@ void EmergencyCheckpointHost::update_heartbeats() {
   if (options_.coordinator == nullptr) return;
   const std::vector<int>& worker_ids = options_.coordinator->membership().worker_ids;
   for (int rank = 0; rank < num_ranks_; ++rank) {
-    const auto stored = board_.find(heartbeat_key(worker_ids[static_cast<std::size_t>(rank)]));
-    if (!stored || !*stored) continue;
-    const auto found = heartbeats_.find(rank);
-    if (found == heartbeats_.end() || found->second.first != **stored)
+    const auto value = board_.find(heartbeat_key(worker_ids[static_cast<std::size_t>(rank)]));
+    if (!value || !*value) continue;
+    const auto it = heartbeats_.find(rank);
+    if (it == heartbeats_.end() || it->second.first != **value)
       heartbeats_.insert_or_assign(rank,
-                                   std::pair(**stored, Deadline::after(kHeartbeatTimeout, "a heartbeat")));
+                                   std::pair(**value, Deadline::after(kHeartbeatTimeout, "a heartbeat")));
   }
 }
 
 bool EmergencyCheckpointHost::has_heartbeat(int rank) const {
-  const auto found = heartbeats_.find(rank);
-  return found != heartbeats_.end() && !found->second.second.has_passed() &&
-         !slow_rank_deadline_->has_passed() && !is_ending_run_;
+  const auto it = heartbeats_.find(rank);
+  return it != heartbeats_.end() && !it->second.second.has_passed() && !slow_rank_deadline_->has_passed() &&
+         !is_ending_run_;
 }
 
 // Ranks that have ended without a report will not report. Ranks that others report as missing may still
 // report within a short time, because they may only have waited for other ranks.
 bool EmergencyCheckpointHost::have_all_reported(const std::vector<bool>& is_gone) const {
-  std::set<int> missed;
+  std::set<int> missing_ranks;
   for (const auto& [rank, survivor_state] : survivor_states_)
-    missed.insert(survivor_state.missing.begin(), survivor_state.missing.end());
+    missing_ranks.insert(survivor_state.missing.begin(), survivor_state.missing.end());
   bool are_reports_expected = false, are_all_missed = true;
   const bool are_leavers_needed =
       options_.coordinator == nullptr || options_.coordinator->needs_leaving_ranks(all_survivor_states());
@@ -121,7 +121,7 @@ bool EmergencyCheckpointHost::have_all_reported(const std::vector<bool>& is_gone
     if (survivor_states_.contains(rank) || is_gone[static_cast<std::size_t>(rank)]) continue;
     if (has_heartbeat(rank)) return false;
     are_reports_expected = true;
-    are_all_missed = are_all_missed && missed.contains(rank);
+    are_all_missed = are_all_missed && missing_ranks.contains(rank);
   }
   return !are_reports_expected || report_deadline_->has_passed() ||
          (are_all_missed && late_deadline_->has_passed());
@@ -133,16 +133,16 @@ bool EmergencyCheckpointHost::has_majority() const {
       partition_deadline_->has_passed())
     return true;
   std::ptrdiff_t num_unknown = 0;
-  const std::vector<int> staying = options_.coordinator->remaining_workers();
-  for (int rank = 0; rank < static_cast<int>(staying.size()); ++rank) {
-    const auto lost_note = board_.find(lost_key(staying[static_cast<std::size_t>(rank)]));
-    num_unknown += !survivor_states_.contains(rank) && !(lost_note && *lost_note && **lost_note == kEnded);
+  const std::vector<int> remaining_workers = options_.coordinator->remaining_workers();
+  for (int rank = 0; rank < static_cast<int>(remaining_workers.size()); ++rank) {
+    const auto lost_value = board_.find(lost_key(remaining_workers[static_cast<std::size_t>(rank)]));
+    num_unknown += !survivor_states_.contains(rank) && !(lost_value && *lost_value && **lost_value == kEnded);
   }
   return std::ssize(survivor_states_) > num_unknown;
 }
 
 void EmergencyCheckpointHost::refuse(const std::string& why) {
-  why_not_saved_ = why;
+  save_error_ = why;
   (void)board_.set(keys_.order(), text(EmergencyCheckpointOrder{}));
   stage_ = Stage::finished;
 }
@@ -168,7 +168,7 @@ bool EmergencyCheckpointHost::continue_run() {
   if (options_.coordinator == nullptr) return false;
   const auto order = options_.coordinator->change_membership(all_survivor_states());
   if (!order) {
-    why_not_continued_ = fmt::format("; the remaining ranks cannot continue: {}", order.error());
+    continue_error_ = fmt::format("; the remaining ranks cannot continue: {}", order.error());
     return false;
   }
   const std::string key = keys_.change_membership();
@@ -185,10 +185,10 @@ void EmergencyCheckpointHost::decide() {
   } catch (const ReportedError& error) {
     return refuse(error.what());
   }
-  std::vector<SurvivorState> all;
+  std::vector<SurvivorState> states_of_epoch;
   for (const auto& [rank, survivor_state] : survivor_states_)
-    if (survivor_state.epoch == epoch_) all.push_back(survivor_state);
-  plan_ = plan_emergency_checkpoint(layout_, all);
+    if (survivor_state.epoch == epoch_) states_of_epoch.push_back(survivor_state);
+  plan_ = plan_emergency_checkpoint(layout_, states_of_epoch);
   if (!plan_.is_whole()) return refuse("lost with the ranks: " + lost_text(layout_, plan_.lost));
   std::optional<CheckpointEntry> newest = newest_complete(options_.run);
   if (plan_.step == 0 || (newest && newest->step >= plan_.step)) return refuse("");
@@ -204,14 +204,14 @@ void EmergencyCheckpointHost::decide() {
 void EmergencyCheckpointHost::collect(const std::vector<bool>& is_gone) {
   std::vector<EmergencyCheckpointPart> parts;
   for (const int rank : order_.ranks) {
-    const auto stored = board_.find(keys_.part(rank));
-    if (!stored || !*stored) {
+    const auto value = board_.find(keys_.part(rank));
+    if (!value || !*value) {
       if (is_gone[static_cast<std::size_t>(rank)] || write_deadline_->has_passed())
         refuse(fmt::format("step {} could not be saved: rank {} was lost as well", order_.step, rank));
       return;
     }
     try {
-      parts.push_back(parse_emergency_checkpoint_part(**stored));
+      parts.push_back(parse_emergency_checkpoint_part(**value));
     } catch (const UserError& error) {
       return refuse(error.what());
     }
@@ -227,17 +227,16 @@ void EmergencyCheckpointHost::commit(const std::vector<EmergencyCheckpointPart>&
   stage_ = Stage::finished;
   for (const EmergencyCheckpointPart& part : parts)
     if (part.state != state || state.step != order_.step) {
-      why_not_saved_ =
-          fmt::format("step {} could not be saved: the ranks report different states", order_.step);
+      save_error_ = fmt::format("step {} could not be saved: the ranks report different states", order_.step);
       return;
     }
   CommitOptions options{.num_writers = static_cast<int>(parts.size()), .files = options_.small_files};
   options.files.push_back({std::string(kTrainingStateFile), training_state_text(state)});
-  for (SmallFile& file : options.files)  // with their content at the start of the run
+  for (SmallFile& file : options.files)  // the files have their content at the start of the run
     if (file.name == "plan.json")
       file.content = read_file(plan_path(options_.run, epoch_)).value_or(file.content);
-  if (const Outcome<Path> done = commit_checkpoint(files_, order_.folder, options); !done) {
-    why_not_saved_ = fmt::format("step {} could not be saved: {}", order_.step, done.error().why);
+  if (const Outcome<Path> checkpoint = commit_checkpoint(files_, order_.folder, options); !checkpoint) {
+    save_error_ = fmt::format("step {} could not be saved: {}", order_.step, checkpoint.error().why);
     return;
   }
   is_saved_ = true;
@@ -264,10 +263,10 @@ std::string EmergencyCheckpointHost::last_checkpoint() const {
   }
   if (!newest) return stage_ == Stage::idle ? "" : "; there is no checkpoint yet";
   const std::int64_t age = plan_.step - newest->step;
-  const std::string how_old =
+  const std::string age_text =
       age > 0 ? fmt::format(", {} step{} older", age, age == 1 ? "" : "s") : std::string();
   return fmt::format("; the last complete checkpoint is from step {}{}{}: optimus train --resume {}",
-                     newest->step, is_in_memory ? ", in memory" : "", how_old, options_.run.string());
+                     newest->step, is_in_memory ? ", in memory" : "", age_text, options_.run.string());
 }
 
 std::string EmergencyCheckpointHost::finish() {
@@ -276,12 +275,12 @@ std::string EmergencyCheckpointHost::finish() {
   (void)clear_leftovers(files_, options_.run);
   if (options_.memory) (void)clear_leftovers(files_, *options_.memory);
   if (stage_ == Stage::collecting || stage_ == Stage::writing)
-    why_not_saved_ = "the run was ended before the remaining ranks could save";
+    save_error_ = "the run was ended before the remaining ranks could save";
   if (!is_saved_)
-    return why_not_continued_ + (why_not_saved_.empty() ? "" : "; " + why_not_saved_) + last_checkpoint();
+    return continue_error_ + (save_error_.empty() ? "" : "; " + save_error_) + last_checkpoint();
   const std::size_t count = order_.ranks.size();
   const bool are_all = count == num_holders_;
-  return fmt::format("{}; {} saved step {}: optimus train --resume {}", why_not_continued_,
+  return fmt::format("{}; {} saved step {}: optimus train --resume {}", continue_error_,
                      count == 1 ? fmt::format("rank {}", order_.ranks[0])
                      : are_all  ? fmt::format("all {} ranks", count)
                                 : fmt::format("the other {} ranks", count),

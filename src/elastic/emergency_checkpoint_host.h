@@ -1,6 +1,6 @@
-// The deciding side of an emergency checkpoint (emergency_checkpoint.h), in the process that hosts the
-// run's store; it also commits the checkpoint. Does not start or end processes; the owner (workers.h) calls
-// poll() periodically and does not end ranks meanwhile.
+// Decides about an emergency checkpoint (emergency_checkpoint.h) in the process that hosts the run's store,
+// and commits the checkpoint. Does not start or end processes; the owner (workers.h) calls poll()
+// periodically and does not end ranks meanwhile.
 #pragma once
 
 #include <map>
@@ -24,8 +24,8 @@ struct EmergencyCheckpointOptions {
   Retention retention{};
   std::vector<SmallFile> small_files{};  // stored in addition to state.json
   Seconds report_timeout{10};            // for all ranks to report, after the first report
-  Seconds late_grace{
-      2};  // after the last report, for ranks that other ranks report as missing but that may still report
+  // After the last report, for ranks that other ranks report as missing but that may still report.
+  Seconds late_grace{2};
   // For ranks whose heartbeat continues; must be shorter than the time for which ranks wait for an order.
   Seconds slow_rank_grace{45};
   // If at most half of the ranks are present, they wait this long before they continue, so that in a
@@ -33,8 +33,8 @@ struct EmergencyCheckpointOptions {
   // unreachable, and to agree on another one.
   Seconds partition_timeout{25};
   Seconds write_timeout{300};
-  MembershipCoordinator* coordinator =
-      nullptr;  // if set, the ranks continue when possible; if null, the state is only saved
+  // If set, the ranks continue when possible; if null, the state is only saved.
+  MembershipCoordinator* coordinator = nullptr;
   // Unreachable ranks may be alive and continue without the ranks of this host.
   bool may_be_partitioned = false;
 };
@@ -48,10 +48,10 @@ class EmergencyCheckpointHost {
   // `is_gone[worker_id]`: whether the worker has ended or counts as lost. Returns true while an emergency
   // checkpoint or membership change is in progress; the caller must not end ranks then. Never blocks.
   bool poll(const std::vector<bool>& is_gone);
-  // Called when the launcher is ending the ranks: from now on, ranks that do not report almost at once are
-  // not waited for.
+  // Called when the launcher is ending the ranks: from now on, the host waits only briefly for the reports of
+  // ranks.
   void stop_waiting();
-  // Called when no rank runs any more: removes an incomplete checkpoint. Returns what to append to the
+  // Called when no rank is running anymore: removes an incomplete checkpoint. Returns what to append to the
   // run's failure line, beginning with "; ", or an empty string.
   std::string finish();
 
@@ -89,8 +89,8 @@ class EmergencyCheckpointHost {
   std::map<int, std::pair<std::string, Deadline>> heartbeats_;
   EmergencyCheckpointPlan plan_;
   EmergencyCheckpointOrder order_;
-  std::string why_not_continued_;  // why the ranks cannot continue; begins with "; "
-  std::string why_not_saved_;      // why nothing was saved
+  std::string continue_error_;  // the reason why the ranks cannot continue; begins with "; "
+  std::string save_error_;      // the reason why nothing was saved
   bool is_saved_ = false, is_ending_run_ = false;
 };
 

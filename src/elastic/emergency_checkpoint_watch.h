@@ -15,9 +15,9 @@ namespace optimus {
 
 class EmergencyCheckpointWatch {
  public:
-  // `find_lost_workers` returns for each rank whether it is known to have ended; `stop` is requested when
-  // the launcher ends the run. Both are called from the thread while a save is in progress,
-  // the first one also at its start. `board` and `files` must outlive this object.
+  // `find_lost_workers` returns for each rank whether it is known to have ended; `stop` is requested when the
+  // launcher ends the run. The thread calls both while a save is in progress, and `find_lost_workers` also
+  // when the thread starts. `board` and `files` must outlive this object.
   EmergencyCheckpointWatch(Board& board, FileSystem& files, EmergencyCheckpointOptions options,
                            std::function<std::vector<bool>()> find_lost_workers, StopToken stop)
       : host_(board, files, std::move(options)),

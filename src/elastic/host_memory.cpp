@@ -64,22 +64,23 @@ void export_step(const Path& from, const Path& to) {
   std::error_code error;
   fs::create_directories(to / kSmallFiles, error);
   // Copy the shard lists after the shards, because a rank's part counts as complete once its list exists.
-  std::vector<Path> all = entries_of(from);
-  std::sort(all.begin(), all.end(), [](const Path& a, const Path& b) {
+  std::vector<Path> paths = entries_of(from);
+  std::sort(paths.begin(), paths.end(), [](const Path& a, const Path& b) {
     return std::pair(a.extension() == ".json", a) < std::pair(b.extension() == ".json", b);
   });
-  for (const Path& file : all)
+  for (const Path& file : paths)
     if (fs::is_regular_file(file, error)) export_file(file, to / file.filename());
   for (const Path& file : entries_of(from / kSmallFiles))
     export_file(file, to / kSmallFiles / file.filename());
 }
 
 Outcome<int> num_writers_of(const Path& step_folder) {
-  const Outcome<std::string> stored = read_file(step_folder / kWriters, Bytes(64));
-  if (!stored) return tl::unexpected(stored.error());
+  const Outcome<std::string> content = read_file(step_folder / kWriters, Bytes(64));
+  if (!content) return tl::unexpected(content.error());
   int count = 0;
-  const auto [end, error] = std::from_chars(stored->data(), stored->data() + stored->size(), count);
-  if (error != std::errc() || end != stored->data() + stored->size() || count < 1 || count > kMaxStoringRanks)
+  const auto [end, error] = std::from_chars(content->data(), content->data() + content->size(), count);
+  if (error != std::errc() || end != content->data() + content->size() || count < 1 ||
+      count > kMaxStoringRanks)
     return failure("{}: not a number of writers", (step_folder / kWriters).string());
   return count;
 }
@@ -102,9 +103,9 @@ Outcome<void> commit_exported(FileSystem& files, const Path& run, std::int64_t s
   for (const Path& file : entries_of(from))
     if (starts_with(file.filename().string(), "rank-") && file.extension() != ".part")
       fs::rename(file, *folder / file.filename(), error);
-  const Outcome<Path> done = commit_checkpoint(files, *folder, options);
-  if (!done) abandon_checkpoint(files, *folder);
-  return done ? Outcome<void>() : tl::unexpected(done.error());
+  const Outcome<Path> checkpoint = commit_checkpoint(files, *folder, options);
+  if (!checkpoint) abandon_checkpoint(files, *folder);
+  return checkpoint ? Outcome<void>() : tl::unexpected(checkpoint.error());
 }
 
 }  // namespace
@@ -118,9 +119,9 @@ std::vector<int> storing_ranks(const Plan& plan) {
   return ranks;
 }
 
-HostMemory HostMemory::for_ranks(const std::vector<int>& some) const {
-  HostMemory result{folder, {}, some};
-  for (const int rank : some) result.host_of.push_back(host_of.at(static_cast<std::size_t>(rank)));
+HostMemory HostMemory::for_ranks(const std::vector<int>& storing) const {
+  HostMemory result{folder, {}, storing};
+  for (const int rank : storing) result.host_of.push_back(host_of.at(static_cast<std::size_t>(rank)));
   return result;
 }
 
@@ -147,20 +148,20 @@ Path HostMemory::step_folder(int writer, std::int64_t step) const {
 // The writers of a host are assigned round-robin to the writers of the next host.
 std::optional<int> HostMemory::copy_holder_of(int writer) const {
   const int host = host_of.at(static_cast<std::size_t>(writer));
-  const auto place = std::count(host_of.begin(), host_of.begin() + writer, host);
+  const auto index_on_host = std::count(host_of.begin(), host_of.begin() + writer, host);
   std::vector<int> copy_holders;
   for (int step = 1; step < num_hosts() && copy_holders.empty(); ++step)
-    for (int other = 0; other < num_writers(); ++other)
-      if (host_of[static_cast<std::size_t>(other)] == (host + step) % num_hosts())
-        copy_holders.push_back(other);
+    for (int candidate = 0; candidate < num_writers(); ++candidate)
+      if (host_of[static_cast<std::size_t>(candidate)] == (host + step) % num_hosts())
+        copy_holders.push_back(candidate);
   if (copy_holders.empty()) return std::nullopt;
-  return copy_holders.at(static_cast<std::size_t>(place) % copy_holders.size());
+  return copy_holders.at(static_cast<std::size_t>(index_on_host) % copy_holders.size());
 }
 
 std::vector<int> HostMemory::copied_by(int writer) const {
   std::vector<int> result;
-  for (int other = 0; other < num_writers(); ++other)
-    if (copy_holder_of(other) == writer) result.push_back(other);
+  for (int candidate = 0; candidate < num_writers(); ++candidate)
+    if (copy_holder_of(candidate) == writer) result.push_back(candidate);
   return result;
 }
 
@@ -187,7 +188,7 @@ void write_list(FileSystem& files, const Path& run, const HostMemory& memory) {
 HostMemory announce_host_memory(FileSystem& files, const Path& run, const Path& base,
                                 std::vector<int> host_of) {
   HostMemory memory{fs::absolute(base) / (std::string(kMemoryName) + generate_token()), std::move(host_of)};
-  // Reuse the previous folder, so that files which the run has left on hosts are removed with it.
+  // Reuses the previous folder, so that files that the run has left on hosts are removed with it.
   if (const auto before = find_host_memory(run); before && before->folder.parent_path() == fs::absolute(base))
     memory.folder = before->folder;
   write_list(files, run, memory);
@@ -251,11 +252,11 @@ void remove_steps(const HostMemory& memory) {
 
 Outcome<void> write_step_files(FileSystem& files, const Path& step_folder,
                                const std::vector<SmallFile>& small_files, int num_writers) {
-  if (Outcome<void> made = files.create_folders(step_folder / kSmallFiles); !made) return made;
+  if (Outcome<void> created = files.create_folders(step_folder / kSmallFiles); !created) return created;
   for (const SmallFile& file : small_files)
-    if (Outcome<void> done = write_atomically(files, step_folder / kSmallFiles / file.name, file.content);
-        !done)
-      return done;
+    if (Outcome<void> outcome = write_atomically(files, step_folder / kSmallFiles / file.name, file.content);
+        !outcome)
+      return outcome;
   return write_atomically(files, step_folder / kWriters, std::to_string(num_writers));
 }
 
@@ -295,11 +296,11 @@ std::optional<std::int64_t> commit_host_memory(FileSystem& files, const Path& ru
   std::map<std::int64_t, Path> steps;
   for (const Path& folder : entries_of(run / kExportFolder))
     if (const auto step = step_of(folder)) steps[*step] = folder;
-  std::optional<std::int64_t> taken;
-  for (auto step = steps.rbegin(); step != steps.rend() && memory && !taken; ++step)
-    if (commit_exported(files, run, step->first, step->second)) taken = step->first;
+  std::optional<std::int64_t> committed_step;
+  for (auto step = steps.rbegin(); step != steps.rend() && memory && !committed_step; ++step)
+    if (commit_exported(files, run, step->first, step->second)) committed_step = step->first;
   remove_exported(run);
-  return taken;
+  return committed_step;
 }
 
 }  // namespace optimus

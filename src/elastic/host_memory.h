@@ -1,19 +1,17 @@
 // The first checkpoint level of a run that a launcher started on one or more hosts: each rank's boxes are
-// stored in its host's memory, and a copy of them in the memory of the next host. If one host or
-// of its
-// processes are lost, no state is lost; files in the run's folder are the second level
-// (checkpoint/save.h). Pure; neighbor_copies.h sends the copies.
+// stored in its host's memory, and a copy of them in the memory of the next host. If one host or some of its
+// processes are lost, no state is lost. Files in the run's folder are the second level (checkpoint/save.h).
+// Pure; neighbor_copies.h sends the copies.
 //
 //   host 0                         host 1                         host 2
 //   own: ranks 0 1, copies: 4 5    own: ranks 2 3, copies: 0 1    own: ranks 4 5, copies: 2 3
 //
-// Only the ranks that the plan uses store state; they are numbered as writers, and a plan changes
-// them. RUN/memory.json names the folder, which is the same on every host, and lists the host of each
-// worker rank that
-// the run began (membership_change.h), first the initial ones and then those that joined:
+// Only the ranks that the plan uses store state; they are numbered as writers, and a change of plan renumbers
+// them. RUN/memory.json names the folder, which is the same on every host, and lists the host of each worker
+// of the run (membership_change.h), first the initial workers and then those that joined:
 // FOLDER/host-0/step-41.tmp-part/rank-00000.safetensors … A resume uses the run's folder, which all hosts
-// share: each host copies its part to RUN/memory (export_host_memory), and once all boxes of a step are
-// there they become an ordinary checkpoint (commit_host_memory).
+// share: each host copies its part to RUN/memory (export_host_memory), and once all boxes of a step are there
+// they become an ordinary checkpoint (commit_host_memory).
 #pragma once
 
 #include <cstdint>

@@ -14,7 +14,7 @@ namespace {
 // Typical number of seconds until the planner's plan is available; until then the run uses the interim
 // plan.
 constexpr double kPlannerSeconds = 5;
-// Least improvement that is worth a switch: new step time / present step time.
+// A switch is worthwhile if new step time / present step time is below this value.
 constexpr double kMaxStepTimeRatio = 0.98;
 
 bool is_ready(const auto& future) {

@@ -1,6 +1,6 @@
-// The first plan when ranks are lost, join or leave: chosen, for the ranks that are present, among plans
-// that were prepared in advance or are quick to find. The run waits for the planner only if there is no
-// such plan; the planner's plan may replace the first one later.
+// Chooses the first plan when ranks are lost, join or leave. For the ranks that are present, it chooses among
+// plans that were prepared in advance or are found quickly. The run waits for the planner only if there is no
+// such plan. The planner's plan may replace the first one later.
 //
 //   the planner's plan for this number of devices, if it was prepared in advance (one fewer, one more)
 //   else the fastest substitute: a plan from pipeline templates, or a takeover by ranks with the same layers
@@ -27,8 +27,8 @@ struct InterimPlan {
 };
 std::string text(InterimPlan::Kind kind);
 
-// Where the training state is: devices with index `num_present` and above are lost; the first `num_staying`
-// devices may be used by the new plan.
+// The location of the training state: devices with index `num_present` and above are lost; the first
+// `num_staying` devices may be used by the new plan.
 struct StateLocation {
   const Plan& plan;
   int num_present = 0, num_staying = 0;

@@ -15,8 +15,8 @@ struct Membership {
 
 // Returns -1 if the worker is not a member.
 inline int rank_of(const Membership& membership, int worker_id) {
-  const auto found = std::find(membership.worker_ids.begin(), membership.worker_ids.end(), worker_id);
-  return found == membership.worker_ids.end() ? -1 : static_cast<int>(found - membership.worker_ids.begin());
+  const auto it = std::find(membership.worker_ids.begin(), membership.worker_ids.end(), worker_id);
+  return it == membership.worker_ids.end() ? -1 : static_cast<int>(it - membership.worker_ids.begin());
 }
 
 }  // namespace optimus

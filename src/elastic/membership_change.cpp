@@ -21,7 +21,7 @@ const std::vector<std::pair<MembershipChange::Source, std::string>> kSources = {
     {MembershipChange::Source::begin, "begin"}};
 
 // The state that ranks have under the plan of one epoch.
-struct FoundState {
+struct CompleteState {
   std::int64_t epoch = 0;
   EmergencyCheckpointPlan emergency_checkpoint;
   TrainingState state{};
@@ -39,24 +39,24 @@ std::optional<SurvivorState> state_under_epoch(const SurvivorState& survivor_sta
 
 // The newest epoch whose state is complete on the ranks. A rank drops an epoch's state only after all live
 // ranks have the next one.
-std::optional<FoundState> find_state(const MembershipChangeInputs& inputs,
-                                     const std::vector<SurvivorState>& survivor_states) {
+std::optional<CompleteState> find_state(const MembershipChangeInputs& inputs,
+                                        const std::vector<SurvivorState>& survivor_states) {
   std::set<std::int64_t, std::greater<>> epochs;
   for (const SurvivorState& survivor_state : survivor_states)
     epochs.insert({survivor_state.epoch, survivor_state.earlier_epoch});
   for (const std::int64_t epoch : epochs) {
     const auto plan = inputs.plans.find(epoch);
     if (plan == inputs.plans.end()) continue;
-    std::vector<SurvivorState> holding;
+    std::vector<SurvivorState> states;
     for (const SurvivorState& survivor_state : survivor_states)
-      if (const auto held = state_under_epoch(survivor_state, epoch)) holding.push_back(*held);
-    FoundState found{
+      if (const auto state = state_under_epoch(survivor_state, epoch)) states.push_back(*state);
+    CompleteState result{
         epoch, plan_emergency_checkpoint(layout_with_copies(plan->second, inputs.model, StateKind::optimizer),
-                                         holding)};
-    if (!found.emergency_checkpoint.is_whole()) continue;
-    for (const SurvivorState& survivor_state : holding)
-      if (survivor_state.state.step == found.emergency_checkpoint.step) found.state = survivor_state.state;
-    return found;
+                                         states)};
+    if (!result.emergency_checkpoint.is_whole()) continue;
+    for (const SurvivorState& survivor_state : states)
+      if (survivor_state.state.step == result.emergency_checkpoint.step) result.state = survivor_state.state;
+    return result;
   }
   return std::nullopt;
 }
@@ -79,26 +79,26 @@ void assign_members(const MembershipChangeInputs& inputs, const std::vector<Surv
 // Devices of ranks without usable state are numbered after all ranks. Devices that were lost when this
 // generation began already have such indices, for the case that the generation ends before all ranks have
 // its plan.
-Plan renumbered(const MembershipChangeInputs& inputs, const FoundState& found,
-                const MembershipChange& order) {
-  const std::set<int> ranks_with_state(found.emergency_checkpoint.ranks.begin(),
-                                       found.emergency_checkpoint.ranks.end());
+Plan renumber_devices(const MembershipChangeInputs& inputs, const CompleteState& complete_state,
+                      const MembershipChange& order) {
+  const std::set<int> ranks_with_state(complete_state.emergency_checkpoint.ranks.begin(),
+                                       complete_state.emergency_checkpoint.ranks.end());
   int next_device = static_cast<int>(order.membership.worker_ids.size());
   std::vector<int> device_of;
-  const Plan& plan = inputs.plans.at(found.epoch);
+  const Plan& plan = inputs.plans.at(complete_state.epoch);
   const int num_ranks =
       std::max(num_device_numbers(plan), static_cast<int>(inputs.membership.worker_ids.size()));
   for (int rank = 0; rank < num_ranks; ++rank) {
-    const int now =
+    const int new_rank =
         ranks_with_state.contains(rank)
             ? rank_of(order.membership, inputs.membership.worker_ids[static_cast<std::size_t>(rank)])
             : -1;
-    device_of.push_back(now >= 0 ? now : next_device++);
+    device_of.push_back(new_rank >= 0 ? new_rank : next_device++);
   }
   return with_devices(plan, device_of);
 }
 
-std::string listed(const std::vector<std::string>& items) {
+std::string joined_text(const std::vector<std::string>& items) {
   std::string result;
   for (std::size_t i = 0; i < items.size(); ++i)
     result += (i == 0 ? "" : i + 1 == items.size() ? " and " : ", ") + items[i];
@@ -113,8 +113,8 @@ std::vector<std::string> describe_lost_ranks(const MembershipChangeInputs& input
   std::vector<std::string> result;
   for (int rank = 0; rank < inputs.num_staying; ++rank) {
     if (reporting_ranks.contains(rank)) continue;
-    const auto how = inputs.lost.find(inputs.membership.worker_ids[static_cast<std::size_t>(rank)]);
-    result.push_back(how == inputs.lost.end() ? fmt::format("rank {}", rank) : how->second);
+    const auto reason = inputs.lost.find(inputs.membership.worker_ids[static_cast<std::size_t>(rank)]);
+    result.push_back(reason == inputs.lost.end() ? fmt::format("rank {}", rank) : reason->second);
   }
   return result;
 }
@@ -126,12 +126,12 @@ void describe(const MembershipChangeInputs& inputs, const std::vector<SurvivorSt
   for (const SurvivorState& survivor_state : survivor_states)
     if (survivor_state.is_leaving) leaving.push_back(fmt::format("rank {}", survivor_state.rank));
   for (const int worker_id : inputs.joining_workers) joining.push_back(fmt::format("worker {}", worker_id));
-  if (!lost_ranks.empty()) parts.push_back("lost " + listed(lost_ranks));
+  if (!lost_ranks.empty()) parts.push_back("lost " + joined_text(lost_ranks));
   if (!leaving.empty())
-    parts.push_back(fmt::format("{} {}", listed(leaving), leaving.size() > 1 ? "leave" : "leaves"));
+    parts.push_back(fmt::format("{} {}", joined_text(leaving), leaving.size() > 1 ? "leave" : "leaves"));
   if (!joining.empty())
-    parts.push_back(fmt::format("{} {}", listed(joining), joining.size() > 1 ? "join" : "joins"));
-  order.description = parts.empty() ? "the ranks lost contact with each other" : listed(parts);
+    parts.push_back(fmt::format("{} {}", joined_text(joining), joining.size() > 1 ? "join" : "joins"));
+  order.description = parts.empty() ? "the ranks lost contact with each other" : joined_text(parts);
   order.kind = !lost_ranks.empty() || parts.empty() ? "recover" : !leaving.empty() ? "drain" : "join";
 }
 
@@ -179,8 +179,8 @@ tl::expected<MembershipChange, std::string> plan_membership_change(
   if (order.num_staying == 0) return tl::unexpected(std::string("no rank remains"));
   describe(inputs, survivor_states, order);
   try {
-    const std::optional<FoundState> found = find_state(inputs, survivor_states);
-    if (!found) {
+    const std::optional<CompleteState> complete_state = find_state(inputs, survivor_states);
+    if (!complete_state) {
       Feasible<Plan> chosen = inputs.choose(order.num_staying, std::nullopt);
       if (!chosen) return tl::unexpected(chosen.error().why);
       order.to = *std::move(chosen);
@@ -189,8 +189,9 @@ tl::expected<MembershipChange, std::string> plan_membership_change(
       order.from = order.to = with_phase_of_state(inputs, order.to, order);
       return order;
     }
-    order.epoch = found->epoch, order.state = found->state, order.gate = found->emergency_checkpoint.gate;
-    order.from = renumbered(inputs, *found, order);
+    order.epoch = complete_state->epoch, order.state = complete_state->state,
+    order.gate = complete_state->emergency_checkpoint.gate;
+    order.from = renumber_devices(inputs, *complete_state, order);
     const StateLocation state{order.from, static_cast<int>(order.membership.worker_ids.size()),
                               order.num_staying};
     const Feasible<Plan> chosen = inputs.choose(order.num_staying, state);

@@ -1,5 +1,5 @@
 // Membership changes: when ranks of a run are lost, join or leave, the other ranks continue without a
-// restart. This file decides the new members, the plan, and where its state comes from. The process that
+// restart. This file decides on the new members, the plan, and the source of its state. The process that
 // hosts the run's store decides from the reports of the ranks (emergency_checkpoint.h), and all ranks apply
 // the decision (run/rank_membership.cpp). Pure.
 //
@@ -26,7 +26,7 @@
 namespace optimus {
 
 struct MembershipChange {
-  // Where the state comes from. `live`: the ranks that have it. `checkpoint`: files, or hosts' memory.
+  // The source of the state. `live`: the ranks that have it. `checkpoint`: files, or hosts' memory.
   // `begin`: the initial state of the run.
   enum class Source { live, checkpoint, begin };
 
@@ -69,8 +69,8 @@ struct MembershipChangeInputs {
   std::function<Feasible<Plan>(int num_devices, const std::optional<StateLocation>& state)> choose;
 };
 
-// Returns the decision, or why the ranks cannot continue. `survivor_states` are the reports of ranks of the
-// membership that ends.
+// Returns the decision, or the reason why the ranks cannot continue. `survivor_states` are the reports of
+// ranks of the membership that ends.
 tl::expected<MembershipChange, std::string> plan_membership_change(
     const MembershipChangeInputs& inputs, const std::vector<SurvivorState>& survivor_states);
 

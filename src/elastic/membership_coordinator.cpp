@@ -134,11 +134,11 @@ MembershipCoordinator::MembershipCoordinator(Board& board, Inputs inputs,
   reserve_worker_ids(order);
 }
 
-// Adds entries for lost workers, of which only the ids are known, so that worker ids remain valid indices.
+// Adds entries for lost workers whose ids alone are known, so that worker ids remain valid indices.
 void MembershipCoordinator::reserve_worker_ids(const MembershipChange& order) {
-  const int maximum =
+  const int max_worker_id =
       *std::max_element(order.membership.worker_ids.begin(), order.membership.worker_ids.end());
-  const auto count = static_cast<std::size_t>(std::max(order.num_worker_ids, maximum + 1));
+  const auto count = static_cast<std::size_t>(std::max(order.num_worker_ids, max_worker_id + 1));
   if (count > workers_.size()) workers_.resize(count);
 }
 
@@ -175,7 +175,7 @@ tl::expected<MembershipChange, std::string> MembershipCoordinator::adopt_claimed
 void MembershipCoordinator::begin_generation(const MembershipChange& order) {
   membership_ = order.membership, num_staying_ = order.num_staying;
   plans_ = {{order.epoch, order.from}, {order.epoch + 1, order.to}};
-  lost_.clear(), hanging_workers_.clear(), wait_.reset();
+  lost_.clear(), hanging_workers_.clear(), wait_deadline_.reset();
 }
 
 bool MembershipCoordinator::is_member(int worker_id) const {
@@ -202,34 +202,34 @@ std::vector<int> MembershipCoordinator::hosts_of(const std::vector<int>& worker_
 
 bool MembershipCoordinator::has_begun() {
   if (has_begun_) return true;
-  const auto stored = board_.find(kStartedKey);
-  return has_begun_ = stored && stored->has_value();
+  const auto value = board_.find(kStartedKey);
+  return has_begun_ = value && value->has_value();
 }
 
 std::string MembershipCoordinator::hang_of(int worker_id) const {
-  const auto found = hanging_workers_.find(worker_id);
-  return found == hanging_workers_.end() ? "" : found->second;
+  const auto it = hanging_workers_.find(worker_id);
+  return it == hanging_workers_.end() ? "" : it->second;
 }
 
 // A process reports that it hangs, and the heartbeats of the other ranks show whether it blocks them. If
 // not all of them wait, it is only slow, or all ranks are.
 void MembershipCoordinator::detect_hangs() {
-  constexpr double kWaitingLong = 1;
+  constexpr double kMinWait = 1;
   std::map<int, std::string> hanging_workers;
   int num_waiting = 0;
   for (const int worker_id : remaining_workers()) {
-    const auto stored = board_.find(heartbeat_key(worker_id));
-    const std::optional<Heartbeat> heartbeat = stored && *stored ? parse_heartbeat(**stored) : std::nullopt;
+    const auto value = board_.find(heartbeat_key(worker_id));
+    const std::optional<Heartbeat> heartbeat = value && *value ? parse_heartbeat(**value) : std::nullopt;
     if (!heartbeat) return;  // a rank has not begun
     if (!heartbeat->hang_description.empty())
       hanging_workers.emplace(worker_id, heartbeat->hang_description);
-    else if (heartbeat->waiting > kWaitingLong)
+    else if (heartbeat->waiting > kMinWait)
       ++num_waiting;
     else
       return;
   }
   if (hanging_workers.empty() || num_waiting == 0) return;
-  for (const auto& [worker_id, what] : hanging_workers) (void)board_.set(lost_key(worker_id), "");
+  for (const auto& [worker_id, description] : hanging_workers) (void)board_.set(lost_key(worker_id), "");
   hanging_workers_ = std::move(hanging_workers);
   request_survivor_states();
 }
@@ -246,10 +246,10 @@ void MembershipCoordinator::poll() {
   if (hanging_workers_.empty()) detect_hangs();
   interim_planner_.plan_ahead(num_staying_);
   if (interim_plan_) propose_improvement();
-  const auto stored = board_.find(JoinKeys{next_join_number_}.request());
-  if (!stored || !*stored) return;
+  const auto value = board_.find(JoinKeys{next_join_number_}.request());
+  if (!value || !*value) return;
   try {
-    join_requests_.emplace(next_join_number_, parse_worker_join_request(**stored));
+    join_requests_.emplace(next_join_number_, parse_worker_join_request(**value));
     (void)board_.set(membership_change_key(membership_.generation), "");
   } catch (const UserError&) {  // an invalid request is ignored
   }
@@ -265,14 +265,14 @@ std::vector<int> MembershipCoordinator::remaining_workers() const {
 }
 
 bool MembershipCoordinator::needs_leaving_ranks(const std::vector<SurvivorState>& survivor_states) const {
-  const std::int64_t first = plans_.rbegin()->first;
+  const std::int64_t new_epoch = plans_.rbegin()->first;
   return std::none_of(survivor_states.begin(), survivor_states.end(),
-                      [&](const SurvivorState& survivor_state) { return survivor_state.epoch >= first; });
+                      [&](const SurvivorState& survivor_state) { return survivor_state.epoch >= new_epoch; });
 }
 
 std::optional<WorkerReport> MembershipCoordinator::report_of(int worker_id) const {
-  const auto stored = board_.find(worker_report_key(worker_id));
-  return stored && *stored ? std::optional(parse_worker_report(**stored)) : std::nullopt;
+  const auto value = board_.find(worker_report_key(worker_id));
+  return value && *value ? std::optional(parse_worker_report(**value)) : std::nullopt;
 }
 
 std::optional<WorkerReport> MembershipCoordinator::wait_for_report(int worker_id) const {
@@ -292,12 +292,12 @@ Feasible<Plan> MembershipCoordinator::choose_plan(int size, const std::optional<
 
 void MembershipCoordinator::propose_improvement() {
   if (!interim_planner_.is_settled(num_staying_)) return;
-  std::optional<Plan> better = interim_planner_.improvement(*interim_plan_, num_staying_);
+  std::optional<Plan> better_plan = interim_planner_.improvement(*interim_plan_, num_staying_);
   interim_plan_.reset();
-  if (better && better->copy_distance > 0)
-    better = with_copies_in_other_domains(*better, hosts_of(remaining_workers()));
-  if (better && inputs_.propose_improvement)
-    improving_ = std::async(std::launch::async, inputs_.propose_improvement, *better);
+  if (better_plan && better_plan->copy_distance > 0)
+    better_plan = with_copies_in_other_domains(*better_plan, hosts_of(remaining_workers()));
+  if (better_plan && inputs_.propose_improvement)
+    improvement_ = std::async(std::launch::async, inputs_.propose_improvement, *better_plan);
 }
 
 // The plans with which this generation began, and the plans to which it has changed since.
@@ -315,17 +315,17 @@ std::map<std::int64_t, Plan> MembershipCoordinator::plans_of(
   return plans;
 }
 
-void MembershipCoordinator::join_reply(const MembershipChange& order,
-                                       const std::map<std::int64_t, int>& worker_ids) {
+void MembershipCoordinator::send_join_replies(const MembershipChange& order,
+                                              const std::map<std::int64_t, int>& worker_ids) {
   for (const auto& [number, worker_id] : worker_ids)
     (void)board_.set(JoinKeys{number}.join_reply(), fmt::format("{} {}", worker_id, text(order)));
 }
 
 bool MembershipCoordinator::should_wait_for_lost(const std::vector<SurvivorState>& survivor_states) {
-  constexpr double kLongest = 20;  // seconds; ranks that wait for an order have their own timeout
+  constexpr double kMaxWait = 20;  // seconds; ranks that wait for an order have their own timeout
   const int num_lost = num_staying_ - static_cast<int>(survivor_states.size());
   if (num_lost <= 0 || !join_requests_.empty()) return false;
-  if (!wait_) {
+  if (!wait_deadline_) {
     const RecoveryCosts& costs = inputs_.costs;
     const WaitChoice choice =
         wait_or_replan(RepairForecast(outages_, seconds_of_clock()), 0,
@@ -333,9 +333,9 @@ bool MembershipCoordinator::should_wait_for_lost(const std::vector<SurvivorState
                         .replan_seconds = costs.recovery_seconds + costs.move_seconds(costs.loss_bytes),
                         .readmit_seconds = costs.switch_seconds + costs.move_seconds(costs.join_bytes),
                         .resume_seconds = costs.switch_seconds});
-    wait_ = Deadline::after(Seconds(std::min(kLongest, choice.wait_seconds)), "the lost ranks");
+    wait_deadline_ = Deadline::after(Seconds(std::min(kMaxWait, choice.wait_seconds)), "the lost ranks");
   }
-  return !wait_->has_passed();
+  return !wait_deadline_->has_passed();
 }
 
 // Waits until all copies are made. A rank that was asked to copy is waited for as long as its heartbeat
@@ -353,17 +353,17 @@ void MembershipCoordinator::collect_memory(const std::vector<SurvivorState>& sur
 void MembershipCoordinator::wait_for_memory(int rank, const Deadline& deadline) const {
   constexpr Seconds kSilenceTimeout{5};
   const int worker_id = membership_.worker_ids.at(static_cast<std::size_t>(rank));
-  const auto has = [&](const std::string& key) {
-    const auto stored = board_.find(key);
-    return !stored || stored->has_value();  // an unreachable store ends the wait too
+  const auto is_set = [&](const std::string& key) {
+    const auto value = board_.find(key);
+    return !value || value->has_value();  // an unreachable store ends the wait too
   };
-  std::string last;
+  std::string last_heartbeat;
   Deadline silence = Deadline::after(kSilenceTimeout, "a heartbeat");
   for (int poll = 0; !deadline.has_passed() && !silence.has_passed(); ++poll) {
-    if (has(RecoveryKeys{membership_.generation}.exported(rank)) || has(lost_key(worker_id))) return;
+    if (is_set(RecoveryKeys{membership_.generation}.exported(rank)) || is_set(lost_key(worker_id))) return;
     const auto heartbeat = board_.find(heartbeat_key(worker_id));
-    if (heartbeat && *heartbeat && **heartbeat != last)
-      last = **heartbeat, silence = Deadline::after(kSilenceTimeout, "a heartbeat");
+    if (heartbeat && *heartbeat && **heartbeat != last_heartbeat)
+      last_heartbeat = **heartbeat, silence = Deadline::after(kSilenceTimeout, "a heartbeat");
     pause_before_query(poll);
   }
 }
@@ -378,10 +378,10 @@ void MembershipCoordinator::add_joining_workers_to_memory(const std::vector<int>
     const auto is_present = [&](const WorkerEntry& other) {
       return other.host == workers_[static_cast<std::size_t>(worker_id)].host;
     };
-    const auto same =
+    const auto same_host_worker =
         std::find_if(workers_.begin(), workers_.begin() + worker_id, is_present) - workers_.begin();
-    hosts.push_back(same < worker_id ? hosts[static_cast<std::size_t>(same)]
-                                     : *std::max_element(hosts.begin(), hosts.end()) + 1);
+    hosts.push_back(same_host_worker < worker_id ? hosts[static_cast<std::size_t>(same_host_worker)]
+                                                 : *std::max_element(hosts.begin(), hosts.end()) + 1);
   }
   RealFileSystem files;
   write_hosts(files, inputs_.run, hosts);
@@ -397,9 +397,10 @@ void MembershipCoordinator::record_outages(int num_lost, int num_joined) {
 
 tl::expected<MembershipChange, std::string> MembershipCoordinator::change_membership(
     const std::vector<SurvivorState>& survivor_states) {
-  if (std::optional<MembershipChange> made = claimed_change(inputs_.run, membership_.generation + 1)) {
+  if (std::optional<MembershipChange> claimed_order =
+          claimed_change(inputs_.run, membership_.generation + 1)) {
     tl::expected<MembershipChange, std::string> order =
-        adopt_claimed_change(std::move(*made), survivor_states);
+        adopt_claimed_change(std::move(*claimed_order), survivor_states);
     if (order && inputs_.on_change_done) inputs_.on_change_done(*order, members());
     return order;
   }
@@ -440,7 +441,7 @@ tl::expected<MembershipChange, std::string> MembershipCoordinator::change_member
                    static_cast<int>(joining_workers.size()));
     add_joining_workers_to_memory(joining_workers);
     begin_generation(*order);
-    join_reply(*order, worker_ids);
+    send_join_replies(*order, worker_ids);
     if (inputs_.on_change_done) inputs_.on_change_done(*order, members());
     return order;
   } catch (const ReportedError& error) {

@@ -1,5 +1,5 @@
-// The host's side of membership changes: tracks the members of a run and its plan from one generation to the
-// next, and produces the MembershipChange that all ranks apply. Does not communicate with ranks
+// Tracks the members of a run and its plan from one generation to the next, in the process that hosts the
+// run's store, and produces the MembershipChange that all ranks apply. Does not communicate with ranks
 // (emergency_checkpoint_host.h does) and does not start or end processes.
 #pragma once
 
@@ -29,7 +29,7 @@ struct WorkerJoinRequest {
 std::string text(const WorkerJoinRequest& request);
 WorkerJoinRequest parse_worker_join_request(const std::string& text);  // throws UserError
 struct JoinKeys {
-  std::int64_t number = 1;  // from KeyStore::count under counter()
+  std::int64_t number = 1;  // from KeyStore::increment() under counter()
   static std::string counter() { return "joining"; }
   std::string request() const;
   std::string join_reply() const;  // the worker id, and the order of the generation that it joins
@@ -79,12 +79,12 @@ class MembershipCoordinator {
   bool has_begun();
   // Describes how a live process hangs and blocks all other workers; empty if it does not.
   std::string hang_of(int worker_id) const;
-  // Records what happened to a lost worker.
+  // Records the reason for the loss of a worker.
   void record_lost(int worker_id, const std::string& reason) { lost_[worker_id] = reason; }
 
   // The keys of the board that are polled periodically during normal operation.
   std::vector<std::string> watched_keys() const;
-  // Called periodically: detects join requests, and if there are any asks the ranks to stop at the end of a
+  // Called periodically: detects join requests and, if there are any, asks the ranks to stop at the end of a
   // step.
   void poll();
   // Asks all workers to end. Needed because workers that joined have no launcher that would end them.
@@ -118,7 +118,7 @@ class MembershipCoordinator {
   void begin_generation(const MembershipChange& order);
   void reserve_worker_ids(const MembershipChange& order);
   void detect_hangs();
-  void join_reply(const MembershipChange& order, const std::map<std::int64_t, int>& worker_ids);
+  void send_join_replies(const MembershipChange& order, const std::map<std::int64_t, int>& worker_ids);
 
   Board& board_;
   const Inputs inputs_;
@@ -134,9 +134,9 @@ class MembershipCoordinator {
   std::int64_t next_join_number_ = 1;
   InterimPlanner interim_planner_;
   std::optional<InterimPlan> interim_plan_;  // the plan in use, while it may still be improved
-  std::future<void> improving_;
-  std::vector<Outage> outages_;   // all outages so far, in seconds of this process's clock
-  std::optional<Deadline> wait_;  // until when to wait for lost ranks to return
+  std::future<void> improvement_;
+  std::vector<Outage> outages_;            // all outages so far, in seconds of this process's clock
+  std::optional<Deadline> wait_deadline_;  // the end of the wait for lost ranks to return
 };
 
 // The key under which a joined worker reports its end.

@@ -32,7 +32,7 @@ void check_space(const Path& base, const MemoryRequirement& requirement) {
   const Bytes needed(2 * requirement.state.value + requirement.state.value / 10);
   if (needed > free)
     throw UserError(
-        "--memory-every: two copies of the state need {}, {} has {} free; remove the option, or choose "
+        "--memory-every: two copies of the state need {}, but {} has {} free; remove the option, or choose "
         "another --memory-folder",
         text(needed), base.string(), text(free));
 }

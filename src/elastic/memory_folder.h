@@ -14,11 +14,11 @@ namespace optimus {
 inline constexpr const char* kMemoryFile = "memory.json";
 // The prefix of the folder's own name.
 inline constexpr std::string_view kMemoryName = "optimus-";
-// What memory.json records to identify the run that the folder belongs to: a copy of the run has another
-// path.
+// The text by which memory.json identifies the run that the folder belongs to. It contains the path of the
+// run, because a copy of the run has another path.
 std::string memory_owner(const Path& run);
-// Whether only this user has access: in a world-writable folder another user may have created one of that
-// name.
+// Whether the folder belongs to this user and other users have no access. In a world-writable folder, another
+// user may have created a folder of that name.
 bool is_own_folder(const Path& folder);
 
 struct MemoryRequirement {

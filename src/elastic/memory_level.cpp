@@ -46,9 +46,9 @@ Outcome<void> remove_memory_level(FileSystem& files, const Path& run) {
   try {
     if (const std::optional<Path> folder = find_memory_level(run)) {
       for (const CheckpointEntry& entry : list_checkpoints(*folder))
-        if (Outcome<void> done = remove_checkpoint(files, entry.folder); !done) return done;
+        if (Outcome<void> outcome = remove_checkpoint(files, entry.folder); !outcome) return outcome;
       for (const Path& rest : {*folder / kCheckpointsFolder, *folder})
-        if (Outcome<void> done = files.remove(rest); !done) return done;
+        if (Outcome<void> outcome = files.remove(rest); !outcome) return outcome;
     }
     // Other hosts may have folders of the run too, so the record in the run's folder is kept.
     if (find_host_memory(run)) {

@@ -1,8 +1,7 @@
-// The first checkpoint level: in shared memory of the host (a tmpfs folder). It is fast and therefore
-// written often, and it survives the death of the run's processes but not of the host. Files in the run's
-// folder are the second level (checkpoint/save.h); both have the same format, and a resume uses the
-// newest
-// checkpoint of either.
+// The first checkpoint level: in shared memory of the host (a tmpfs folder). It is fast and therefore written
+// often, and it survives the death of the run's processes but not of the host. Files in the run's folder are
+// the second level (checkpoint/save.h); both have the same format, and a resume uses the newest checkpoint of
+// either.
 //
 // The folder is BASE/optimus-XXXXXX, recorded in RUN/memory.json: a random name and access for its owner
 // only, since other users can write to BASE. A run that was moved or copied has no memory folder, because

@@ -49,13 +49,13 @@ PreemptionNotice::Place PreemptionNotice::parse(const std::string& source) {
       throw UserError("--notice {}: expected a file path or http://HOST/PATH", in_quotes(source));
     return {.path = source};
   }
-  const std::string rest = source.substr(kScheme.size());
-  const std::size_t slash = rest.find('/');
-  const std::string place = rest.substr(0, slash);
-  Place result{.path = slash == std::string::npos ? "/" : rest.substr(slash)};
-  const bool has_port = place.rfind(':') != std::string::npos && place.back() != ']';
+  const std::string location = source.substr(kScheme.size());
+  const std::size_t slash = location.find('/');
+  const std::string host_and_port = location.substr(0, slash);
+  Place result{.path = slash == std::string::npos ? "/" : location.substr(slash)};
+  const bool has_port = host_and_port.rfind(':') != std::string::npos && host_and_port.back() != ']';
   std::tie(result.host, result.port) =
-      parse_host_port(has_port ? place : place + ":80", "--notice " + source);
+      parse_host_port(has_port ? host_and_port : host_and_port + ":80", "--notice " + source);
   return result;
 }
 
@@ -88,11 +88,11 @@ bool PreemptionNotice::wait_until(std::chrono::system_clock::time_point instant)
 
 void PreemptionNotice::watch() {
   while (true) {
-    const auto next = std::chrono::ceil<std::chrono::seconds>(std::chrono::system_clock::now() +
-                                                              std::chrono::milliseconds(1));
-    if (!wait_until(next)) return;
+    const auto next_poll = std::chrono::ceil<std::chrono::seconds>(std::chrono::system_clock::now() +
+                                                                   std::chrono::milliseconds(1));
+    if (!wait_until(next_poll)) return;
     if (!poll()) continue;
-    if (wait_until(next + kSpreadDelay)) is_given_ = true;
+    if (wait_until(next_poll + kSpreadDelay)) is_given_ = true;
     return;
   }
 }

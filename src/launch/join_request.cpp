@@ -41,10 +41,10 @@ Json ranks_json(const std::vector<PresentRank>& ranks) {
 std::vector<PresentRank> parse_present_ranks(const JsonView& view) {
   std::vector<PresentRank> ranks;
   for (const JsonView& entry : view.elements()) {
-    const auto parts = entry.elements();
-    if (parts.size() != 4) entry.refuse("host, address, process and local rank");
-    ranks.push_back({parts[0].text(), parts[1].text(), static_cast<int>(parts[2].integer(0, INT32_MAX)),
-                     static_cast<int>(parts[3].integer(0, INT32_MAX))});
+    const auto fields = entry.elements();
+    if (fields.size() != 4) entry.refuse("host, address, process and local rank");
+    ranks.push_back({fields[0].text(), fields[1].text(), static_cast<int>(fields[2].integer(0, INT32_MAX)),
+                     static_cast<int>(fields[3].integer(0, INT32_MAX))});
   }
   return ranks;
 }

@@ -29,9 +29,9 @@ class ControlInput {
   bool is_closed() const { return is_closed_; }
   // Waits at most `milliseconds` for the next line.
   std::optional<std::string> line(int milliseconds) {
-    pollfd waited{STDIN_FILENO, POLLIN, 0};
-    if (is_closed_ || buffer_.find('\n') != std::string::npos) waited.fd = -1;
-    ::poll(&waited, 1, is_closed_ || waited.fd >= 0 ? milliseconds : 0);
+    pollfd poll_entry{STDIN_FILENO, POLLIN, 0};
+    if (is_closed_ || buffer_.find('\n') != std::string::npos) poll_entry.fd = -1;
+    ::poll(&poll_entry, 1, is_closed_ || poll_entry.fd >= 0 ? milliseconds : 0);
     read_some();
     const std::size_t end = buffer_.find('\n');
     if (end == std::string::npos) return std::nullopt;
@@ -107,27 +107,27 @@ int launch_here(const StopToken& stop) {
   std::signal(SIGPIPE, SIG_IGN);
   ControlInput input;
   std::vector<ChildProcess> ranks = start_ranks(wait_for_task(input, stop));
-  std::optional<Deadline> grace;
-  bool is_asked = false;
+  std::optional<Deadline> grace_deadline;
+  bool is_end_requested = false;
   int code = 0;
   while (true) {
     bool has_ended = true;
     for (ChildProcess& rank : ranks) {
-      const auto ended = rank.code();
-      has_ended &= ended.has_value();
+      const auto exit_code = rank.code();
+      has_ended &= exit_code.has_value();
       // A failure takes precedence over an interruption.
-      if (ended && *ended != 0 && code != 1) code = *ended == 130 ? 130 : 1;
+      if (exit_code && *exit_code != 0 && code != 1) code = *exit_code == 130 ? 130 : 1;
     }
     if (has_ended) return code;
-    if (code == 1 && !grace) grace = Deadline::after(kRankGrace, "the other ranks");
+    if (code == 1 && !grace_deadline) grace_deadline = Deadline::after(kRankGrace, "the other ranks");
     const auto line = input.line(20);
     if (input.is_closed()) break;  // the starting side has ended, so the ranks are ended now
-    if (!is_asked && (stop.is_requested() || line == "end")) {
-      is_asked = true, grace = Deadline::after(kRankGrace, "the ranks");
+    if (!is_end_requested && (stop.is_requested() || line == "end")) {
+      is_end_requested = true, grace_deadline = Deadline::after(kRankGrace, "the ranks");
       // SIGINT ends the run; SIGTERM would only make one rank leave
       for (ChildProcess& rank : ranks) rank.signal(SIGINT);
     }
-    if (grace && grace->has_passed()) break;
+    if (grace_deadline && grace_deadline->has_passed()) break;
   }
   return code == 0 ? 1 : code;  // the destructors end the ranks
 }

@@ -49,7 +49,7 @@ std::string name_of_host(const std::string& host) { return host.substr(host.find
 class Host {
  public:
   Host(std::string name, const ChildOptions& child_options, std::string settings)
-      : name_(std::move(name)), child_(child_options), to_send_(std::move(settings)) {}
+      : name_(std::move(name)), child_(child_options), unsent_(std::move(settings)) {}
 
   const std::string& name() const { return name_; }
   ChildProcess& child() { return child_; }
@@ -59,9 +59,9 @@ class Host {
   void add_to(std::vector<pollfd>& files) const {
     if (child_.output() >= 0) files.push_back({child_.output(), POLLIN, 0});
     if (child_.errors() >= 0) files.push_back({child_.errors(), POLLIN, 0});
-    if (child_.input() >= 0 && !to_send_.empty()) files.push_back({child_.input(), POLLOUT, 0});
+    if (child_.input() >= 0 && !unsent_.empty()) files.push_back({child_.input(), POLLOUT, 0});
   }
-  void run_thread() {
+  void transfer_data() {
     send_some();
     read_some(child_.output(),
               [&](std::string_view bytes) {
@@ -72,14 +72,14 @@ class Host {
     read_some(child_.errors(), [&](std::string_view bytes) { show_lines(bytes); }) ||
         (show_rest(), child_.close_errors(), true);
   }
-  void ask_to_end() { to_send_ += "end\n"; }
-  void close_control_input() { child_.close_input(), to_send_.clear(); }
+  void ask_to_end() { unsent_ += "end\n"; }
+  void close_control_input() { child_.close_input(), unsent_.clear(); }
 
  private:
   void send_some() {
-    if (child_.input() < 0 || to_send_.empty()) return;
-    const ssize_t size = ::write(child_.input(), to_send_.data(), to_send_.size());
-    if (size > 0) to_send_.erase(0, static_cast<std::size_t>(size));
+    if (child_.input() < 0 || unsent_.empty()) return;
+    const ssize_t size = ::write(child_.input(), unsent_.data(), unsent_.size());
+    if (size > 0) unsent_.erase(0, static_cast<std::size_t>(size));
     if (size < 0 && errno != EAGAIN && errno != EINTR) close_control_input();
   }
   // Returns false at the end of the file.
@@ -109,7 +109,7 @@ class Host {
 
   const std::string name_;
   ChildProcess child_;
-  std::string to_send_, line_;
+  std::string unsent_, line_;
 };
 
 std::vector<Host> start_hosts(const LaunchOptions& options, const std::string& token) {
@@ -148,26 +148,27 @@ int launch_on_hosts(const LaunchOptions& options, const Environment& environment
   std::signal(SIGPIPE, SIG_IGN);
   const auto token = find_token(environment, options.token_file);
   std::vector<Host> hosts = start_hosts(options, token ? token->text : generate_token());
-  std::optional<Deadline> grace, kill_deadline;
-  std::string failed;
-  bool is_asked = false;
+  std::optional<Deadline> grace_deadline, kill_deadline;
+  std::string failure_text;
+  bool is_end_requested = false;
   while (!std::all_of(hosts.begin(), hosts.end(), [](Host& host) { return host.has_ended(); })) {
     std::vector<pollfd> files;
     for (const Host& host : hosts) host.add_to(files);
     ::poll(files.data(), files.size(), 50);
-    for (Host& host : hosts) host.run_thread();
-    if (stop.is_requested() && !is_asked) {
-      is_asked = true;
+    for (Host& host : hosts) host.transfer_data();
+    if (stop.is_requested() && !is_end_requested) {
+      is_end_requested = true;
       for (Host& host : hosts) host.ask_to_end();
-      grace = Deadline::after(kHostGrace, "the hosts");
+      grace_deadline = Deadline::after(kHostGrace, "the hosts");
     }
     for (Host& host : hosts)
-      if (const auto code = host.code(); code && *code != 0 && *code != 130 && failed.empty()) {
-        failed = fmt::format("{} exited with code {}{}", host.name(), *code,
-                             *code == 255 ? " (ssh returns this code if it cannot reach the host)" : "");
-        grace = Deadline::after(kHostGrace, "the other hosts");
+      if (const auto code = host.code(); code && *code != 0 && *code != 130 && failure_text.empty()) {
+        failure_text =
+            fmt::format("{} exited with code {}{}", host.name(), *code,
+                        *code == 255 ? " (ssh returns this code if it cannot reach the host)" : "");
+        grace_deadline = Deadline::after(kHostGrace, "the other hosts");
       }
-    if (grace && grace->has_passed() && !kill_deadline) {
+    if (grace_deadline && grace_deadline->has_passed() && !kill_deadline) {
       for (Host& host : hosts) host.close_control_input();
       kill_deadline = Deadline::after(kControlInputGrace, "the other hosts");
     }
@@ -175,10 +176,10 @@ int launch_on_hosts(const LaunchOptions& options, const Environment& environment
       for (Host& host : hosts)
         host.child().signal(SIGKILL), host.child().close_output(), host.child().close_errors();
   }
-  if (!failed.empty()) throw RuntimeFailure("{}", failed);
-  const bool is_ended =
+  if (!failure_text.empty()) throw RuntimeFailure("{}", failure_text);
+  const bool is_interrupted =
       std::any_of(hosts.begin(), hosts.end(), [](Host& host) { return host.code() == 130; });
-  return is_ended ? 130 : 0;
+  return is_interrupted ? 130 : 0;
 }
 
 }  // namespace optimus

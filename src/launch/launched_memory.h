@@ -16,8 +16,8 @@ void announce_memory(const TrainOptions& options, const Path& run, const std::ve
 // memory cannot be set up.
 TrainResult run_with_memory(const RunSpec& spec, const Path& run, int rank,
                             const std::function<TrainResult()>& run_training);
-// The same for a joining rank: make_memory_of_joining_worker() creates the folder before the rank asks to
-// join, and run_and_remove_memory() calls `run_training` and removes the folder afterwards.
+// For a joining rank: make_memory_of_joining_worker() creates the folder before the rank asks to join, and
+// run_and_remove_memory() calls `run_training` and removes the folder afterwards.
 void make_memory_of_joining_worker(const TrainOptions& options, const Path& run);
 TrainResult run_and_remove_memory(const Path& run, const std::function<TrainResult()>& run_training);
 

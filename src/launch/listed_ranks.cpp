@@ -15,24 +15,24 @@ namespace optimus {
 ListedRanks::ListedRanks(Path run, const std::vector<std::string>& devices) : run_(std::move(run)) {
   RealFileSystem files;
   (void)files.create_folders(run_ / "logs");
-  std::vector<WorkerEntry> all;
+  std::vector<WorkerEntry> entries;
   for (std::size_t rank = 0; rank < devices.size(); ++rank) {
-    const int number = static_cast<int>(rank);
-    all.push_back({number, ::getpid(), host_name(), devices[rank], log_path(number)});
-    note(number, fmt::format("rank {} in process {} on {}", rank, ::getpid(), devices[rank]));
+    const int rank_number = static_cast<int>(rank);
+    entries.push_back({rank_number, ::getpid(), host_name(), devices[rank], log_path(rank_number)});
+    append_to_log(rank_number, fmt::format("rank {} in process {} on {}", rank, ::getpid(), devices[rank]));
   }
-  (void)write_atomically(files, run_ / "workers.json", workers_json(all));
+  (void)write_atomically(files, run_ / "workers.json", workers_json(entries));
 }
 
 ListedRanks::ListedRanks(Path run, const std::vector<PresentRank>& ranks,
                          const std::vector<std::string>& devices)
     : run_(std::move(run)) {
-  std::vector<WorkerEntry> all;
+  std::vector<WorkerEntry> entries;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank)
-    all.push_back({static_cast<int>(rank), ranks[rank].pid, ranks[rank].host, devices[rank],
-                   log_path(static_cast<int>(rank))});
+    entries.push_back({static_cast<int>(rank), ranks[rank].pid, ranks[rank].host, devices[rank],
+                       log_path(static_cast<int>(rank))});
   RealFileSystem files;
-  (void)write_atomically(files, run_ / "workers.json", workers_json(all));
+  (void)write_atomically(files, run_ / "workers.json", workers_json(entries));
 }
 
 // Clears the list only if it still lists this process: other processes may have continued without this one
@@ -51,7 +51,7 @@ ListedRanks::~ListedRanks() {
 
 Path ListedRanks::log(int rank) const { return run_ / log_path(rank); }
 
-void ListedRanks::note(int rank, const std::string& line) const {
+void ListedRanks::append_to_log(int rank, const std::string& line) const {
   std::ofstream(log(rank), std::ios::app) << time_stamp() << line << '\n';
 }
 

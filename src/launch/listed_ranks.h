@@ -23,7 +23,7 @@ class ListedRanks {
 
   Path log(int rank) const;
   // Appends a line to the rank's log.
-  void note(int rank, const std::string& line) const;
+  void append_to_log(int rank, const std::string& line) const;
 
  private:
   const Path run_;

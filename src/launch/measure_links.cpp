@@ -44,7 +44,8 @@ Outcome<double> exchange(Socket& socket, const std::string& message, const Deadl
   if (auto sent = socket.send(fmt::format("{:08}", message.size()), deadline); !sent)
     return tl::unexpected(sent.error());
   if (auto sent = socket.send(message, deadline); !sent) return tl::unexpected(sent.error());
-  if (auto got = skip(socket, message.size(), deadline); !got) return tl::unexpected(got.error());
+  if (auto received = skip(socket, message.size(), deadline); !received)
+    return tl::unexpected(received.error());
   return std::chrono::duration<double>(Deadline::Clock::now() - begin_time).count();
 }
 
@@ -54,9 +55,9 @@ Outcome<std::optional<double>> message_time(Socket& socket, std::size_t size, Se
                                             const Deadline& deadline) {
   if (expected > budget.value) return std::nullopt;
   const std::string message(size, 'x');
-  const Deadline share = Deadline::after(Seconds(budget.value / 2), "messages of one size");
+  const Deadline size_deadline = Deadline::after(Seconds(budget.value / 2), "messages of one size");
   std::optional<double> fastest;
-  for (int repeat = 0; repeat == 0 || (repeat < kMaxRepeats && !share.has_passed()); ++repeat) {
+  for (int repeat = 0; repeat == 0 || (repeat < kMaxRepeats && !size_deadline.has_passed()); ++repeat) {
     const Outcome<double> seconds = exchange(socket, message, deadline);
     if (!seconds) return tl::unexpected(seconds.error());
     fastest = std::min(fastest.value_or(*seconds / 2), *seconds / 2);
@@ -95,15 +96,15 @@ Outcome<void> echo_messages(Socket& socket, Seconds budget) {
     const std::size_t size = std::strtoul(text->c_str(), nullptr, 10);
     if (size == 0) return {};
     if (size > *std::rbegin(kMessageSizes)) return failure("a message of {} bytes was announced", size);
-    if (auto got = skip(socket, size, deadline); !got) return got;
+    if (auto received = skip(socket, size, deadline); !received) return received;
     if (auto sent = socket.send(std::string(size, 'x'), deadline); !sent) return sent;
   }
 }
 
-Outcome<Socket> accept_one(const Socket& listener, const Deadline& deadline) {
+Outcome<Socket> accept_connection(const Socket& listener, const Deadline& deadline) {
   while (!deadline.has_passed()) {
-    pollfd waited{listener.handle(), POLLIN, 0};
-    if (::poll(&waited, 1, 50) <= 0) continue;
+    pollfd poll_entry{listener.handle(), POLLIN, 0};
+    if (::poll(&poll_entry, 1, 50) <= 0) continue;
     Socket socket(::accept4(listener.handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (socket.is_open()) return socket;
   }
@@ -119,7 +120,7 @@ Outcome<void> serve_partner(const LinkMeasurement& measurement, int round) {
                                                fmt::format("{}:{}", measurement.address, port_of(listener)));
   if (!published) return published;
   while (true) {
-    Outcome<Socket> socket = accept_one(listener, deadline);
+    Outcome<Socket> socket = accept_connection(listener, deadline);
     if (!socket) return tl::unexpected(socket.error());
     const Outcome<std::string> secret =
         socket->receive(measurement.secret.size(), Deadline::after(Seconds(2), "the secret of a connection"));
@@ -131,34 +132,34 @@ Outcome<void> serve_partner(const LinkMeasurement& measurement, int round) {
 Outcome<std::vector<MessageTime>> measure_partner(const LinkMeasurement& measurement, int partner,
                                                   int round) {
   const Deadline deadline = Deadline::after(measurement.partner_timeout, "the other host of a pair");
-  const Outcome<std::string> place =
+  const Outcome<std::string> partner_address =
       wait_for_key(measurement.store, listener_key(measurement, partner, round), deadline, [] {});
-  if (!place) return tl::unexpected(place.error());
-  const auto [host, port] = parse_host_port(*place, "the address of the other host");
+  if (!partner_address) return tl::unexpected(partner_address.error());
+  const auto [host, port] = parse_host_port(*partner_address, "the address of the other host");
   Outcome<Socket> socket = Socket::connect(host, port, deadline);
-  if (!socket) return failure("{}: {}", *place, socket.error().why);
+  if (!socket) return failure("{}: {}", *partner_address, socket.error().why);
   if (auto sent = socket->send(measurement.secret, deadline); !sent) return tl::unexpected(sent.error());
   return measure_pair(*socket, measurement.pair_budget);
 }
 
-std::string note_of(const Outcome<std::vector<MessageTime>>& times) {
-  Json note;
-  if (!times) note["why"] = times.error().why;
-  note["times"] = Json::array();
+std::string times_text(const Outcome<std::vector<MessageTime>>& times) {
+  Json json;
+  if (!times) json["why"] = times.error().why;
+  json["times"] = Json::array();
   if (times)
     for (const MessageTime& message_time : *times)
-      note["times"].push_back({message_time.bytes, message_time.seconds});
-  return note.dump();
+      json["times"].push_back({message_time.bytes, message_time.seconds});
+  return json.dump();
 }
 
-PairTimes read_note(int first, int second, const std::string& text) {
+PairTimes parse_times(int first, int second, const std::string& text) {
   const Json json = parse_json(text, "a pair's times");
   const JsonView view(json, "a pair's times");
   PairTimes pair{first, second, {}, {}};
   for (const JsonView& json_view : view.at("times").elements()) {
-    const std::vector<JsonView> parts = json_view.elements();
-    if (parts.size() != 2) json_view.refuse("bytes and seconds");
-    pair.times.push_back({parts[0].number(), parts[1].number()});
+    const std::vector<JsonView> fields = json_view.elements();
+    if (fields.size() != 2) json_view.refuse("bytes and seconds");
+    pair.times.push_back({fields[0].number(), fields[1].number()});
     if (!(pair.times.back().bytes >= 1 && pair.times.back().seconds > 0))
       json_view.refuse("bytes and seconds");
   }
@@ -183,16 +184,16 @@ LinkSpec link_from_messages(const std::vector<MessageTime>& times) {
   ensure(times.size() >= 2, "{} message sizes (at least two are needed)", times.size());
   const MessageTime &last = times.back(), &second_last = times[times.size() - 2];
   LinkSpec link{.bytes_per_second = 0, .latency = Seconds(times.front().seconds)};
-  const double longer = last.seconds - second_last.seconds;
-  link.bytes_per_second =
-      longer > 0 ? (last.bytes - second_last.bytes) / longer : last.bytes / std::max(last.seconds, 1e-9);
-  double reached = 1e-6;
+  const double extra_seconds = last.seconds - second_last.seconds;
+  link.bytes_per_second = extra_seconds > 0 ? (last.bytes - second_last.bytes) / extra_seconds
+                                            : last.bytes / std::max(last.seconds, 1e-9);
+  double efficiency = 1e-6;
   for (const MessageTime& message_time : times) {
     if (message_time.bytes < 1024) continue;
-    const double part = message_time.bytes / std::max(message_time.seconds - link.latency.value, 1e-9) /
-                        link.bytes_per_second;
-    reached = std::clamp(part, reached, 1.0);
-    link.efficiency.points.push_back({message_time.bytes, reached});
+    const double fraction = message_time.bytes / std::max(message_time.seconds - link.latency.value, 1e-9) /
+                            link.bytes_per_second;
+    efficiency = std::clamp(fraction, efficiency, 1.0);
+    link.efficiency.points.push_back({message_time.bytes, efficiency});
   }
   return link;
 }
@@ -206,7 +207,7 @@ void measure_own_links(const LinkMeasurement& measurement) {
     } else {
       const auto times = measure_partner(measurement, *partner, round);
       // If the store is unreachable, collect_pairs() reports it.
-      (void)measurement.store.set(pair_key(measurement, measurement.host, round), note_of(times));
+      (void)measurement.store.set(pair_key(measurement, measurement.host, round), times_text(times));
     }
   }
 }
@@ -217,9 +218,10 @@ std::vector<PairTimes> collect_pairs(const LinkMeasurement& measurement, const D
     for (int host = 0; host < measurement.num_hosts; ++host) {
       const std::optional<int> partner = partner_in_round(host, round, measurement.num_hosts);
       if (!partner || *partner < host) continue;
-      const auto note = wait_for_key(measurement.store, pair_key(measurement, host, round), deadline, [] {});
-      pairs.push_back(note ? read_note(host, *partner, *note)
-                           : PairTimes{host, *partner, {}, note.error().why});
+      const auto recorded_times =
+          wait_for_key(measurement.store, pair_key(measurement, host, round), deadline, [] {});
+      pairs.push_back(recorded_times ? parse_times(host, *partner, *recorded_times)
+                                     : PairTimes{host, *partner, {}, recorded_times.error().why});
     }
   return pairs;
 }

@@ -46,15 +46,15 @@ struct PairTimes {
   std::vector<MessageTime> times;
   std::string why;  // the reason if `times` is empty
 };
-// The results that all hosts recorded; pairs without a result at the deadline have failed.
+// Returns the results that all hosts recorded; pairs without a result at the deadline have failed.
 std::vector<PairTimes> collect_pairs(const LinkMeasurement& measurement, const Deadline& deadline);
 
 struct ProbedHost {
   std::string name;
   int num_devices = 0;
 };
-// Consecutive hosts with similar properties form one group. `node` supplies the device type and everything
-// inside a host. Throws RuntimeFailure that names a host without a measured pair.
+// Consecutive hosts with similar properties form one group. `node` supplies the device type and all
+// properties inside a host. Throws RuntimeFailure that names a host without a measured pair.
 HardwareProfile cluster_from_pairs(const HardwareProfile& node, const std::vector<ProbedHost>& hosts,
                                    const std::vector<PairTimes>& pairs);
 

@@ -51,14 +51,14 @@ RankJoinRequest own_join_request(const LaunchInfo& launch, const KeyStore& store
 // the address at which other ranks reach rank 0. With etcd, each rank has the address from which it reaches
 // etcd.
 void resolve_addresses(std::vector<RankJoinRequest>& join_requests, bool is_etcd) {
-  std::string first = join_requests[0].rank.address;
+  std::string rank_0_address = join_requests[0].rank.address;
   if (!is_etcd)
     for (const RankJoinRequest& join_request : join_requests)
       if (!is_loopback(join_request.store_address) && !join_request.store_address.empty())
-        first = join_request.store_address;
+        rank_0_address = join_request.store_address;
   for (RankJoinRequest& join_request : join_requests)
     if (is_loopback(join_request.rank.address) || join_request.rank.address.empty())
-      join_request.rank.address = first;
+      join_request.rank.address = rank_0_address;
 }
 
 }  // namespace
@@ -99,10 +99,10 @@ namespace {
 
 // torchrun's store may be on another host than rank 0: returns this machine's address on the route to it.
 std::string address_towards(const LaunchInfo& launch) {
-  const Outcome<Socket> way = Socket::connect(launch.master_host, launch.master_port,
-                                              Deadline::after(Seconds(10), "torchrun's store"));
-  const std::string own = way ? way->own_address() : "";
-  return own.empty() || is_loopback(own) ? launch.master_host : own;
+  const Outcome<Socket> connection = Socket::connect(launch.master_host, launch.master_port,
+                                                     Deadline::after(Seconds(10), "torchrun's store"));
+  const std::string local_address = connection ? connection->own_address() : "";
+  return local_address.empty() || is_loopback(local_address) ? launch.master_host : local_address;
 }
 
 }  // namespace
@@ -142,26 +142,27 @@ std::vector<PresentRank> Rendezvous::wait_for_others(
   const int size = impl_->options.launch.world_size;
   const Deadline deadline = Deadline::after(impl_->options.timeout, "the other ranks");
   const Deadline report_missing_after = Deadline::after(Seconds(10), "the other ranks");
-  const auto missing = [&] {
-    std::vector<int> all;
-    for (int rank = 0; rank < size && all.size() < 8; ++rank)
-      if (!impl_->join_requests_by_rank.contains(rank)) all.push_back(rank);
+  const auto missing_text = [&] {
+    std::vector<int> missing_ranks;
+    for (int rank = 0; rank < size && missing_ranks.size() < 8; ++rank)
+      if (!impl_->join_requests_by_rank.contains(rank)) missing_ranks.push_back(rank);
     return fmt::format("{} of {} ranks have joined; missing: {}{}", impl_->join_requests_by_rank.size(), size,
-                       fmt::join(all, ", "), all.size() == 8 ? ", …" : "");
+                       fmt::join(missing_ranks, ", "), missing_ranks.size() == 8 ? ", …" : "");
   };
   bool is_notified = false;
   for (int poll = 0;; ++poll) {
     impl_->poll();
-    if (const auto lost_note = value_or_throw(impl_->store->find(kLostKey)))
-      throw RuntimeFailure("{} before the run began", *lost_note);
+    if (const auto lost_text = value_or_throw(impl_->store->find(kLostKey)))
+      throw RuntimeFailure("{} before the run began", *lost_text);
     if (static_cast<int>(impl_->join_requests_by_rank.size()) == size) break;
     impl_->options.check_interrupted();
     impl_->is_waiting = !deadline.has_passed();
     if (!impl_->is_waiting)
       throw RuntimeFailure(
-          "{}, after {}; check that the token is the same on all hosts and that they can reach {}", missing(),
-          text(impl_->options.timeout), impl_->address.host);
-    if (!is_notified && report_missing_after.has_passed()) report_progress(missing()), is_notified = true;
+          "{}, after {}; check that the token is the same on all hosts and that they can reach {}",
+          missing_text(), text(impl_->options.timeout), impl_->address.host);
+    if (!is_notified && report_missing_after.has_passed())
+      report_progress(missing_text()), is_notified = true;
     pause_before_query(poll);
   }
   std::vector<RankJoinRequest> join_requests;
@@ -218,9 +219,9 @@ std::optional<StoreAddress> current_store_address(const RendezvousOptions& optio
   const LaunchInfo& launch = options.launch;
   StoreAddress address;
   if (launch.is_one_host) {
-    const auto found = read_rendezvous_file(rendezvous_file(process_environment(), launch.job));
-    if (!found) return std::nullopt;
-    address.port = found->port, address.token = found->token;
+    const auto file = read_rendezvous_file(rendezvous_file(process_environment(), launch.job));
+    if (!file) return std::nullopt;
+    address.port = file->port, address.token = file->token;
   } else {
     address.token = token_for_hosts(options);
     address.host = launch.master_host, address.port = launch.master_port;
@@ -245,9 +246,9 @@ Outcome<std::string> wait_for_join_reply(const RendezvousOptions& options, KeySt
     if (poll % static_cast<int>(kJoinRequestInterval / 0.05) == 0)
       if (const auto stored = store.set(join_request_key(options.launch.rank), text(join_request)); !stored)
         return tl::unexpected(stored.error());
-    auto found = store.find(join_reply_key(join_request.nonce));
-    if (!found) return tl::unexpected(found.error());
-    if (*found) return std::move(**found);
+    auto reply = store.find(join_reply_key(join_request.nonce));
+    if (!reply) return tl::unexpected(reply.error());
+    if (*reply) return std::move(**reply);
     if (deadline.has_passed()) return failure("rank 0 does not respond");
     options.check_interrupted();
     pause_before_query(poll);
@@ -263,10 +264,11 @@ Outcome<void> read_join_reply(const RendezvousOptions& options, const std::strin
   const auto settings = result.store->find(result.prefix + "settings");
   if (!settings || !*settings) return failure("rank 0's settings are missing");
   const Json document = parse_json(**settings, "rank 0's settings");
-  const JsonView all(document, "rank 0's settings");
-  result.ranks = parse_present_ranks(all.at("ranks")), result.settings = all.at("settings").raw();
+  const JsonView settings_view(document, "rank 0's settings");
+  result.ranks = parse_present_ranks(settings_view.at("ranks")),
+  result.settings = settings_view.at("settings").raw();
   if (static_cast<int>(result.ranks.size()) != options.launch.world_size)
-    throw UserError("rank 0 reports {} ranks, this rank expects {}", result.ranks.size(),
+    throw UserError("rank 0 reports {} ranks, but this rank expects {}", result.ranks.size(),
                     options.launch.world_size);
   return {};
 }
@@ -275,21 +277,21 @@ Outcome<void> read_join_reply(const RendezvousOptions& options, const std::strin
 // set when the store has responded.
 Outcome<RendezvousResult> send_join_request(const RendezvousOptions& options, const StoreAddress& address,
                                             const Deadline& deadline, bool& was_reachable) {
-  auto opened = address.is_etcd ? open_etcd_store(address, deadline) : open_tcp_store(address, deadline);
-  if (!opened) return tl::unexpected(opened.error());
+  auto store = address.is_etcd ? open_etcd_store(address, deadline) : open_tcp_store(address, deadline);
+  if (!store) return tl::unexpected(store.error());
   was_reachable = true;
-  RendezvousResult result{address, std::move(*opened), "", {}, {}};
+  RendezvousResult result{address, std::move(*store), "", {}, {}};
   const int rank = options.launch.rank;
   const std::string will =
       fmt::format("rank {} (process {} on {}) has disconnected", rank, ::getpid(), host_name());
-  if (const auto left = result.store->set_last_will(kLostKey, will); !left)
-    return tl::unexpected(left.error());
+  if (const auto registered = result.store->set_last_will(kLostKey, will); !registered)
+    return tl::unexpected(registered.error());
   const Outcome<std::string> answer = wait_for_join_reply(options, *result.store, deadline);
-  const Outcome<void> taken =
+  const Outcome<void> outcome =
       answer ? read_join_reply(options, *answer, result) : Outcome<void>(tl::unexpected(answer.error()));
-  if (!taken) {
+  if (!outcome) {
     (void)result.store->set_last_will("", "");  // removes the last will, because this rank will try again
-    return tl::unexpected(taken.error());
+    return tl::unexpected(outcome.error());
   }
   value_or_throw(result.store->set_last_will(result.prefix + kEndedKey, will));
   return result;

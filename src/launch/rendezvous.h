@@ -1,14 +1,13 @@
 // Rendezvous of ranks that an external launcher started: rank 0 hosts the store (or all ranks use etcd),
-// each other rank sends a join request, and the reply contains all settings. Only the store is needed
-// for
+// each other rank sends a join request, and the reply contains all settings. Only the store is needed for
 // this: hosts need not share a file system until the run's folder is used.
 //
 //   other ranks                                store       rank 0
 //   join request {nonce, host, pid, …}  ──>            <── reads all join requests
 //   reads its reply                     <──            <── join reply of each nonce {session, settings}
 //
-// If a rank dies meanwhile, its last will sets the key `gone`, and the run does not start. Each rank has
-// its own nonce, so that it never receives a reply that an earlier run left in etcd.
+// If a rank dies in the meantime, its last will sets the key `gone`, and the run does not start. Each rank
+// has its own nonce, so that it never receives a reply that an earlier run left in etcd.
 #pragma once
 
 #include <functional>
@@ -25,8 +24,8 @@
 
 namespace optimus {
 
-// How ranks on several hosts find rank 0's store if torchrun's own store uses MASTER_PORT. The functions
-// are implemented in comm/, which this folder does not include.
+// Access to torchrun's store, through which ranks on several hosts find rank 0's store if torchrun uses
+// MASTER_PORT. The functions are implemented in comm/, which this folder does not include.
 struct TorchStore {
   std::function<void(const std::string& host, int port, const std::string& key, const std::string& value)>
       announce;
@@ -60,8 +59,7 @@ inline constexpr const char* kEndedKey = "ended";
 class Rendezvous {
  public:
   // Hosts the store and publishes its address. Throws UserError if there is no token or no port, or if etcd
-  // is
-  // unreachable.
+  // is unreachable.
   explicit Rendezvous(RendezvousOptions options);
   ~Rendezvous();
 
@@ -69,7 +67,7 @@ class Rendezvous {
   // if they do not join in time.
   std::vector<PresentRank> wait_for_others(const std::function<void(const std::string&)>& report_progress);
   RendezvousResult send_join_replies(const Json& settings);
-  // Tells all ranks that join within the next few seconds that the run does not start; never throws.
+  // Informs all ranks that join within the next few seconds that the run does not start; never throws.
   void refuse(const std::string& why);
 
  private:

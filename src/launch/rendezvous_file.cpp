@@ -21,17 +21,17 @@ namespace {
 
 Path own_folder(const Environment& environment) {
   if (const auto folder = environment("XDG_RUNTIME_DIR")) {
-    struct stat about {};
-    if (::stat(folder->c_str(), &about) == 0 && S_ISDIR(about.st_mode) && about.st_uid == ::geteuid() &&
-        ::access(folder->c_str(), W_OK) == 0)
+    struct stat folder_stat {};
+    if (::stat(folder->c_str(), &folder_stat) == 0 && S_ISDIR(folder_stat.st_mode) &&
+        folder_stat.st_uid == ::geteuid() && ::access(folder->c_str(), W_OK) == 0)
       return *folder;
   }
   const Path folder = fmt::format("/tmp/optimus-{}", ::geteuid());
   ::mkdir(folder.c_str(), 0700);
-  struct stat about {};
+  struct stat folder_stat {};
   // lstat: do not follow a symbolic link that another user created.
-  if (::lstat(folder.c_str(), &about) != 0 || !S_ISDIR(about.st_mode) || about.st_uid != ::geteuid() ||
-      (about.st_mode & 077) != 0)
+  if (::lstat(folder.c_str(), &folder_stat) != 0 || !S_ISDIR(folder_stat.st_mode) ||
+      folder_stat.st_uid != ::geteuid() || (folder_stat.st_mode & 077) != 0)
     throw UserError(
         "{}: expected a folder that only you can access (mode 700), because ranks on this machine use it to "
         "find each other",
@@ -43,7 +43,7 @@ constexpr Bytes kMaxRendezvousFileBytes{1 << 12};
 
 // Process ids are comparable only in the same "pid" namespace, ports of the loopback interface only in the
 // same "net" namespace.
-std::string own_space(const std::string& kind) {
+std::string own_namespace(const std::string& kind) {
   char name[64] = {};
   return ::readlink(("/proc/self/ns/" + kind).c_str(), name, sizeof name - 1) > 0 ? name : "";
 }
@@ -56,7 +56,7 @@ bool is_stale(const Path& path) {
     const Json json = parse_json(*text, path.string());
     const JsonView view(json, path.string());
     const auto process = view.find("process"), space = view.find("space");
-    if (!process || !space || space->text().empty() || space->text() != own_space("pid")) return false;
+    if (!process || !space || space->text().empty() || space->text() != own_namespace("pid")) return false;
     return ::kill(static_cast<pid_t>(process->integer(1, INT32_MAX)), 0) != 0 && errno == ESRCH;
   } catch (const UserError&) {
     return false;
@@ -75,22 +75,24 @@ void remove_stale_files(const Path& folder) {
 }  // namespace
 
 Path rendezvous_file(const Environment& environment, const std::string& job) {
-  const RandomKey key = RandomKey(0).derive(job).derive(own_space("net"));
+  const RandomKey key = RandomKey(0).derive(job).derive(own_namespace("net"));
   return own_folder(environment) / fmt::format("optimus-{:016x}.json", key.value);
 }
 
 RendezvousFile::RendezvousFile(Path path, const RendezvousAddress& address)
     : path_(std::move(path)), address_(address) {
-  const Json about = {
-      {"port", address.port}, {"token", address.token}, {"process", ::getpid()}, {"space", own_space("pid")}};
+  const Json document = {{"port", address.port},
+                         {"token", address.token},
+                         {"process", ::getpid()},
+                         {"space", own_namespace("pid")}};
   remove_stale_files(path_.parent_path());
-  write_private_file(path_, about.dump() + "\n");
+  write_private_file(path_, document.dump() + "\n");
 }
 
 // Another run with the same name may have begun before this one ended.
 RendezvousFile::~RendezvousFile() {
-  const auto now = read_rendezvous_file(path_);
-  if (now && now->port == address_.port && now->token == address_.token) ::unlink(path_.c_str());
+  const auto current = read_rendezvous_file(path_);
+  if (current && current->port == address_.port && current->token == address_.token) ::unlink(path_.c_str());
 }
 
 std::optional<RendezvousAddress> read_rendezvous_file(const Path& path) {

@@ -1,6 +1,6 @@
-// Lets ranks on one machine find the run's store, whichever launcher started them: a file that only this
-// user can read contains the store's port on the loopback interface and its token. Users need not choose a
-// port, and two runs do not interfere.
+// Lets ranks on one machine find the run's store under any launcher: a file that only this user can read
+// contains the store's port on the loopback interface and its token. Users need not choose a port, and two
+// runs do not interfere.
 #pragma once
 
 #include <optional>
@@ -17,8 +17,8 @@ struct RendezvousAddress {
 };
 
 // The name depends on the job and the network namespace, so hosts that share folders use different files.
-// Located in $XDG_RUNTIME_DIR, else in /tmp/optimus-UID, which is created and must belong to this user alone:
-// throws UserError if it does not.
+// The file is in $XDG_RUNTIME_DIR, otherwise in /tmp/optimus-UID, which is created. Throws UserError if that
+// folder does not belong to this user alone.
 Path rendezvous_file(const Environment& environment, const std::string& job);
 
 // Written by rank 0 and removed by the destructor, unless another run has replaced it; files of processes

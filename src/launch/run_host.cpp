@@ -25,7 +25,7 @@ EmergencyCheckpointOptions with_coordinator(EmergencyCheckpointOptions options,
 
 RunHost::RunHost(Board& board, FileSystem& files, RunHostOptions options)
     : board_(board),
-      silence_(options.silence),
+      silence_limit_(options.silence),
       coordinator_(options.last_change ? MembershipCoordinator(board_, std::move(options.coordinator),
                                                                options.workers, *options.last_change)
                                        : MembershipCoordinator(board_, std::move(options.coordinator),
@@ -68,14 +68,14 @@ void RunHost::fetch() {
 void RunHost::update_heartbeats() {
   const auto now = Deadline::Clock::now();
   for (const int worker_id : coordinator_.remaining_workers()) {
-    const auto stored = board_.find(heartbeat_key(worker_id));
-    if (!stored || !*stored) continue;  // the worker has not begun
-    const std::optional<Heartbeat> heartbeat = parse_heartbeat(**stored);
+    const auto value = board_.find(heartbeat_key(worker_id));
+    if (!value || !*value) continue;  // the worker has not begun
+    const std::optional<Heartbeat> heartbeat = parse_heartbeat(**value);
     const std::int64_t step = heartbeat ? heartbeat->step : 0;
-    const auto [found, is_new] = heartbeats_.try_emplace(worker_id, LastHeartbeat{**stored, now, step});
-    if (is_new || found->second.last_value == **stored) continue;
-    if (found->second.step != step) last_progress_ = now;
-    found->second = {**stored, now, step};
+    const auto [entry, is_new] = heartbeats_.try_emplace(worker_id, LastHeartbeat{**value, now, step});
+    if (is_new || entry->second.last_value == **value) continue;
+    if (entry->second.step != step) last_progress_ = now;
+    entry->second = {**value, now, step};
   }
 }
 
@@ -83,17 +83,18 @@ void RunHost::update_heartbeats() {
 // Every step requires all ranks, so a rank whose heartbeats are delayed on a congested network is not
 // silent.
 double RunHost::silence_of(int worker_id) const {
-  const auto found = heartbeats_.find(worker_id);
-  if (found == heartbeats_.end()) return 0;
-  const auto heard = std::max(found->second.change_time, last_progress_);
-  return std::chrono::duration<double>(Deadline::Clock::now() - heard).count();
+  const auto it = heartbeats_.find(worker_id);
+  if (it == heartbeats_.end()) return 0;
+  const auto last_sign = std::max(it->second.change_time, last_progress_);
+  return std::chrono::duration<double>(Deadline::Clock::now() - last_sign).count();
 }
 
 std::vector<bool> RunHost::find_lost_workers() {
   std::vector<bool> result;
   for (int worker_id = 0; worker_id < static_cast<int>(coordinator_.workers().size()); ++worker_id) {
-    const auto lost_note = board_.find(lost_key(worker_id));
-    result.push_back((lost_note && *lost_note) || silence_of(worker_id) > silence_.value + kExtraSilence);
+    const auto lost_text = board_.find(lost_key(worker_id));
+    result.push_back((lost_text && *lost_text) ||
+                     silence_of(worker_id) > silence_limit_.value + kExtraSilence);
   }
   return result;
 }
@@ -108,7 +109,7 @@ bool RunHost::poll() {
   for (std::size_t rank = 0; rank < coordinator_.remaining_workers().size(); ++rank) {
     const int worker_id = members.worker_ids[rank];
     const bool is_lost = is_gone[static_cast<std::size_t>(worker_id)];
-    const bool is_silent = silence_of(worker_id) > silence_.value;
+    const bool is_silent = silence_of(worker_id) > silence_limit_.value;
     const bool has_reported = coordinator_.report_of(worker_id).has_value();
     have_ended = have_ended && (is_lost || has_reported);
     if ((!is_lost && !is_silent) || has_reported) continue;
@@ -116,9 +117,9 @@ bool RunHost::poll() {
     const std::string description = !hang.empty() ? "hangs: " + hang
                                     : is_silent   ? "does not respond"
                                                   : "has disconnected";
-    const WorkerEntry& who = coordinator_.workers()[static_cast<std::size_t>(worker_id)];
-    coordinator_.record_lost(
-        worker_id, fmt::format("rank {} (process {} on {}, which {})", rank, who.pid, who.host, description));
+    const WorkerEntry& worker = coordinator_.workers()[static_cast<std::size_t>(worker_id)];
+    coordinator_.record_lost(worker_id, fmt::format("rank {} (process {} on {}, which {})", rank, worker.pid,
+                                                    worker.host, description));
     coordinator_.request_survivor_states();
   }
   have_all_ended_ = have_ended;

@@ -1,7 +1,8 @@
 // Hosts the store of a run that survives the loss of ranks: a thread watches the ranks' heartbeats, detects
 // join requests, and decides how the others continue after a loss (EmergencyCheckpointHost,
-// MembershipCoordinator). It runs in the process of rank 0, and after its loss in that of the first survivor
-// (elastic_rank.h). Ranks that are children of one process are watched by that process instead (workers.h).
+// MembershipCoordinator). It runs in the process of rank 0 and, after the loss of rank 0, in the process of
+// the first survivor (elastic_rank.h). Ranks that are children of one process are watched by that process
+// instead (workers.h).
 #pragma once
 
 #include <atomic>
@@ -30,7 +31,7 @@ struct RunHostOptions {
 
 class RunHost {
  public:
-  // All must outlive this.
+  // `board` and `files` must outlive this object.
   RunHost(Board& board, FileSystem& files, RunHostOptions options);
   ~RunHost();
   RunHost(const RunHost&) = delete;
@@ -49,7 +50,7 @@ class RunHost {
   struct LastHeartbeat {
     std::string last_value;
     Deadline::Clock::time_point change_time;
-    std::int64_t step = 0;  // that its training had reached
+    std::int64_t step = 0;  // the step that its training had reached
   };
   bool poll();
   void watch();
@@ -60,7 +61,7 @@ class RunHost {
   std::vector<bool> find_lost_workers();
 
   CachedBoard board_;
-  const Seconds silence_;
+  const Seconds silence_limit_;
   MembershipCoordinator coordinator_;
   EmergencyCheckpointHost emergency_checkpoint_;
   std::map<int, LastHeartbeat> heartbeats_;      // by worker id

@@ -26,7 +26,7 @@ extern char** environ;
 namespace optimus {
 namespace {
 
-constexpr int kPollMilliseconds = 50;  // milliseconds
+constexpr int kPollMilliseconds = 50;
 constexpr std::size_t kMaxReportBytes = 1 << 20;
 
 // Arguments and environment in the form that posix_spawn expects.
@@ -113,18 +113,18 @@ void Workers::start(int rank) {
   if (::pipe2(ends, O_CLOEXEC) != 0)
     throw RuntimeFailure("worker {}: cannot create a pipe: {}", rank, ::strerror(errno));
   // dup2 of a descriptor onto itself would keep its close-on-exec flag.
-  const int high = ::fcntl(ends[1], F_DUPFD_CLOEXEC, 64);
+  const int high_descriptor = ::fcntl(ends[1], F_DUPFD_CLOEXEC, 64);
   ::close(ends[1]);
   Worker& worker = workers_[static_cast<std::size_t>(rank)];
   worker.pipe = ends[0];
   ::fcntl(worker.pipe, F_SETFL, O_NONBLOCK);
   try {
-    worker.pid = spawn(options_, rank, high, (options_.run / log_path(rank)).string());
+    worker.pid = spawn(options_, rank, high_descriptor, (options_.run / log_path(rank)).string());
   } catch (...) {
-    ::close(high);
+    ::close(high_descriptor);
     throw;
   }
-  ::close(high);
+  ::close(high_descriptor);
 }
 
 std::vector<WorkerEntry> Workers::entries() const {
@@ -152,8 +152,8 @@ bool Workers::has_ended() const {
     return worker.status.has_value() || worker.is_excluded;
   });
   if (!have_all_ended || coordinator_ == nullptr) return have_all_ended;
-  const std::vector<int> staying = coordinator_->remaining_workers();
-  return std::all_of(staying.begin(), staying.end(), [&](int worker_id) {
+  const std::vector<int> remaining_ids = coordinator_->remaining_workers();
+  return std::all_of(remaining_ids.begin(), remaining_ids.end(), [&](int worker_id) {
     return worker_id < static_cast<int>(workers_.size()) || coordinator_->report_of(worker_id) ||
            !is_running(coordinator_->workers()[static_cast<std::size_t>(worker_id)]);
   });
@@ -184,18 +184,18 @@ void Workers::reap(Worker& worker) {
   write_list();
 }
 
-// Assigns Worker::order in the order of detection. why() prefers workers that failed themselves to those
-// that only lost others.
+// Assigns Worker::order in the order of detection. failure_text() prefers workers that failed themselves to
+// those that only lost others.
 void Workers::note_failures() {
   for (Worker& worker : workers_) {
-    if (worker.order >= 0 || worker.is_ended_by_us || worker.is_excluded) continue;
+    if (worker.failure_order >= 0 || worker.is_ended_by_us || worker.is_excluded) continue;
     const bool has_reported = worker.report && (worker.report->end == WorkerReport::End::failed ||
                                                 worker.report->end == WorkerReport::End::lost);
     const bool has_died = worker.status && !worker.report;
     // During startup the other workers wait long for a stopped worker; in a step they would already have
     // reported it.
     const bool is_silent = worker.stopped && worker.stopped->has_passed();
-    if (has_reported || has_died || is_silent) worker.order = num_failed_++;
+    if (has_reported || has_died || is_silent) worker.failure_order = num_failed_++;
   }
 }
 
@@ -277,7 +277,7 @@ void Workers::drop_excluded() {
   for (std::size_t worker_id = 0; worker_id < workers_.size(); ++worker_id) {
     Worker& worker = workers_[worker_id];
     if (!coordinator_->is_member(static_cast<int>(worker_id))) worker.is_excluded = true;
-    worker.order = -1;
+    worker.failure_order = -1;
   }
   write_list();
 }
@@ -285,7 +285,7 @@ void Workers::drop_excluded() {
 TrainResult Workers::wait(const StopToken& stop, EmergencyCheckpointHost* emergency_checkpoint,
                           MembershipCoordinator* coordinator) {
   coordinator_ = coordinator;
-  const std::shared_ptr<void> forgotten(nullptr, [this](void*) { coordinator_ = nullptr; });
+  const std::shared_ptr<void> coordinator_reset(nullptr, [this](void*) { coordinator_ = nullptr; });
   bool is_asked_to_end = false;
   while (!has_ended()) {
     if (!is_asked_to_end && stop.is_requested()) {
@@ -300,13 +300,14 @@ TrainResult Workers::wait(const StopToken& stop, EmergencyCheckpointHost* emerge
   }
   poll(0);
   if (num_failed_ > 0) {
-    const std::string line = why() + (emergency_checkpoint != nullptr ? emergency_checkpoint->finish() : "");
+    const std::string line =
+        failure_text() + (emergency_checkpoint != nullptr ? emergency_checkpoint->finish() : "");
     log_failure(options_.run, line);
     const std::optional<int> cause = first_failed();
     const auto report = cause ? workers_[static_cast<std::size_t>(*cause)].report : std::nullopt;
     throw_run_failure(line, report && report->is_user_error);
   }
-  for (const Worker& worker : workers_)  // also before its first step
+  for (const Worker& worker : workers_)  // a worker may be interrupted before its first step
     if (worker.report && worker.report->end == WorkerReport::End::interrupted)
       return {.end = TrainEnd::stopped};
   return result_of_rank_0();
@@ -332,7 +333,7 @@ TrainResult Workers::result_of_rank_0() const {
 // one, they have more time, because they report themselves if they cannot continue.
 bool Workers::has_grace_expired() {
   const bool has_reported_end = std::any_of(workers_.begin(), workers_.end(), [](const Worker& worker) {
-    return worker.order >= 0 && worker.report.has_value();
+    return worker.failure_order >= 0 && worker.report.has_value();
   });
   const bool can_continue = coordinator_ != nullptr && coordinator_->has_begun() && !has_reported_end;
   std::optional<Deadline>& grace = can_continue ? long_grace_ : grace_;
@@ -370,15 +371,15 @@ std::optional<int> Workers::first_failed() const {
   for (std::size_t rank = 0; rank < workers_.size(); ++rank) {
     const Worker& worker = workers_[rank];
     const bool is_lost = worker.report && worker.report->end == WorkerReport::End::lost;
-    if (worker.order >= 0 && !is_lost &&
-        (!first || worker.order < workers_[static_cast<std::size_t>(*first)].order))
+    if (worker.failure_order >= 0 && !is_lost &&
+        (!first || worker.failure_order < workers_[static_cast<std::size_t>(*first)].failure_order))
       first = static_cast<int>(rank);
   }
   return first;
 }
 
-// Names the rank that failed, was ended, or does not respond, and what the other ranks observed.
-std::string Workers::why() const {
+// Names the rank that failed, was ended, or does not respond, with the observation of another rank.
+std::string Workers::failure_text() const {
   const auto log = [&](int rank) { return (options_.run / log_path(rank)).string(); };
   std::map<int, int> missed_counts;
   std::string observed_by;
@@ -397,20 +398,21 @@ std::string Workers::why() const {
     if (worker.report) return fmt::format("{}: {}{}", describe(cause), worker.report->why, observed_by);
     const std::string end_description = describe_end(cause);
     // Name the other ranks that ended in the same way, since they may have a common cause.
-    std::vector<int> more;
+    std::vector<int> similar_ranks;
     for (std::size_t rank = 0; rank < workers_.size(); ++rank)
-      if (static_cast<int>(rank) != cause && workers_[rank].order >= 0 && !workers_[rank].report)
-        more.push_back(static_cast<int>(rank));
-    const std::string also =
-        more.empty() ? ""
-                     : fmt::format(", as did rank{} {}", more.size() == 1 ? "" : "s", fmt::join(more, ", "));
-    return fmt::format("{} {}{}; its log is {}{}", describe(cause), end_description, also, log(cause),
+      if (static_cast<int>(rank) != cause && workers_[rank].failure_order >= 0 && !workers_[rank].report)
+        similar_ranks.push_back(static_cast<int>(rank));
+    const std::string similar_text =
+        similar_ranks.empty() ? ""
+                              : fmt::format(", as did rank{} {}", similar_ranks.size() == 1 ? "" : "s",
+                                            fmt::join(similar_ranks, ", "));
+    return fmt::format("{} {}{}; its log is {}{}", describe(cause), end_description, similar_text, log(cause),
                        observed_by);
   }
-  const auto most = std::max_element(missed_counts.begin(), missed_counts.end(),
-                                     [](const auto& a, const auto& b) { return a.second < b.second; });
-  if (most != missed_counts.end() && most->first < static_cast<int>(workers_.size()))
-    return fmt::format("{} does not respond; its log is {}{}", describe(most->first), log(most->first),
+  const auto suspect = std::max_element(missed_counts.begin(), missed_counts.end(),
+                                        [](const auto& a, const auto& b) { return a.second < b.second; });
+  if (suspect != missed_counts.end() && suspect->first < static_cast<int>(workers_.size()))
+    return fmt::format("{} does not respond; its log is {}{}", describe(suspect->first), log(suspect->first),
                        observed_by);
   return "the workers lost contact with each other" + observed_by;
 }

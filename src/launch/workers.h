@@ -1,9 +1,9 @@
-// Starts, watches and ends the worker processes of a run on this machine. What workers do is in worker.h,
-// how they connect to each other in comm/c10d_comm.h.
+// Starts, watches and ends the worker processes of a run on this machine. The work of a worker is in
+// worker.h, the connections between workers are in comm/c10d_comm.h.
 //
 // Each worker is a process with standard output and error in its log, in a process group of its own, so
 // that Ctrl-C reaches only this process, and it ends when this process ends. When one fails, the others get
-// some time to report what they observed; then all are ended, and one line names the first failure.
+// some time to report their observations; then all are ended, and one line names the first failure.
 #pragma once
 
 #include <sys/types.h>
@@ -32,11 +32,11 @@ struct WorkersOptions {
   bool is_etcd = false;
   std::string token{};
   Seconds grace{10};  // time that the other workers have after the first has failed
-  // The same if the other workers may continue without the failed one; they report themselves if they
+  // The same time if the other workers may continue without the failed one; they report themselves if they
   // cannot.
   Seconds long_grace{10};
-  Seconds timeout{
-      600};  // time after which a stopped worker counts as failed, or as lost if the other workers continue
+  // Time after which a stopped worker counts as failed, or as lost if the other workers continue.
+  Seconds timeout{600};
 };
 
 class Workers {
@@ -64,7 +64,7 @@ class Workers {
     std::string line;
     std::optional<WorkerReport> report;
     std::optional<int> status;  // exit status from waitpid
-    int order = -1;  // order of failure: 0 for the worker that failed first; -1 if it has not failed
+    int failure_order = -1;  // order of failure: 0 for the worker that failed first; -1 if it has not failed
     bool is_ended_by_us = false;
     std::optional<Deadline> stopped{};  // if it is stopped by a signal (SIGSTOP): deadline for it to continue
     bool is_excluded = false;           // the other workers continue without it
@@ -89,7 +89,7 @@ class Workers {
   bool has_grace_expired();
   std::vector<bool> find_lost_workers() const;
   std::optional<int> first_failed() const;
-  std::string why() const;
+  std::string failure_text() const;
   std::string describe(int rank) const;
 
   const WorkersOptions options_;

@@ -47,7 +47,7 @@ std::vector<Column> columns_of(const std::vector<ChartPoint>& line) {
 
 struct Range {
   double low = 0, high = 1;
-  double part(double value) const { return (value - low) / (high - low); }
+  double fraction_of(double value) const { return (value - low) / (high - low); }
 };
 
 Range range_of(std::vector<double> values, bool begins_at_zero) {
@@ -55,15 +55,19 @@ Range range_of(std::vector<double> values, bool begins_at_zero) {
   if (values.empty()) return {};
   const auto [low, high] = std::minmax_element(values.begin(), values.end());
   Range range{begins_at_zero ? std::min(0.0, *low) : *low, *high};
-  const double least = std::max(1e-12, 1e-6 * std::max(std::abs(range.low), std::abs(range.high)));
-  if (range.high - range.low < least) range.high = range.low + least;
+  const double min_length = std::max(1e-12, 1e-6 * std::max(std::abs(range.low), std::abs(range.high)));
+  if (range.high - range.low < min_length) range.high = range.low + min_length;
   return range;
 }
 
 // Three to seven round numbers inside the range.
 std::vector<double> ticks_of(const Range& range) {
-  const double rough = (range.high - range.low) / 6, power = std::pow(10, std::floor(std::log10(rough)));
-  const double step = power * (rough / power > 5 ? 10 : rough / power > 2 ? 5 : rough / power > 1 ? 2 : 1);
+  const double raw_step = (range.high - range.low) / 6,
+               power = std::pow(10, std::floor(std::log10(raw_step)));
+  const double step = power * (raw_step / power > 5   ? 10
+                               : raw_step / power > 2 ? 5
+                               : raw_step / power > 1 ? 2
+                                                      : 1);
   std::vector<double> ticks;
   const double first = std::ceil(range.low / step);
   for (int i = 0; i < 8 && (first + i) * step <= range.high; ++i) ticks.push_back((first + i) * step);
@@ -97,9 +101,11 @@ class Picture {
   }
 
  private:
-  double x(double step) const { return kLeft + (kRight - kLeft) * std::clamp(steps_.part(step), 0.0, 1.0); }
+  double x(double step) const {
+    return kLeft + (kRight - kLeft) * std::clamp(steps_.fraction_of(step), 0.0, 1.0);
+  }
   double y(double value) const {
-    return kBottom - (kBottom - kTop) * std::clamp(values_.part(value), 0.0, 1.0);
+    return kBottom - (kBottom - kTop) * std::clamp(values_.fraction_of(value), 0.0, 1.0);
   }
 
   void draw_bands() {
@@ -115,7 +121,7 @@ class Picture {
     }
   }
 
-  // Drawn after the line, so that names stay readable.
+  // Draws the names after the line, so that they stay readable.
   void draw_names() {
     for (std::size_t i = 0; i < std::min(kMaxBands, chart_.bands.size()); ++i) {
       const ChartBand& band = chart_.bands[i];

@@ -1,6 +1,6 @@
-// Charts of a value over a run's steps, as SVG text: a line with the range around it, plan epochs as bands in
-// the background, decisions as marks. Colours are CSS classes of the enclosing page (report/report_page.h).
-// Pure.
+// Charts of a value over the steps of a run, as SVG text: a line with the range around it, plan epochs as
+// bands in the background, and decisions as marks. Colors are CSS classes of the enclosing page
+// (report/report_page.h). Pure.
 #pragma once
 
 #include <string>
@@ -32,8 +32,8 @@ struct Chart {
   bool begins_at_zero = false;
 };
 
-// For long lines, each drawn point is the median of several consecutive steps, with their range. An empty
-// chart contains a note.
+// For long lines, each drawn point is the median of several consecutive steps, with their range. A chart
+// without points contains a note.
 std::string svg_of(const Chart& chart);
 
 }  // namespace optimus

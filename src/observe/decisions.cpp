@@ -25,50 +25,51 @@ std::string line_of(const OrderedJson& json) {
 
 OrderedJson json_of(const std::vector<PlanAlternative>& plans) {
   OrderedJson list = OrderedJson::array();
-  for (const PlanAlternative& one : plans)
+  for (const PlanAlternative& plan : plans)
     list.push_back(
-        {{"plan", one.plan}, {"response", one.response}, {"predicted_gain", or_null(one.predicted_gain)}});
+        {{"plan", plan.plan}, {"response", plan.response}, {"predicted_gain", or_null(plan.predicted_gain)}});
   return list;
 }
 
 std::optional<double> number_in(const JsonView& view, const char* name) {
-  const std::optional<JsonView> found = view.find(name);
-  return found ? std::optional(found->number()) : std::nullopt;
+  const std::optional<JsonView> member = view.find(name);
+  return member ? std::optional(member->number()) : std::nullopt;
 }
 
 Bytes bytes_in(const JsonView& view, const char* name) {
-  const std::optional<JsonView> found = view.find(name);
-  return Bytes(found ? found->integer(0) : 0);
+  const std::optional<JsonView> member = view.find(name);
+  return Bytes(member ? member->integer(0) : 0);
 }
 
 Seconds seconds_in(const JsonView& view, const char* name) {
-  const std::optional<JsonView> found = view.find(name);
-  if (!found) return {};
-  const double value = found->number();
-  if (!(value >= 0)) found->refuse("a number of at least 0");
+  const std::optional<JsonView> member = view.find(name);
+  if (!member) return {};
+  const double value = member->number();
+  if (!(value >= 0)) member->refuse("a number of at least 0");
   return Seconds(value);
 }
 
 Decision decision_in(const JsonView& view) {
-  Decision one{.step = view.at("step").integer(0, kMaxSteps), .kind = view.at("kind").text()};
-  one.evidence = view.text_or("evidence", ""), one.cause = view.text_or("cause", "");
-  one.from = view.text_or("from", ""), one.to = view.text_or("to", "");
-  one.from_name = view.text_or("from_name", ""), one.to_name = view.text_or("to_name", "");
-  if (const auto epoch = view.find("epoch")) one.epoch = epoch->integer(0, kMaxSteps);
-  one.predicted_gain = number_in(view, "predicted_gain");
-  one.measured_gain = number_in(view, "realised_gain");
-  one.pause = seconds_in(view, "pause_seconds"), one.prepare = seconds_in(view, "prepare_seconds");
-  one.moved = bytes_in(view, "moved_bytes"), one.minimum = bytes_in(view, "minimum_bytes");
-  one.early = bytes_in(view, "early_bytes"), one.precopied = bytes_in(view, "precopied_bytes");
-  one.payback_steps = view.number_or("payback_steps", 0), one.step_seconds = seconds_in(view, "step_seconds");
+  Decision decision{.step = view.at("step").integer(0, kMaxSteps), .kind = view.at("kind").text()};
+  decision.evidence = view.text_or("evidence", ""), decision.cause = view.text_or("cause", "");
+  decision.from = view.text_or("from", ""), decision.to = view.text_or("to", "");
+  decision.from_name = view.text_or("from_name", ""), decision.to_name = view.text_or("to_name", "");
+  if (const auto epoch = view.find("epoch")) decision.epoch = epoch->integer(0, kMaxSteps);
+  decision.predicted_gain = number_in(view, "predicted_gain");
+  decision.measured_gain = number_in(view, "realised_gain");
+  decision.pause = seconds_in(view, "pause_seconds"), decision.prepare = seconds_in(view, "prepare_seconds");
+  decision.moved = bytes_in(view, "moved_bytes"), decision.minimum = bytes_in(view, "minimum_bytes");
+  decision.early = bytes_in(view, "early_bytes"), decision.precopied = bytes_in(view, "precopied_bytes");
+  decision.payback_steps = view.number_or("payback_steps", 0),
+  decision.step_seconds = seconds_in(view, "step_seconds");
   if (const auto workers = view.find("workers"))
-    one.num_workers = static_cast<int>(workers->integer(0, 1 << 24));
-  if (const auto lost = view.find("steps_lost")) one.steps_lost = lost->integer(0, kMaxSteps);
+    decision.num_workers = static_cast<int>(workers->integer(0, 1 << 24));
+  if (const auto lost = view.find("steps_lost")) decision.steps_lost = lost->integer(0, kMaxSteps);
   if (const auto plans = view.find("alternatives"))
     for (const JsonView& plan : plans->elements())
-      one.alternatives.push_back(
+      decision.alternatives.push_back(
           {plan.at("plan").text(), plan.text_or("response", ""), number_in(plan, "predicted_gain")});
-  return one;
+  return decision;
 }
 
 // Assigns a measured gain to the newest switch of that epoch: epoch numbers repeat if a run resumes from an
@@ -76,9 +77,9 @@ Decision decision_in(const JsonView& view) {
 void assign_measured_gain(const JsonView& view, std::vector<Decision>& decisions) {
   const std::int64_t epoch = view.at("epoch").integer(0, kMaxSteps);
   const std::optional<double> gain = number_in(view, "realised_gain");  // null if it was not finite
-  for (auto one = decisions.rbegin(); one != decisions.rend(); ++one)
-    if (one->kind == "switch" && one->epoch == epoch) {
-      one->measured_gain = gain;
+  for (auto it = decisions.rbegin(); it != decisions.rend(); ++it)
+    if (it->kind == "switch" && it->epoch == epoch) {
+      it->measured_gain = gain;
       return;
     }
 }
@@ -93,8 +94,8 @@ std::string printable(std::string text) {
 // Rounds up: part of a step is "1 step". A file may contain any number.
 std::string steps_text(double steps) {
   const double limited = std::isnan(steps) ? 1 : std::clamp(steps, 1.0, static_cast<double>(kMaxSteps));
-  const auto number = static_cast<std::int64_t>(std::ceil(limited));
-  return fmt::format("{} step{}", number, number == 1 ? "" : "s");
+  const auto count = static_cast<std::int64_t>(std::ceil(limited));
+  return fmt::format("{} step{}", count, count == 1 ? "" : "s");
 }
 
 std::string name_of_plan(const std::string& name, const std::string& hash) {
@@ -132,7 +133,7 @@ std::string membership_text(const Decision& decision, const std::string& from, c
                      lost);
 }
 
-// What the run did.
+// Describes the change that the run made.
 std::string change_text(const Decision& decision) {
   const std::string from = name_of_plan(decision.from_name, decision.from);
   const std::string to = name_of_plan(decision.to_name, decision.to);
@@ -199,10 +200,10 @@ std::string text(const Decision& decision) {
   std::string line = fmt::format("step {}: {}{}", decision.step, evidence, change_text(decision));
   if (decision.measured_gain) line += "; measured " + gain_text(*decision.measured_gain);
   for (std::size_t i = 0; i < decision.alternatives.size(); ++i) {
-    const PlanAlternative& one = decision.alternatives[i];
-    line += (i == 0 ? "; alternatives: " : ", ") + one.plan;
-    if (!one.response.empty()) line += fmt::format(" ({})", one.response);
-    if (one.predicted_gain) line += " " + gain_text(*one.predicted_gain);
+    const PlanAlternative& alternative = decision.alternatives[i];
+    line += (i == 0 ? "; alternatives: " : ", ") + alternative.plan;
+    if (!alternative.response.empty()) line += fmt::format(" ({})", alternative.response);
+    if (alternative.predicted_gain) line += " " + gain_text(*alternative.predicted_gain);
   }
   return printable(std::move(line));
 }

@@ -1,5 +1,6 @@
-// The plan decisions of a run, and decisions.jsonl, where it records them: one JSON object per line, each
-// with the step after which it was made. The file is maintained like metrics.jsonl (observe/metrics.h).
+// The plan decisions of a run, and the file decisions.jsonl that stores them: one JSON object per line, each
+// with the step after which the decision was made. The file is maintained like metrics.jsonl
+// (observe/metrics.h).
 //
 // The measured gain of a switch is known some steps later: a line of kind "realised" then follows, which
 // parse_decisions() merges into the switch that began its epoch.
@@ -20,17 +21,18 @@ namespace optimus {
 
 struct Decision {
   std::int64_t step = 0;
-  std::string kind;          // switch, recover, join, drain, stay
-  std::string evidence{};    // reason: "scripted", "requested", or a measurement; of "stay" also why it stays
-  std::string from{}, to{};  // hashes of plans
+  std::string kind;  // switch, recover, join, drain, stay
+  std::string
+      evidence{};  // reason: "scripted", "requested" or a measurement; for "stay" also the reason to stay
+  std::string from{}, to{};            // hashes of plans
   std::string from_name{}, to_name{};  // "dp2 zero2 +copy"; empty in records of version 0.1
   std::int64_t epoch = 0;              // of the new plan
   // Gain in steps per second: old step time / new step time - 1. Set only for changes that the run chose
   // itself.
   std::optional<double> predicted_gain{}, measured_gain{};
-  double payback_steps = 0;    // predicted number of steps until the pause is paid back
-  Seconds step_seconds{};      // duration of the last step before it; 0: unknown
-  Seconds pause{}, prepare{};  // `pause`: training stood still; `prepare`: training continued meanwhile
+  double payback_steps = 0;    // predicted number of steps until the gain has made up for the pause
+  Seconds step_seconds{};      // duration of the last step before the decision; 0: unknown
+  Seconds pause{}, prepare{};  // `pause`: training stopped; `prepare`: training continued meanwhile
   Bytes moved{}, minimum{};    // `minimum`: lower bound over all placements of the new plan
   Bytes early{};               // the part of `moved` that was sent before the pause
   Bytes precopied{};           // bytes that had to be sent again because they were sent early
@@ -59,14 +61,15 @@ std::string decision_line(const MeasuredGain& measured);
 // written, or its writer was killed. Throws UserError with the line number for an invalid line.
 std::vector<Decision> parse_decisions(std::string_view content, const std::string& source);
 
-// One line for users: of a running training, in the answer to a request, in `optimus decisions` and in
+// One line for users: shown during training, in the answer to a request, in `optimus decisions` and in
 // reports. Without names, the plans are given by their hashes.
 //
-//   step 412: slow link 1–3: 9.10x since step 397; switching pp4 → pp2 tp2 (expected +38 %, break-even
-//     after 9 steps); plan 624e → 37d7, prepared 0.21 s, paused 36 ms (0.4 steps), moved 2 KiB (minimum
-//     1 KiB); measured +35 %; alternatives: dp4 (replan) +1 %
+//   step 412: slow network of node 1–3: 9.10x since step 397; switching pp4 → pp2 tp2 (expected +38 %,
+//     break-even after 9 steps); plan 624e → 37d7, prepared 0.21 s, paused 36 ms (0.4 steps), moved 2 KiB
+//     (minimum 1 KiB); measured +35 %; alternatives: dp4 (another plan) +1 %
 //   step 13: worker 3 was lost; continuing with 3 workers on dp3 (was dp4); paused 180 ms (2.1 steps), …
-//   step 61: slow link 1–3: 2.10x since step 45; nothing pays; keeping pp4; alternatives: pp2 tp2 +1 %
+//   step 61: slow network of node 1–3: 2.10x since step 45; no plan is worth the pause; keeping pp4;
+//     alternatives: pp2 tp2 +1 %
 std::string text(const Decision& decision);
 std::string text(const MeasuredGain& measured);
 

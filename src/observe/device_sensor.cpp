@@ -20,7 +20,7 @@ struct DeviceSensor::Library {
     find(device_by_bus, "nvmlDeviceGetHandleByPciBusId_v2");
     find(clock, "nvmlDeviceGetClockInfo"), find(highest_clock, "nvmlDeviceGetMaxClockInfo");
     find(utilization, "nvmlDeviceGetUtilizationRates");
-    is_ready = handle != nullptr && !lacks_any && init() == kSuccess;
+    is_ready = handle != nullptr && !is_incomplete && init() == kSuccess;
   }
   ~Library() {
     if (is_ready) shutdown();
@@ -32,7 +32,7 @@ struct DeviceSensor::Library {
   template <typename Function>
   void find(Function*& function, const char* name) {
     function = handle == nullptr ? nullptr : reinterpret_cast<Function*>(dlsym(handle, name));
-    lacks_any |= function == nullptr;
+    is_incomplete |= function == nullptr;
   }
 
   struct Utilization {
@@ -40,7 +40,7 @@ struct DeviceSensor::Library {
   };
 
   void* const handle;
-  bool lacks_any = false, is_ready = false;
+  bool is_incomplete = false, is_ready = false;
   int (*init)() = nullptr;
   int (*shutdown)() = nullptr;
   int (*device_by_bus)(const char* bus_id, void** device) = nullptr;
@@ -54,23 +54,24 @@ DeviceSensor::DeviceSensor(std::unique_ptr<Library> library, void* device, unsig
 DeviceSensor::~DeviceSensor() = default;
 
 std::unique_ptr<DeviceSensor> DeviceSensor::open(const std::string& bus_id, const std::string& library) {
-  auto found = std::make_unique<Library>(library);
+  auto nvml = std::make_unique<Library>(library);
   void* device = nullptr;
   // Read once, because this call takes 1.5 ms on an H200; the other calls take microseconds.
-  unsigned highest = 0;
-  if (!found->is_ready || found->device_by_bus(bus_id.c_str(), &device) != kSuccess ||
-      found->highest_clock(device, kMultiprocessors, &highest) != kSuccess || highest == 0)
+  unsigned max_clock = 0;
+  if (!nvml->is_ready || nvml->device_by_bus(bus_id.c_str(), &device) != kSuccess ||
+      nvml->highest_clock(device, kMultiprocessors, &max_clock) != kSuccess || max_clock == 0)
     return nullptr;
-  return std::unique_ptr<DeviceSensor>(new DeviceSensor(std::move(found), device, highest));
+  return std::unique_ptr<DeviceSensor>(new DeviceSensor(std::move(nvml), device, max_clock));
 }
 
 std::optional<DeviceSensor::Reading> DeviceSensor::read() const {
-  unsigned now = 0;
-  Library::Utilization busy;
-  if (library_->clock(device_, kMultiprocessors, &now) != kSuccess ||
-      library_->utilization(device_, &busy) != kSuccess || now == 0 || busy.gpu > 100)
+  unsigned present_clock = 0;
+  Library::Utilization utilization;
+  if (library_->clock(device_, kMultiprocessors, &present_clock) != kSuccess ||
+      library_->utilization(device_, &utilization) != kSuccess || present_clock == 0 || utilization.gpu > 100)
     return std::nullopt;
-  return Reading{std::max(1.0, static_cast<double>(highest_clock_) / now), 1 - busy.gpu / 100.0};
+  return Reading{std::max(1.0, static_cast<double>(highest_clock_) / present_clock),
+                 1 - utilization.gpu / 100.0};
 }
 
 }  // namespace optimus

@@ -1,6 +1,5 @@
-// Reads a GPU's own sensors: how much its clock is reduced (heat, power), and its utilization. Uses NVIDIA's
-// management library (NVML), which is loaded at run time: without it nothing is measured, and nothing else
-// changes. Pure.
+// Reads the sensors of a GPU: the reduction of its clock (heat, power) and its utilization. Uses NVIDIA's
+// management library (NVML), which is loaded at run time. Without the library, nothing is measured.
 #pragma once
 
 #include <memory>

@@ -6,7 +6,7 @@
 namespace optimus {
 
 void for_each_json_line(std::string_view content, const std::string& source, const std::string& line_kind,
-                        std::size_t longest, const std::function<void(const JsonView& line)>& take) {
+                        std::size_t max_bytes, const std::function<void(const JsonView& line)>& handle_line) {
   for (int number = 1; !content.empty(); ++number) {
     const std::size_t end = content.find('\n');
     if (end == std::string_view::npos) break;
@@ -14,11 +14,11 @@ void for_each_json_line(std::string_view content, const std::string& source, con
     content.remove_prefix(end + 1);
     if (line.empty()) continue;
     const std::string location = fmt::format("{} line {}", source, number);
-    if (line.size() > longest)
-      throw UserError("{}: the line has {} bytes, {} has at most {}", location, line.size(), line_kind,
-                      longest);
+    if (line.size() > max_bytes)
+      throw UserError("{}: the line has {} bytes; {} has at most {}", location, line.size(), line_kind,
+                      max_bytes);
     const Json json = parse_json(line, location);
-    take(JsonView(json, location));
+    handle_line(JsonView(json, location));
   }
 }
 

@@ -18,9 +18,9 @@ class LogFile {
 
   Outcome<void> write(std::string_view bytes) {
     if (file_ == nullptr) return {};
-    Outcome<void> done = file_->write(std::as_bytes(std::span(bytes)));
-    if (!done) file_.reset();
-    return done;
+    Outcome<void> outcome = file_->write(std::as_bytes(std::span(bytes)));
+    if (!outcome) file_.reset();
+    return outcome;
   }
 
  private:

@@ -18,7 +18,7 @@ std::string_view lines_up_to(std::string_view content, std::int64_t last_step, c
     const std::string location = fmt::format("{} line {}", name, number);
     if (end - begin > kMaxLineBytes)
       throw RuntimeFailure(
-          "{}: the line has {} bytes, a line of metrics has at most {}; move the file away to continue",
+          "{}: the line has {} bytes; a line of metrics has at most {}; move the file away to continue",
           location, end - begin, kMaxLineBytes);
     const Json line = parse_json(content.substr(begin, end - begin), location);
     if (JsonView(line, location).at("step").integer(0) > last_step) break;
@@ -54,19 +54,20 @@ std::string metrics_line(const StepMetrics& metrics) {
 
 Outcome<MetricsFile> MetricsFile::open(FileSystem& files, const Path& path, std::int64_t last_step,
                                        const std::function<void()>& check) {
-  MappedFile old;
+  MappedFile old_file;
   if (std::error_code error; std::filesystem::exists(path, error)) {
     Outcome<MappedFile> mapped = MappedFile::open(path);
     if (!mapped) return tl::unexpected(mapped.error());
-    old = std::move(*mapped);
+    old_file = std::move(*mapped);
   }
-  const std::string_view content(reinterpret_cast<const char*>(old.bytes().data()), old.bytes().size());
+  const std::string_view content(reinterpret_cast<const char*>(old_file.bytes().data()),
+                                 old_file.bytes().size());
   const std::string_view retained = lines_up_to(content, last_step, path.string());
-  Outcome<AtomicFile> fresh = AtomicFile::create(files, path);
-  if (!fresh) return tl::unexpected(fresh.error());
-  if (Outcome<void> done = fresh->write(retained); !done) return tl::unexpected(done.error());
+  Outcome<AtomicFile> new_file = AtomicFile::create(files, path);
+  if (!new_file) return tl::unexpected(new_file.error());
+  if (Outcome<void> outcome = new_file->write(retained); !outcome) return tl::unexpected(outcome.error());
   if (check) check();
-  Outcome<std::unique_ptr<WritableFile>> file = fresh->commit_and_continue();
+  Outcome<std::unique_ptr<WritableFile>> file = new_file->commit_and_continue();
   if (!file) return tl::unexpected(file.error());
   return MetricsFile(LogFile(std::move(*file)));
 }
@@ -79,10 +80,12 @@ Outcome<void> complete_metrics(FileSystem& files, const Path& path, std::int64_t
     const Outcome<std::string> content = read_file(path);
     if (!content) return tl::unexpected(content.error());
     const std::size_t end = content->empty() ? 0 : content->size() - 1;
-    const std::size_t before = end == 0 ? std::string::npos : content->rfind('\n', end - 1);
-    const std::string last = content->substr(before == std::string::npos ? 0 : before + 1);
+    const std::size_t previous_end = end == 0 ? std::string::npos : content->rfind('\n', end - 1);
+    const std::string last_line = content->substr(previous_end == std::string::npos ? 0 : previous_end + 1);
     const std::int64_t last_step =
-        last.empty() ? 0 : JsonView(parse_json(last, path.string()), path.string()).at("step").integer();
+        last_line.empty()
+            ? 0
+            : JsonView(parse_json(last_line, path.string()), path.string()).at("step").integer();
     return last_step < step ? file->append_line(line) : Outcome<void>();
   } catch (const ReportedError& error) {
     return failure("{}", error.what());

@@ -1,5 +1,5 @@
-// The metrics of a finished training step, and metrics.jsonl, where a run records them: one JSON object per
-// line. Not their display (observe/progress.h) nor TensorBoard's copy of them (observe/tensorboard.h).
+// The metrics of a finished training step, and the file metrics.jsonl that stores them: one JSON object per
+// line. observe/progress.h displays them, and observe/tensorboard.h writes a copy for TensorBoard.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace optimus {
 
-// A finished checkpoint: how long training paused for it, and how long writing took concurrently.
+// A finished checkpoint, with the pause of the training and the time of the concurrent write.
 struct SaveMetrics {
   std::int64_t step = 0;
   Bytes bytes{};
@@ -32,7 +32,7 @@ struct StepMetrics {
   std::optional<double> validation_loss{};  // if this step ended with a validation
   std::optional<double> tflops{};           // 1e12 operations per second, of all devices
   std::optional<double> mfu{};              // model FLOPs utilization: fraction of the devices' peak, 0 to 1
-  std::optional<Bytes> memory{};            // peak memory of the device that uses most
+  std::optional<Bytes> memory{};            // peak memory of the device that uses the most
   std::optional<SaveMetrics> saved{};       // the checkpoint that was finished during this step
 };
 
@@ -45,7 +45,7 @@ class MetricsFile {
  public:
   // Keeps the lines up to step `last_step` (none if 0), so that a resumed run writes each step once; drops
   // the rest and an unterminated last line. The file is replaced atomically: a reader sees the old or the
-  // new one. Throws UserError if a line up to there is invalid. `check` is called when the new file is
+  // new one. Throws UserError if one of these lines is invalid. `check` is called when the new file is
   // complete and the old one still exists; if it throws, the old file is kept.
   static Outcome<MetricsFile> open(FileSystem& files, const Path& path, std::int64_t last_step,
                                    const std::function<void()>& check = {});
@@ -59,8 +59,8 @@ class MetricsFile {
   LogFile log_;
 };
 
-// For a file that no process writes any more: drops lines after `step`, like open(), and adds `line`, the
-// line of that step, if it is missing.
+// Completes a file to which no process writes anymore: drops lines after `step`, like open(), and adds
+// `line`, the line of that step, if it is missing.
 Outcome<void> complete_metrics(FileSystem& files, const Path& path, std::int64_t step,
                                const std::string& line, const std::function<void()>& check = {});
 

@@ -9,7 +9,7 @@
 namespace optimus {
 namespace {
 
-constexpr std::size_t kIntervals = 64, kGroups = 8;
+constexpr std::size_t kMaxIntervals = 64, kMaxGroups = 8;
 
 // A part of the line. Parts with a smaller weight are left out first on a narrow terminal.
 struct Part {
@@ -58,21 +58,21 @@ void StatusLineSink::show(const Progress& progress) {
     return progress.unit == "bytes" ? text(Bytes(static_cast<std::int64_t>(number)))
                                     : short_count(number) + " " + progress.unit;
   };
-  const auto done = static_cast<double>(progress.num_done), total = static_cast<double>(progress.total);
-  std::string line = fmt::format("{} {}", progress.activity, amount(done));
-  if (progress.total > 0) line += fmt::format(" of {} ({:.0f} %)", amount(total), 100 * done / total);
-  line_.show(line + fmt::format(", {}/s", amount(done / seconds)));
+  const auto num_done = static_cast<double>(progress.num_done), total = static_cast<double>(progress.total);
+  std::string line = fmt::format("{} {}", progress.activity, amount(num_done));
+  if (progress.total > 0) line += fmt::format(" of {} ({:.0f} %)", amount(total), 100 * num_done / total);
+  line_.show(line + fmt::format(", {}/s", amount(num_done / seconds)));
 }
 
 void StepTimeEstimator::step_ended(Seconds now) {
   if (last_seconds_) intervals_.push_back((now - *last_seconds_).value);
   last_seconds_ = now;
-  if (intervals_.size() > kIntervals) intervals_.pop_front();
+  if (intervals_.size() > kMaxIntervals) intervals_.pop_front();
 }
 
 std::optional<Seconds> StepTimeEstimator::per_step() const {
   if (intervals_.empty()) return std::nullopt;
-  const std::size_t num_groups = std::min(kGroups, intervals_.size());
+  const std::size_t num_groups = std::min(kMaxGroups, intervals_.size());
   std::vector<double> means;
   for (std::size_t group = 0; group < num_groups; ++group) {
     const std::size_t begin = group * intervals_.size() / num_groups;

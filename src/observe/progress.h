@@ -1,5 +1,5 @@
-// The content of the status line: the progress of a training, step by step, and events of other work. Not how
-// the line is drawn (observe/status_line.h).
+// The content of the status line: the progress of a training, step by step, and events of other work.
+// observe/status_line.h draws the line.
 #pragma once
 
 #include <cstdint>

@@ -54,7 +54,7 @@ StatusLine::StatusLine(std::FILE* out, Clock clock, bool has_time_stamps, std::F
       has_time_stamps_(has_time_stamps),
       is_terminal_(!has_time_stamps && supports_control_codes(out)),
       next_print_(clock_()),
-      next_logged_(next_print_ + kLogInterval) {
+      next_log_(next_print_ + kLogInterval) {
   if (!is_terminal_) next_print_ += kLogInterval;
 }
 
@@ -98,30 +98,29 @@ void StatusLine::draw(std::string_view line) {
   const Seconds current_time = clock_();
   next_print_ = current_time + (is_terminal_ ? kDrawInterval : kLogInterval);
   const std::string clean = remove_control_codes(line);
-  if (current_time >= next_logged_ || !is_terminal_)
-    write_log(clean), next_logged_ = current_time + kLogInterval;
+  if (current_time >= next_log_ || !is_terminal_) write_log(clean), next_log_ = current_time + kLogInterval;
   if (!is_terminal_) return write((has_time_stamps_ ? time_stamp() : "") + clean + "\n");
-  shown_ = truncate(clean, columns());
-  write(std::string(kEraseLine) + shown_);
+  visible_line_ = truncate(clean, columns());
+  write(std::string(kEraseLine) + visible_line_);
 }
 
 void StatusLine::print(std::string_view line) {
   const std::lock_guard lock(mutex_);
   write_log(remove_control_codes(line));
   const std::string clean = (has_time_stamps_ ? time_stamp() : "") + remove_control_codes(line) + "\n";
-  write(shown_.empty() ? clean : std::string(kEraseLine) + clean + shown_);
+  write(visible_line_.empty() ? clean : std::string(kEraseLine) + clean + visible_line_);
 }
 
 void StatusLine::clear() {
   const std::lock_guard lock(mutex_);
-  if (!shown_.empty()) write(std::string(kEraseLine));
-  shown_.clear();
+  if (!visible_line_.empty()) write(std::string(kEraseLine));
+  visible_line_.clear();
 }
 
 void StatusLine::keep() {
   const std::lock_guard lock(mutex_);
-  if (!shown_.empty()) write("\n");
-  shown_.clear();
+  if (!visible_line_.empty()) write("\n");
+  visible_line_.clear();
 }
 
 void StatusLine::write_log(const std::string& line) {

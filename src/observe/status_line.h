@@ -1,7 +1,8 @@
-// One line that shows progress: rewritten in place on a terminal, plain lines at intervals elsewhere. Not its
-// content (observe/progress.h).
+// One line that shows progress: rewritten in place on a terminal, plain lines at intervals elsewhere. The
+// content comes from observe/progress.h.
 //
-// Permanent lines, such as warnings, go through the same object, so that neither overwrites the other.
+// Permanent lines, such as warnings, are printed through the same object, so that they and the status line do
+// not overwrite each other.
 #pragma once
 
 #include <cstdio>
@@ -60,8 +61,8 @@ class StatusLine {
   bool has_time_stamps_ = false;
   bool is_terminal_;
   mutable std::mutex mutex_;
-  Seconds next_print_, next_logged_;
-  std::string shown_;  // on the terminal at present
+  Seconds next_print_, next_log_;
+  std::string visible_line_;  // on the terminal at present
 };
 
 }  // namespace optimus

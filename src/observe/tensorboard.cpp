@@ -61,7 +61,7 @@ std::string event_start(Seconds wall_time, std::int64_t step) {
 
 // If a process creates two files within one second, the name of the second file contains the next second,
 // so that names sort by age.
-Path free_name(const Path& folder, Seconds wall_time) {
+Path unused_path(const Path& folder, Seconds wall_time) {
   std::array<char, 256> name{};
   const bool has_name = ::gethostname(name.data(), name.size() - 1) == 0 && name[0] != '\0';
   const std::string host = has_name ? name.data() : "localhost";
@@ -94,14 +94,14 @@ std::string scalar_event(Seconds wall_time, std::int64_t step, std::span<const S
 
 Outcome<TensorBoardFile> TensorBoardFile::create(FileSystem& files, const Path& folder, Seconds wall_time,
                                                  std::int64_t last_step) {
-  Outcome<std::unique_ptr<WritableFile>> file = files.create(free_name(folder, wall_time));
+  Outcome<std::unique_ptr<WritableFile>> file = files.create(unused_path(folder, wall_time));
   if (!file) return tl::unexpected(file.error());
   TensorBoardFile result{LogFile(std::move(*file))};
   // session_log with status START: TensorBoard discards this and later steps of other files.
   const std::string head =
       tfrecord(double_field(1, wall_time.value) + bytes_field(3, "brain.Event:2")) +
       tfrecord(event_start(wall_time, last_step + 1) + bytes_field(7, integer_field(1, 1)));
-  if (Outcome<void> done = result.log_.write(head); !done) return tl::unexpected(done.error());
+  if (Outcome<void> outcome = result.log_.write(head); !outcome) return tl::unexpected(outcome.error());
   return result;
 }
 

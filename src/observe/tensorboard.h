@@ -1,5 +1,5 @@
-// Event files for TensorBoard, written without a protobuf library: records (length, masked CRC32C of it,
-// data, masked CRC32C of that) with the few protobuf fields that scalars need. Does not read them.
+// Event files for TensorBoard, written without a protobuf library: records (length, masked CRC32C of the
+// length, data, masked CRC32C of the data) with the few protobuf fields that scalars need.
 #pragma once
 
 #include <cstdint>

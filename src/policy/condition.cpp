@@ -12,7 +12,7 @@ namespace optimus {
 namespace {
 
 struct CauseWords {
-  const char *word, *plural;
+  const char *word, *description;
 };
 constexpr std::array<CauseWords, 8> kCauses = {{{"device", "slow device"},
                                                 {"link", "slow network of node"},
@@ -34,24 +34,25 @@ NodePlace place_of_node(const HardwareProfile& profile, int node) {
   for (std::size_t g = 0; g < profile.groups.size(); ++g) {
     const NodeGroup& group = profile.groups[g];
     if (node >= first_node && node < first_node + group.num_nodes()) {
-      const int within = node - first_node, before = within * group.devices_per_node;
-      return {g, within, first_device + before, std::min(group.devices_per_node, group.num_devices - before)};
+      const int node_in_group = node - first_node, devices_before = node_in_group * group.devices_per_node;
+      return {g, node_in_group, first_device + devices_before,
+              std::min(group.devices_per_node, group.num_devices - devices_before)};
     }
     first_node += group.num_nodes(), first_device += group.num_devices;
   }
-  throw UserError("{}: there is no node {}; it has {} nodes", profile.name, node, first_node);
+  throw UserError("{}: there is no node {}; the cluster has {} nodes", profile.name, node, first_node);
 }
 
 // Splits the node's group into up to three groups, so that the node is a group of its own. Returns the
 // index of that group, or of the unchanged group if it cannot be split or contains only this node.
-std::size_t cut_out(HardwareProfile& profile, const NodePlace& node_place) {
+std::size_t isolate_node(HardwareProfile& profile, const NodePlace& node_place) {
   const NodeGroup full_group = profile.groups[node_place.group];
   if (full_group.devices_per_domain > full_group.devices_per_node || full_group.num_nodes() == 1)
     return node_place.group;
   const int num_before = node_place.node * full_group.devices_per_node,
-            after = full_group.num_devices - num_before - node_place.devices;
+            num_after = full_group.num_devices - num_before - node_place.devices;
   std::vector<NodeGroup> parts;
-  for (const int devices : {num_before, node_place.devices, after}) {
+  for (const int devices : {num_before, node_place.devices, num_after}) {
     if (devices == 0) continue;
     parts.push_back(full_group);
     parts.back().num_devices = devices;
@@ -63,7 +64,7 @@ std::size_t cut_out(HardwareProfile& profile, const NodePlace& node_place) {
 
 }  // namespace
 
-std::string text(Cause cause) { return kCauses[static_cast<std::size_t>(cause)].plural; }
+std::string text(Cause cause) { return kCauses[static_cast<std::size_t>(cause)].description; }
 std::string word_of(Cause cause) { return kCauses[static_cast<std::size_t>(cause)].word; }
 
 Cause parse_cause(const std::string& word, const std::string& setting_name) {
@@ -86,17 +87,17 @@ HardwareProfile with_conditions(HardwareProfile profile, const std::vector<Condi
   for (const Condition& condition : conditions) {
     if (condition.cause == Cause::device) {
       if (condition.location < 0 || condition.location >= num_devices)
-        throw UserError("{}: there is no device {}; it has {} devices", profile.name, condition.location,
-                        num_devices);
+        throw UserError("{}: there is no device {}; the cluster has {} devices", profile.name,
+                        condition.location, num_devices);
       slow_down(condition.location, condition.factor);
     } else if (condition.cause == Cause::host) {
-      const NodePlace at = place_of_node(profile, condition.location);
-      for (int device = at.first_device; device < at.first_device + at.devices; ++device)
+      const NodePlace place = place_of_node(profile, condition.location);
+      for (int device = place.first_device; device < place.first_device + place.devices; ++device)
         slow_down(device, condition.factor);
     } else if (condition.cause == Cause::cluster) {
       for (int device = 0; device < num_devices; ++device) slow_down(device, condition.factor);
     } else if (condition.cause == Cause::link) {
-      const std::size_t group = cut_out(profile, place_of_node(profile, condition.location));
+      const std::size_t group = isolate_node(profile, place_of_node(profile, condition.location));
       profile.groups[group].network.nic.bytes_per_second /= condition.factor;
     }
   }

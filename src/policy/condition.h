@@ -18,7 +18,7 @@ enum class Cause {
   cluster,         // all devices are slow; without location
   data_loading,    // ranks wait for their samples; location: the rank; none: all ranks
   heavy_stage,     // a stage with too much work; location: its index, counted through all pipelines
-  uneven_lengths,  // samples differ in cost between ranks, in each step on other ranks
+  uneven_lengths,  // the cost of samples differs between ranks, on different ranks in each step
   memory,          // memory grows towards the limit; location: the stage
 };
 std::string text(Cause cause);                                                // "slow device"
@@ -33,14 +33,14 @@ inline bool is_mitigable_by_plan(Cause cause) {
 struct Condition {
   Cause cause = Cause::device;
   int location = 0;
-  // step or work time with the condition relative to the time without; for data_loading, of the whole step
+  // step or work time with the condition, relative to the time without it; for data_loading: the step time
   double factor = 1;
   bool operator==(const Condition&) const = default;
 };
 
 // Returns the profile of a cluster under these conditions: slower devices, and a lower network bandwidth of
 // nodes with a slow network. Causes that do not concern hardware are ignored. A node with a slow network
-// becomes a node group of its own; if it shares a fast domain with other nodes, the network of the whole
+// becomes a node group of its own. If it shares a fast domain with other nodes, the network of the whole
 // group is slowed down instead. Factors at the same location multiply. Throws UserError for a location that
 // does not exist.
 HardwareProfile with_conditions(HardwareProfile profile, const std::vector<Condition>& conditions);

@@ -16,8 +16,8 @@ double speed_of(const PlanOption& option) { return can_run(option) ? 1 / option.
 
 // The fraction of the present step time that the option saves.
 double gain_of(const Situation& situation, std::size_t option) {
-  const double now = situation.options.front().step_seconds;
-  return now > 0 ? 1 - situation.options[option].step_seconds / now : 1;
+  const double present_seconds = situation.options.front().step_seconds;
+  return present_seconds > 0 ? 1 - situation.options[option].step_seconds / present_seconds : 1;
 }
 
 Choice fastest(const Situation& situation) {
@@ -38,7 +38,7 @@ Choice by_threshold(const Policy& policy, const Situation& situation) {
   return {0, 0, "gain too small"};
 }
 
-// Maximizes the work that an option does within the window, in steps. The pause of the switch and the
+// Chooses the option that completes the most steps within the window. The pause of the switch and the
 // expected cost of device losses are subtracted from the window.
 Choice by_lookahead(const Policy& policy, const Situation& situation) {
   const double window = policy.lookahead_seconds;
@@ -62,8 +62,8 @@ Choice by_malleus(const Policy& policy, const Situation& situation) {
                      condition.factor >= policy.condition_threshold;
   const Choice best = fastest(situation);
   // After the conditions have ended, it returns to the even plan.
-  const bool is_over = situation.conditions.empty() && gain_of(situation, best.option) > kNoticeableGain;
-  return has_straggler || is_over ? best : Choice{0, 0, "no straggler"};
+  const bool has_ended = situation.conditions.empty() && gain_of(situation, best.option) > kNoticeableGain;
+  return has_straggler || has_ended ? best : Choice{0, 0, "no straggler"};
 }
 
 Choice by_oracle(const Situation& situation) {

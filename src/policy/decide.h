@@ -1,5 +1,6 @@
-// Applies a policy (policy/policy.h) to a situation (policy/situation.h): whether to change the plan now, and
-// to which. The same function decides in simulated runs (trials/trial.h) and in real ones. Pure.
+// Applies a policy (policy/policy.h) to a situation (policy/situation.h): decides whether to change the plan
+// now, and to which plan. The same function decides in simulated runs (trials/trial.h) and in real ones.
+// Pure.
 #pragma once
 
 #include "policy/policy.h"
@@ -8,7 +9,7 @@
 namespace optimus {
 
 // Returns the policy's choice. If the present plan cannot run (its step time is 0), the choice is an option
-// that can run, unless there is none.
+// that can run, if there is one.
 Choice choose(const Policy& policy, const Situation& situation);
 
 }  // namespace optimus

@@ -15,16 +15,16 @@ constexpr float kLeak = 0.05F;
 constexpr float kSlack = 0.25F;
 // A choice is vetoed if its expected step time exceeds this multiple of that of a reference: the present
 // plan (or the fastest option if that plan cannot run), and the rule's choice.
-constexpr double kMostSlower = 1.1;
+constexpr double kMaxSlowdown = 1.1;
 // If a condition is in force and the present plan runs, the rule decides about switches with a lower
 // probability than this.
-constexpr double kLeastSure = 0.7;
-// The rule decides if, after this number of judged switches, their gains were less than kLeastGainPart of
-// the expected ones.
-constexpr int kJudged = 4;
-constexpr double kLeastGainPart = 0.25;
+constexpr double kMinProbability = 0.7;
+// The rule decides if, after this number of judged switches, the sum of their gains is less than
+// kMinGainFraction of the expected sum.
+constexpr int kMinJudgedSwitches = 4;
+constexpr double kMinGainFraction = 0.25;
 
-float leaky(float x) { return x > 0 ? x : kLeak * x; }
+float leaky_relu(float x) { return x > 0 ? x : kLeak * x; }
 
 float clamp_to_range(const LearnedPolicy& network, std::size_t feature, float value) {
   return std::clamp(value, network.min_values[feature], network.max_values[feature]);
@@ -36,9 +36,9 @@ void add_scaled(std::array<float, Units>& sums, float scale, const float* row) {
 }
 
 // Describes a feature whose value lies outside of its training range, for users; empty if all are inside.
-// `first`: index of the feature values[0].
-std::optional<std::string> unfamiliar(const LearnedPolicy& network, std::span<const float> values,
-                                      std::size_t first) {
+// `first` is the index of the feature of values[0].
+std::optional<std::string> unfamiliar_feature(const LearnedPolicy& network, std::span<const float> values,
+                                              std::size_t first) {
   for (std::size_t i = 0; i < values.size(); ++i) {
     const float low = network.min_values[first + i], high = network.max_values[first + i];
     const float slack = kSlack * (high - low) + 0.02F;
@@ -51,29 +51,30 @@ std::optional<std::string> unfamiliar(const LearnedPolicy& network, std::span<co
 
 // Checks the pause of the fastest option in seconds, because features contain pauses only relative to step
 // times and to the expected duration of conditions.
-std::optional<std::string> too_long_a_pause(const Situation& situation, const FeatureTable& table) {
-  constexpr double kMost = (1 + kSlack) * (kLongestSwitch + kLongestMove);
+std::optional<std::string> unfamiliar_pause(const Situation& situation, const FeatureTable& table) {
+  constexpr double kMaxPause = (1 + kSlack) * (kMaxSwitchSeconds + kMaxMoveSeconds);
   const auto fastest = std::min_element(table.estimates.begin(), table.estimates.end());
   const std::size_t option = table.options[static_cast<std::size_t>(fastest - table.estimates.begin())];
   const double pause = situation.options[option].pause_seconds;
-  if (pause <= kMost) return std::nullopt;
+  if (pause <= kMaxPause) return std::nullopt;
   return fmt::format("a pause of {}, in training at most {}", optimus::text(Seconds(pause)),
-                     optimus::text(Seconds(kLongestSwitch + kLongestMove)));
+                     optimus::text(Seconds(kMaxSwitchSeconds + kMaxMoveSeconds)));
 }
 
 // Whether switches have gained much less than expected, after the expectation is corrected by the known
 // prediction errors.
 bool has_missed_gains(const Situation& situation) {
-  if (situation.num_judged < kJudged) return false;
-  const double num = situation.num_judged;
+  if (situation.num_judged_switches < kMinJudgedSwitches) return false;
+  const double num_switches = situation.num_judged_switches;
   const double known_miss = situation.mean_prediction_error * situation.num_prediction_errors /
                             (situation.num_prediction_errors + 1.0);
-  const double expected = 1 - (1 - situation.predicted_gain_sum / num) * std::exp(std::max(0.0, known_miss));
-  return situation.gain_measured / num < kLeastGainPart * expected;
+  const double expected =
+      1 - (1 - situation.predicted_gain_sum / num_switches) * std::exp(std::max(0.0, known_miss));
+  return situation.measured_gain_sum / num_switches < kMinGainFraction * expected;
 }
 
-// Whether nothing has happened in this run yet. Training trials start with their best plan, so the network
-// has not learned whether another plan is better before any condition, loss or switch.
+// Whether the run has had no condition, loss, arrival or switch yet. Training trials start with their best
+// plan, so the network has not learned whether another plan is better before any condition, loss or switch.
 bool is_untouched(const Situation& situation) {
   constexpr double kNever = 1e8;  // seconds
   return situation.options.front().step_seconds > 0 && situation.conditions.empty() &&
@@ -117,9 +118,9 @@ std::vector<NetworkPass> passes_of(const LearnedPolicy& network, const FeatureTa
       add_scaled(pass.first, clamp_to_range(network, i, table.rows[row][i]), numbers + i * kFirstLayer);
     add_scaled(pass.second, 1, numbers + LearnedPolicy::kSecondBias);
     for (std::size_t u = 0; u < kFirstLayer; ++u)
-      add_scaled(pass.second, leaky(pass.first[u]), numbers + LearnedPolicy::kSecond + u * kSecondLayer);
+      add_scaled(pass.second, leaky_relu(pass.first[u]), numbers + LearnedPolicy::kSecond + u * kSecondLayer);
     for (std::size_t u = 0; u < kSecondLayer; ++u)
-      pass.score += leaky(pass.second[u]) * numbers[LearnedPolicy::kLast + u];
+      pass.score += leaky_relu(pass.second[u]) * numbers[LearnedPolicy::kLast + u];
   }
   return passes;
 }
@@ -130,7 +131,7 @@ std::vector<double> probabilities_of(std::span<const NetworkPass> passes) {
   std::vector<double> probabilities;
   for (const NetworkPass& pass : passes)
     probabilities.push_back(std::exp(pass.score - maximum)), sum += probabilities.back();
-  for (double& one : probabilities) one /= sum;
+  for (double& probability : probabilities) probability /= sum;
   return probabilities;
 }
 
@@ -143,9 +144,9 @@ struct NetworkChoice {
   double estimate = 0;  // expected step time of the chosen option
   // expected step time of the present plan, or of the fastest option if the present plan cannot run
   double reference = 0;
-  double most_slower = 1;  // the estimate is vetoed above this multiple of the reference
-  bool is_slow = false;    // a condition is in force, and the present plan can run
-  bool is_safer = false;   // a loss undoes fewer steps than under the present plan
+  double max_slowdown = 1;  // the estimate is vetoed above this multiple of the reference
+  bool is_slow = false;     // a condition is in force, and the present plan can run
+  bool is_safer = false;    // a loss undoes fewer steps than under the present plan
 };
 
 NetworkChoice network_choice(const LearnedPolicy& network, const Situation& situation,
@@ -158,46 +159,47 @@ NetworkChoice network_choice(const LearnedPolicy& network, const Situation& situ
   choice.probability = probabilities[choice.row];
   choice.estimate = table.estimates[choice.row];
   const PlanOption& present_option = situation.options.front();
-  const bool runs = present_option.step_seconds > 0;
-  choice.reference =
-      runs ? table.estimates.front() : *std::min_element(table.estimates.begin(), table.estimates.end());
-  choice.is_slow = runs && !situation.conditions.empty();
+  const bool can_run_present = present_option.step_seconds > 0;
+  choice.reference = can_run_present ? table.estimates.front()
+                                     : *std::min_element(table.estimates.begin(), table.estimates.end());
+  choice.is_slow = can_run_present && !situation.conditions.empty();
   choice.is_safer = situation.options[choice.option].undone_steps < present_option.undone_steps;
   // A plan that is expected to be slower is chosen only if a loss undoes fewer of its steps.
-  choice.most_slower = runs && !choice.is_safer ? 1 : kMostSlower;
+  choice.max_slowdown = can_run_present && !choice.is_safer ? 1 : kMaxSlowdown;
   return choice;
 }
 
 // Why the situation is unlike those in training; empty if there is no reason.
-std::optional<std::string> unlearned(const Policy& policy, const LearnedPolicy& network,
-                                     const Situation& situation, const FeatureTable& table,
-                                     const NetworkChoice& choice) {
+std::optional<std::string> reason_not_learned(const Policy& policy, const LearnedPolicy& network,
+                                              const Situation& situation, const FeatureTable& table,
+                                              const NetworkChoice& choice) {
   if (choice.is_slow && situation.since_switch < settling_seconds(policy, situation))
     return "too soon after the last switch";
   if (is_untouched(situation)) return "no condition, loss or switch so far";
   if (has_missed_gains(situation)) return "predicted gains were not reached";
-  std::optional<std::string> reason = too_long_a_pause(situation, table);
-  if (!reason) reason = unfamiliar(network, table.situation, kOptionFeatures);
-  if (!reason) reason = unfamiliar(network, table.rows[choice.row], 0);
+  std::optional<std::string> reason = unfamiliar_pause(situation, table);
+  if (!reason) reason = unfamiliar_feature(network, table.situation, kOptionFeatures);
+  if (!reason) reason = unfamiliar_feature(network, table.rows[choice.row], 0);
   return reason ? std::optional("unfamiliar (" + *reason + ")") : std::nullopt;
 }
 
 // Why the network's choice is not followed; empty if it is followed.
-std::optional<std::string> veto(const Policy& policy, const Situation& situation, const FeatureTable& table,
-                                const NetworkChoice& choice, const std::function<Choice()>& rule) {
-  if (choice.estimate > choice.most_slower * choice.reference)
+std::optional<std::string> reason_for_veto(const Policy& policy, const Situation& situation,
+                                           const FeatureTable& table, const NetworkChoice& choice,
+                                           const std::function<Choice()>& rule) {
+  if (choice.estimate > choice.max_slowdown * choice.reference)
     return fmt::format("vetoed (expects {:.2f}x the step time)", choice.estimate / choice.reference);
   const bool is_switch = choice.option != 0;
-  if (choice.is_slow && is_switch && !choice.is_safer && choice.probability < kLeastSure)
+  if (choice.is_slow && is_switch && !choice.is_safer && choice.probability < kMinProbability)
     return fmt::format("unsure ({:.0f} %)", 100 * choice.probability);
   const double saved = choice.is_safer ? 1 : 1 - choice.estimate / choice.reference;
   if (situation.options.front().step_seconds > 0 && is_switch &&
       is_too_late(policy, situation, choice.option, saved))
     return "the run ends soon";
-  const std::optional<double> ruled = estimate_of(table, rule().option);
-  if (ruled && choice.estimate > choice.most_slower * *ruled)
+  const std::optional<double> rule_estimate = estimate_of(table, rule().option);
+  if (rule_estimate && choice.estimate > choice.max_slowdown * *rule_estimate)
     return fmt::format("vetoed (expects {:.2f}x the step time of the rule's choice)",
-                       choice.estimate / *ruled);
+                       choice.estimate / *rule_estimate);
   return std::nullopt;
 }
 
@@ -209,9 +211,9 @@ Choice learned_choice(const Policy& policy, const Situation& situation, const st
   if (table.rows.empty()) return {0, 0, "no plan can run"};
   const NetworkChoice choice = network_choice(network, situation, table);
   if (policy.is_guarded) {
-    if (const auto reason = unlearned(policy, network, situation, table, choice))
+    if (const auto reason = reason_not_learned(policy, network, situation, table, choice))
       return guarded_choice(*reason, rule);
-    if (const auto reason = veto(policy, situation, table, choice, rule))
+    if (const auto reason = reason_for_veto(policy, situation, table, choice, rule))
       return guarded_choice(*reason, rule);
   }
   const double gain = choice.reference / choice.estimate - 1;

@@ -25,14 +25,14 @@
 
 namespace optimus {
 
-// The longest pause of a switch, and the longest time to transfer its state, in training trials; seconds.
-inline constexpr double kLongestSwitch = 2, kLongestMove = 60;
+// The longest pause of a switch and the longest transfer of its state in training trials, in seconds.
+inline constexpr double kMaxSwitchSeconds = 2, kMaxMoveSeconds = 60;
 
 inline constexpr std::size_t kFirstLayer = 24, kSecondLayer = 12;
 
 // The weights of the network, as offsets into `numbers`. Rows of the first matrix are features, its columns
-// are the units of the first layer; the second matrix likewise. Units have a bias and a leaky ReLU with
-// slope 1 / 20.
+// are the units of the first layer. The second matrix has the same order. Units have a bias and a leaky ReLU
+// with slope 1 / 20.
 struct LearnedPolicy {
   static constexpr std::size_t kFirst = 0, kFirstBias = kFeatures * kFirstLayer,
                                kSecond = kFirstBias + kFirstLayer,
@@ -44,13 +44,13 @@ struct LearnedPolicy {
   std::map<std::string, std::string> origin{};  // metadata of the policy file: how the policy was trained
   // Whether the features include the errors of earlier predictions. False if the metadata entry `without`
   // is `residual`.
-  bool sees_misses = true;
+  bool uses_prediction_errors = true;
 
   FeatureTable features(const Situation& situation) const {
-    return features_of(sees_misses ? situation : without_misses(situation));
+    return features_of(uses_prediction_errors ? situation : without_prediction_errors(situation));
   }
 };
-// The metadata key and value for sees_misses = false.
+// The metadata key and value for uses_prediction_errors = false.
 inline constexpr const char *kWithout = "without", *kResidual = "residual";
 
 // The activations of the network for one option, kept for the backward pass in training.

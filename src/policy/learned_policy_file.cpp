@@ -19,13 +19,13 @@ struct PolicyTensor {
 
 std::vector<PolicyTensor> policy_tensors() {
   constexpr auto kInputs = static_cast<std::int64_t>(kFeatures),
-                 kOne = static_cast<std::int64_t>(kFirstLayer),
-                 kTwo = static_cast<std::int64_t>(kSecondLayer);
-  return {{"first.weight", LearnedPolicy::kFirst, {kInputs, kOne}},
-          {"first.bias", LearnedPolicy::kFirstBias, {kOne}},
-          {"second.weight", LearnedPolicy::kSecond, {kOne, kTwo}},
-          {"second.bias", LearnedPolicy::kSecondBias, {kTwo}},
-          {"last.weight", LearnedPolicy::kLast, {kTwo}}};
+                 kFirstUnits = static_cast<std::int64_t>(kFirstLayer),
+                 kSecondUnits = static_cast<std::int64_t>(kSecondLayer);
+  return {{"first.weight", LearnedPolicy::kFirst, {kInputs, kFirstUnits}},
+          {"first.bias", LearnedPolicy::kFirstBias, {kFirstUnits}},
+          {"second.weight", LearnedPolicy::kSecond, {kFirstUnits, kSecondUnits}},
+          {"second.bias", LearnedPolicy::kSecondBias, {kSecondUnits}},
+          {"last.weight", LearnedPolicy::kLast, {kSecondUnits}}};
 }
 
 std::size_t count_of(const std::vector<std::int64_t>& shape) {
@@ -36,14 +36,14 @@ std::size_t count_of(const std::vector<std::int64_t>& shape) {
 
 void read_tensor(const SafetensorsContent& content, const std::string& name,
                  const std::vector<std::int64_t>& shape, std::span<float> values, const std::string& source) {
-  const auto found = std::find_if(content.tensors.begin(), content.tensors.end(),
-                                  [&](const StoredTensor& one) { return one.name == name; });
-  if (found == content.tensors.end())
+  const auto tensor = std::find_if(content.tensors.begin(), content.tensors.end(),
+                                   [&](const StoredTensor& candidate) { return candidate.name == name; });
+  if (tensor == content.tensors.end())
     throw UserError("{}: tensor {} is missing; the file is not a learned policy", source, name);
-  if (found->type != ElementType::f32 || found->shape != shape)
+  if (tensor->type != ElementType::f32 || tensor->shape != shape)
     throw UserError("{}: tensor {}: expected F32 {}, got {} {}", source, name, shape_text(shape),
-                    text(found->type), shape_text(found->shape));
-  decode(found->type, found->bytes, values);
+                    text(tensor->type), shape_text(tensor->shape));
+  decode(tensor->type, tensor->bytes, values);
   if (!std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); }))
     throw UserError("{}: tensor {} has values that are not finite", source, name);
 }
@@ -68,7 +68,7 @@ LearnedPolicy parse_learned_policy(std::span<const std::byte> file, const std::s
                       network.min_values[i], network.max_values[i]);
   network.origin = content.metadata;
   const auto without = network.origin.find(kWithout);
-  network.sees_misses = without == network.origin.end() || without->second != kResidual;
+  network.uses_prediction_errors = without == network.origin.end() || without->second != kResidual;
   return network;
 }
 

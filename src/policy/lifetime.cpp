@@ -38,22 +38,22 @@ Lifetime usual_lifetime(Cause cause) {
 
 double expected_remaining_seconds(const Lifetime& lifetime, double age, double horizon) {
   if (lifetime.is_endless) return horizon;
-  const double alive = probability_beyond(lifetime, age);
-  if (alive < 1e-12) return horizon;  // older than any observed condition, so it is assumed to last
+  const double survival = probability_beyond(lifetime, age);
+  if (survival < 1e-12) return horizon;  // older than any observed condition, so it is assumed to last
   // Integrates the probability that the condition still exists, in steps that grow with the age.
-  double remainder = 0, at = 0, width = std::max(1.0, age / 64);
-  while (at < horizon) {
-    const double step = std::min(width, horizon - at);
-    remainder += step * probability_beyond(lifetime, age + at + step / 2) / alive;
-    at += step, width *= 1.05;
+  double remainder = 0, offset = 0, width = std::max(1.0, age / 64);
+  while (offset < horizon) {
+    const double step = std::min(width, horizon - offset);
+    remainder += step * probability_beyond(lifetime, age + offset + step / 2) / survival;
+    offset += step, width *= 1.05;
   }
   return std::min(remainder, horizon);
 }
 
 double chance_to_end(const Lifetime& lifetime, double age) {
   if (lifetime.is_endless) return 0;
-  const double alive = probability_beyond(lifetime, age);
-  return alive < 1e-12 ? 0 : 1 - probability_beyond(lifetime, age + 1) / alive;
+  const double survival = probability_beyond(lifetime, age);
+  return survival < 1e-12 ? 0 : 1 - probability_beyond(lifetime, age + 1) / survival;
 }
 
 }  // namespace optimus

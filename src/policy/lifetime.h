@@ -1,4 +1,4 @@
-// How much longer a condition is expected to last, given its age and published statistics of such
+// Predicts how much longer a condition will last, from its age and from published statistics of such
 // conditions. Pure.
 #pragma once
 

@@ -46,7 +46,7 @@ struct MembershipHistory {
   }
 };
 
-// The expected time between two losses of one device, and the weight of this prior in number of losses. The
+// The expected time between two losses of one device, and the weight of this prior as a number of losses. The
 // default is 50,000 hours, the failure rate in the training of Llama 3 on 16,384 GPUs. Spot machines are
 // lost far more often, so the weight is small: the first observed loss outweighs it.
 struct ExpectedLifetime {

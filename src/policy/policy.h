@@ -4,7 +4,7 @@
 //   always-best  switches to the fastest plan at once
 //   threshold    switches to the fastest plan if it is 10 % faster, or if a condition costs 20 %
 //   lookahead    maximizes the work of the next minutes, minus expected losses and pauses (Parcae's liveput)
-//   malleus      answers only slow devices, from a factor of 1.2, with the best uneven plan (Malleus)
+//   malleus      responds only to slow devices (factor 1.2 or more), with the best uneven plan (Malleus)
 //   rule         the default: compares the gain over the condition's expected duration with the pauses, the
 //                uncertainty of the prediction and the steps that losses undo; chooses the least expensive
 //                sufficient response; returns to the earlier plan if the gain is not reached
@@ -29,7 +29,7 @@ struct Policy {
   double lookahead_seconds = 600;
   double horizon = 36'000;     // upper limit of the expected duration of a condition; seconds
   double caution = 1;          // a gain must exceed this number of standard deviations of its prediction
-  double least_gain = 0.02;    // minimum gain of a switch, as a fraction of the step time
+  double min_gain = 0.02;      // minimum gain of a switch, as a fraction of the step time
   double payback = 1.5;        // minimum gain as a multiple of the pause
   double settle_seconds = 30;  // minimum time between two switches; 25 steps if those are shorter
   // weights of the learned policy; null: the shipped ones. Must outlive this object
@@ -44,14 +44,14 @@ struct Choice {
   std::string reason{};
 };
 
-// The reason of a choice that returns to the earlier plan for that cause.
+// The reason of a choice to return to an earlier plan because of a missed gain.
 inline constexpr const char* kGainMissed = "the predicted gain was not reached";
 
 std::vector<std::string> policy_words();
 Policy parse_policy(const std::string& word, const std::string& setting_name);  // throws UserError
 std::string text(PolicyKind kind);
 
-// Seconds after a switch during which no other switch is made, because the gain of the last one is not
+// The number of seconds after a switch for which the plan stays, because the gain of the switch has not been
 // measured yet.
 double settling_seconds(const Policy& policy, const Situation& situation);
 

@@ -31,6 +31,6 @@ inline constexpr std::size_t kMaxRows = 12;
 FeatureTable features_of(const Situation& situation);
 
 // The situation without the errors of earlier predictions, for ablation studies.
-Situation without_misses(Situation situation);
+Situation without_prediction_errors(Situation situation);
 
 }  // namespace optimus

@@ -19,41 +19,46 @@ constexpr double kSufficient = 0.9;
 // The number of devices that join or are lost together, estimated as the smallest difference between the
 // options' numbers of devices.
 int devices_of_node(const Situation& situation) {
-  const int now = situation.options.front().devices;
-  int node = std::numeric_limits<int>::max();
+  const int present_devices = situation.options.front().devices;
+  int node_devices = std::numeric_limits<int>::max();
   for (const PlanOption& option : situation.options)
-    if (can_run(option) && option.devices != now) node = std::min(node, std::abs(option.devices - now));
-  return node;
+    if (can_run(option) && option.devices != present_devices)
+      node_devices = std::min(node_devices, std::abs(option.devices - present_devices));
+  return node_devices;
 }
 
 // Expected seconds until devices join or are lost such that the plan changes anyway. An option with more
 // devices is useful until one of its additional devices is lost or as many devices have joined; any other
 // option is useful until the next loss.
-double until_membership_change(const Situation& situation, const PlanOption& option, int node,
-                               double longest) {
-  constexpr double kShortest = 600;  // seconds; arrivals within a shorter time say nothing about their rate
-  const int now = situation.options.front().devices, more = option.devices - now;
+double seconds_until_membership_change(const Situation& situation, const PlanOption& option, int node,
+                                       double max_seconds) {
+  constexpr double kMinSeconds = 600;  // seconds; arrivals within a shorter time do not show their rate
+  const int present_devices = situation.options.front().devices,
+            num_additional = option.devices - present_devices;
   const double losses = situation.losses_per_device_second;
-  const auto after = [&](double rate) { return rate > 0 ? std::min(longest, 1 / rate) : longest; };
-  if (more <= 0) return after(losses * std::max(1, now));
+  const auto expected_wait = [&](double rate) {
+    return rate > 0 ? std::min(max_seconds, 1 / rate) : max_seconds;
+  };
+  if (num_additional <= 0) return expected_wait(losses * std::max(1, present_devices));
   const double arrivals =
-      situation.arrivals_last_hour / std::clamp(situation.elapsed_seconds, kShortest, kArrivalWindow);
-  return std::min(after(losses * node), after(arrivals * node / more));
+      situation.arrivals_last_hour / std::clamp(situation.elapsed_seconds, kMinSeconds, kArrivalWindow);
+  return std::min(expected_wait(losses * node), expected_wait(arrivals * node / num_additional));
 }
 
 // Expected seconds until a condition ends or the membership changes.
-double rest_of(const Policy& policy, const Situation& situation, const PlanOption& option, int node) {
+double remaining_seconds_of(const Policy& policy, const Situation& situation, const PlanOption& option,
+                            int node) {
   double remainder =
-      std::min(until_membership_change(situation, option, node, policy.horizon), situation.run_left);
+      std::min(seconds_until_membership_change(situation, option, node, policy.horizon), situation.run_left);
   for (const OngoingCondition& condition : situation.conditions)
     remainder = std::min(remainder, expected_remaining_seconds(usual_lifetime(condition.cause), condition.age,
                                                                policy.horizon));
   return remainder;
 }
 
-// The cost of trying an option that turns out worse by its uncertainty: the pauses there and back, and the
-// slower steps until this has been measured.
-double price_of_try(const Policy& policy, const Situation& situation, const PlanOption& option) {
+// The cost of trying an option that turns out worse by its uncertainty: the pauses of the switch to it and
+// back, and the slower steps until the step time has been measured.
+double cost_of_attempt(const Policy& policy, const Situation& situation, const PlanOption& option) {
   return 2 * option.pause_seconds + option.uncertainty * settling_seconds(policy, situation);
 }
 
@@ -61,15 +66,15 @@ double price_of_try(const Policy& policy, const Situation& situation, const Plan
 // gain, or if no earlier plan is worth the pause.
 std::optional<std::size_t> plan_to_return_to(const Policy& policy, const Situation& situation) {
   if (!has_missed_gain(situation.predicted_gain, situation.measured_gain) ||
-      *situation.measured_gain >= policy.least_gain)
+      *situation.measured_gain >= policy.min_gain)
     return std::nullopt;
-  const double now = situation.options.front().step_seconds;
+  const double present_seconds = situation.options.front().step_seconds;
   std::size_t fastest = 0;
   for (std::size_t i = 1; i < situation.options.size(); ++i) {
     const PlanOption& plan_option = situation.options[i];
     if (plan_option.response == Response::resume && can_run(plan_option) &&
         plan_option.step_seconds < situation.options[fastest].step_seconds &&
-        situation.run_left * (1 - plan_option.step_seconds / now) > plan_option.pause_seconds)
+        situation.run_left * (1 - plan_option.step_seconds / present_seconds) > plan_option.pause_seconds)
       fastest = i;
   }
   return fastest > 0 ? std::optional(fastest) : std::nullopt;
@@ -80,12 +85,12 @@ double worth_of(const Policy& policy, const Situation& situation, std::size_t i,
   const PlanOption& option = situation.options[i];
   const double gain =
       1 - lasting_seconds(situation, option) / lasting_seconds(situation, situation.options.front());
-  if (!can_run(option) || gain < policy.least_gain) return 0;
-  // A try within the exploration budget is judged by its expected gain; any other option by the gain that
-  // it reaches almost certainly.
-  const bool is_within_budget = price_of_try(policy, situation, option) <= situation.exploration_left;
-  const double worth =
-      net_gain(situation, i, rest_of(policy, situation, option, node), is_within_budget ? 0 : policy.caution);
+  if (!can_run(option) || gain < policy.min_gain) return 0;
+  // An attempt within the exploration budget is judged by its expected gain, any other option by the gain
+  // that it reaches almost certainly.
+  const bool is_within_budget = cost_of_attempt(policy, situation, option) <= situation.exploration_left;
+  const double worth = net_gain(situation, i, remaining_seconds_of(policy, situation, option, node),
+                                is_within_budget ? 0 : policy.caution);
   return worth < (policy.payback - 1) * option.pause_seconds ? 0 : worth;
 }
 
@@ -96,8 +101,10 @@ std::size_t least_expensive(const Situation& situation, const std::vector<double
   std::size_t chosen = 0;
   for (std::size_t i = 1; i < gains.size(); ++i) {
     if (gains[i] < kSufficient * largest_gain) continue;
-    const Response own_response = situation.options[i].response, other = situation.options[chosen].response;
-    if (chosen == 0 || own_response < other || (own_response == other && gains[i] > gains[chosen]))
+    const Response response = situation.options[i].response,
+                   chosen_response = situation.options[chosen].response;
+    if (chosen == 0 || response < chosen_response ||
+        (response == chosen_response && gains[i] > gains[chosen]))
       chosen = i;
   }
   return chosen;
@@ -138,7 +145,7 @@ Choice rule_choice(const Policy& policy, const Situation& situation) {
   }
   if (maximum <= 0) return {0, 0, "no plan is worth the pause"};
   const std::size_t chosen = least_expensive(situation, gains, maximum);
-  const double remainder = rest_of(policy, situation, situation.options[chosen], node);
+  const double remainder = remaining_seconds_of(policy, situation, situation.options[chosen], node);
   return {chosen, gains[chosen], fmt::format("pays off within {}", optimus::text(Seconds(remainder)))};
 }
 

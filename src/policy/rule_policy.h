@@ -1,5 +1,5 @@
 // The rule policy: compares the gain of each option over the expected duration of the conditions with its
-// it costs. Pure.
+// costs. Pure.
 #pragma once
 
 #include <optional>
@@ -18,8 +18,8 @@ std::optional<std::size_t> best_by(const Situation& situation, Value value) {
   double maximum = 0;
   for (std::size_t i = 0; i < situation.options.size(); ++i) {
     if (!can_run(situation.options[i])) continue;
-    const double own = value(situation.options[i], i);
-    if (!best || own > maximum) best = i, maximum = own;
+    const double current = value(situation.options[i], i);
+    if (!best || current > maximum) best = i, maximum = current;
   }
   return best;
 }
@@ -27,10 +27,9 @@ std::optional<std::size_t> best_by(const Situation& situation, Value value) {
 // Chooses the runnable option with the smallest lasting_seconds().
 Choice fastest_lasting(const Situation& situation);
 
-// The seconds that an option gains within `remaining_seconds`: the saved time, less the pause, less a
-// second pause to switch back
-// if the option is slower without the conditions, and less the time of steps
-// that losses undo. `caution`: number of standard deviations by which the predicted step time is increased.
+// The seconds that an option gains within `remaining_seconds`: the saved time, minus the pause, minus a
+// second pause to switch back if the option is slower without the conditions, minus the time of steps that
+// losses undo. `caution`: number of standard deviations by which the predicted step time is increased.
 double net_gain(const Situation& situation, std::size_t option, double remaining_seconds, double caution);
 
 Choice rule_choice(const Policy& policy, const Situation& situation);

@@ -7,15 +7,15 @@
 namespace optimus {
 
 bool has_missed_gain(std::optional<double> predicted_gain, std::optional<double> measured_gain) {
-  constexpr double kLeastPart = 0.25;
+  constexpr double kMinFraction = 0.25;
   return predicted_gain && measured_gain && *predicted_gain > 0 &&
-         *measured_gain < kLeastPart * *predicted_gain;
+         *measured_gain < kMinFraction * *predicted_gain;
 }
 
 double undone_part(const Situation& situation, const PlanOption& option) {
-  constexpr double kMaxValue = 0.9;
-  return std::min(kMaxValue, situation.losses_per_device_second * std::max(1, option.devices) *
-                                 option.undone_steps * option.step_seconds);
+  constexpr double kMaxPart = 0.9;
+  return std::min(kMaxPart, situation.losses_per_device_second * std::max(1, option.devices) *
+                                option.undone_steps * option.step_seconds);
 }
 
 double lasting_seconds(const Situation& situation, const PlanOption& option) {

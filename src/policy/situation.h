@@ -1,6 +1,6 @@
-// Situation: what a policy knows when it decides: the options, the conditions, the losses of devices, and
-// the outcomes of earlier switches. Simulated runs (trials/trial.h) and real ones fill in the same values.
-// Plain data.
+// Situation: the knowledge of a policy when it decides: the options, the conditions, the losses of devices,
+// and the outcomes of earlier switches. Simulated runs (trials/trial.h) and real ones fill in the same
+// values. Plain data.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@
 
 namespace optimus {
 
-// From inexpensive to expensive. `recut`: the layers are redistributed over stages. `resume`: return to a
-// plan that ran before the condition or before the last switch.
+// Responses to conditions, from the least to the most expensive. `recut` redistributes the layers over the
+// stages. `resume` returns to a plan that ran before the condition or before the last switch.
 enum class Response { stay, share, recut, replan, drop, resume };
 std::string text(Response response);
 
@@ -36,7 +36,7 @@ struct PlanOption {
 
 struct OngoingCondition {
   Cause cause = Cause::device;
-  double factor = 1, age = 0;  // age: seconds since its begin
+  double factor = 1, age = 0;  // age: seconds since it began
 };
 
 struct Situation {
@@ -49,9 +49,9 @@ struct Situation {
   double exploration_left = 0;             // seconds that may be spent on trying uncertain options
   std::optional<double> predicted_gain{};  // of the last switch, as a fraction of the step time
   std::optional<double> measured_gain{};   // of the last switch; empty until enough steps are measured
-  std::optional<double>
-      true_remaining_seconds{};  // seconds that the conditions will still last; only for the oracle
-  double run_left = 1e9;         // seconds until the run ends, at the present speed; default: unknown
+  // Seconds until the conditions end; only for the oracle.
+  std::optional<double> true_remaining_seconds{};
+  double run_left = 1e9;  // seconds until the run ends, at the present speed; default: unknown
   // The history of the run so far.
   double since_loss = 1e9, since_arrival = 1e9;  // seconds
   int losses_last_hour = 0, arrivals_last_hour = 0, switches = 0;
@@ -61,8 +61,8 @@ struct Situation {
   double mean_prediction_error = 0, prediction_error_spread = 0;
   // Switches that the policy chose and whose gain has been measured; gains are summed as fractions of the
   // step time.
-  int num_judged = 0;
-  double predicted_gain_sum = 0, gain_measured = 0;
+  int num_judged_switches = 0;
+  double predicted_gain_sum = 0, measured_gain_sum = 0;
 };
 
 // The fraction of an option's work that losses undo at the present rate of losses; less than 1.

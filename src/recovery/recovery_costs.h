@@ -16,14 +16,14 @@ namespace optimus {
 constexpr double kLinkEfficiency = 0.7;
 
 struct RecoveryCosts {
-  double start_seconds = 2;        // from when enough nodes are ready to the first step
+  double start_seconds = 2;        // from the moment when enough nodes are ready to the first step
   double detection_seconds = 0.1;  // from a loss to its detection by the survivors
   double recovery_seconds = 0.4;   // from the detection to the next step, without the transfer of state
   // pause of a change that was prepared while steps continued, without the transfer of state
   double switch_seconds = 0.1;
-  double prepare_seconds = 1;  // from when a node is ready to when it is prepared to join
-  double join_bytes = 0;       // state that each joining node receives
-  double loss_bytes = 0;       // state that each survivor receives if a loss changes the stages
+  double prepare_seconds = 1;  // time that a new node needs to prepare for joining
+  double join_bytes = 0;       // size of the state that each joining node receives
+  double loss_bytes = 0;       // size of the state that each survivor receives if a loss changes the stages
   double link_bytes_per_second = kLinkEfficiency * 1.25e9;  // default: 10 Gbit/s
 
   double move_seconds(double bytes) const { return bytes / link_bytes_per_second; }

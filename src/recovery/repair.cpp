@@ -51,23 +51,24 @@ RepairForecast::RepairForecast(const std::vector<Outage>& history, double now) {
   const auto& kinds = outage_kinds();
   std::array<double, 3> kind_weights{};
   for (std::size_t k = 0; k < kinds.size(); ++k) kind_weights[k] = kinds[k].weight;
-  constexpr double kShortest = 1e-3;  // seconds, the resolution of the clocks
+  constexpr double kMinSeconds = 1e-3;  // seconds, the resolution of the clocks
   for (const Outage& outage : history) {
     const bool has_ended = outage.end_time >= outage.begin_time;
-    const double length = std::max(kShortest, (has_ended ? outage.end_time : now) - outage.begin_time);
+    const double duration = std::max(kMinSeconds, (has_ended ? outage.end_time : now) - outage.begin_time);
     // Posterior probability of each kind for this outage.
-    std::array<double, 3> part{};
-    double all = 0;
+    std::array<double, 3> likelihood{};
+    double likelihood_sum = 0;
     for (std::size_t k = 0; k < kinds.size(); ++k) {
-      part[k] =
-          kind_weights[k] * (has_ended ? kind_density(kinds[k], length) : kind_survival(kinds[k], length));
-      all += part[k];
+      likelihood[k] = kind_weights[k] *
+                      (has_ended ? kind_density(kinds[k], duration) : kind_survival(kinds[k], duration));
+      likelihood_sum += likelihood[k];
     }
-    if (!(all > 0)) part.back() = all = 1;  // longer than any kind explains: counts as a repair
-    for (std::size_t k = 0; k < kinds.size(); ++k) kind_weights[k] += part[k] / all;
+    if (!(likelihood_sum > 0))
+      likelihood.back() = likelihood_sum = 1;  // longer than any kind explains: counts as a repair
+    for (std::size_t k = 0; k < kinds.size(); ++k) kind_weights[k] += likelihood[k] / likelihood_sum;
   }
   double total = 0;
-  for (const double number : kind_weights) total += number;
+  for (const double weight : kind_weights) total += weight;
   for (std::size_t k = 0; k < kinds.size(); ++k) shares_[k] = kind_weights[k] / total;
 }
 
@@ -85,13 +86,13 @@ double RepairForecast::tail(double seconds) const {
 }
 
 double RepairForecast::survival_probability(double elapsed, double further) const {
-  const double now = survival(elapsed);
-  return now > 0 ? survival(elapsed + further) / now : 1;
+  const double survival_so_far = survival(elapsed);
+  return survival_so_far > 0 ? survival(elapsed + further) / survival_so_far : 1;
 }
 
 double RepairForecast::expected_excess_seconds(double elapsed, double further) const {
-  const double now = survival(elapsed);
-  return now > 0 ? std::max(0.0, tail(elapsed + further)) / now : 0;
+  const double survival_so_far = survival(elapsed);
+  return survival_so_far > 0 ? std::max(0.0, tail(elapsed + further)) / survival_so_far : 0;
 }
 
 double RepairForecast::expected_remaining_seconds(double elapsed) const {
@@ -101,18 +102,18 @@ double RepairForecast::expected_remaining_seconds(double elapsed) const {
 WaitChoice wait_or_replan(const RepairForecast& forecast, double elapsed, const WaitCosts& costs) {
   const double remainder = forecast.expected_remaining_seconds(elapsed);
   const auto loss_of = [&](double wait) {
-    const double is_still_absent = forecast.survival_probability(elapsed, wait);
-    const double waited = remainder - forecast.expected_excess_seconds(elapsed, wait);
-    const double without = forecast.expected_excess_seconds(elapsed, wait + costs.replan_seconds);
-    // lost while the new plan is prepared
-    const double preparing = forecast.expected_excess_seconds(elapsed, wait) - without;
-    return waited + (1 - is_still_absent) * costs.resume_seconds + preparing +
-           (1 - costs.speed_without) * without + is_still_absent * costs.readmit_seconds;
+    const double absence_probability = forecast.survival_probability(elapsed, wait);
+    const double expected_wait = remainder - forecast.expected_excess_seconds(elapsed, wait);
+    const double expected_without = forecast.expected_excess_seconds(elapsed, wait + costs.replan_seconds);
+    // seconds of the pause in which the run changes to the new plan
+    const double expected_replan = forecast.expected_excess_seconds(elapsed, wait) - expected_without;
+    return expected_wait + (1 - absence_probability) * costs.resume_seconds + expected_replan +
+           (1 - costs.speed_without) * expected_without + absence_probability * costs.readmit_seconds;
   };
   WaitChoice choice;
   choice.loss_without_wait = choice.expected_loss = loss_of(0);
-  constexpr double kLongest = 86400 * 7;
-  for (double wait = 0.125; wait < kLongest; wait *= std::numbers::sqrt2)
+  constexpr double kMaxWait = 86400 * 7;
+  for (double wait = 0.125; wait < kMaxWait; wait *= std::numbers::sqrt2)
     if (const double loss = loss_of(wait); loss < choice.expected_loss)
       choice.expected_loss = loss, choice.wait_seconds = wait;
   return choice;
@@ -125,37 +126,37 @@ double FailureRate::per_node_second() const {
 }
 
 std::vector<double> outage_durations(const AvailabilityTrace& trace, Matching matching) {
-  std::vector<double> lengths;
-  std::map<int, double> lost_at;  // [node]: when it was lost
-  std::deque<double> open;        // times of losses that no new node has replaced yet
+  std::vector<double> durations;
+  std::map<int, double> lost_at;         // [node]: when it was lost
+  std::deque<double> unreplaced_losses;  // times of losses that no new node has replaced yet
   for (const NodeEvent& event : trace.events) {
     if (!event.is_add) {
-      lost_at[event.node] = event.seconds, open.push_back(event.seconds);
+      lost_at[event.node] = event.seconds, unreplaced_losses.push_back(event.seconds);
       continue;
     }
     if (matching == Matching::by_name) {
-      const auto at = lost_at.find(event.node);
-      if (at == lost_at.end()) continue;
-      lengths.push_back(event.seconds - at->second);
-      lost_at.erase(at);
-    } else if (!open.empty()) {
-      lengths.push_back(event.seconds - open.front());
-      open.pop_front();
+      const auto it = lost_at.find(event.node);
+      if (it == lost_at.end()) continue;
+      durations.push_back(event.seconds - it->second);
+      lost_at.erase(it);
+    } else if (!unreplaced_losses.empty()) {
+      durations.push_back(event.seconds - unreplaced_losses.front());
+      unreplaced_losses.pop_front();
     }
   }
-  return lengths;
+  return durations;
 }
 
-LogNormal fit_log_normal(const std::vector<double>& lengths) {
-  ensure(lengths.size() > 1, "log-normal fit: expected at least two lengths, got {}", lengths.size());
+LogNormal fit_log_normal(const std::vector<double>& durations) {
+  ensure(durations.size() > 1, "log-normal fit: expected at least two durations, got {}", durations.size());
   double sum = 0, squares = 0;
-  for (const double length : lengths) {
-    const double logarithm = std::log(std::max(1e-3, length));
+  for (const double duration : durations) {
+    const double logarithm = std::log(std::max(1e-3, duration));
     sum += logarithm, squares += logarithm * logarithm;
   }
-  const auto number = static_cast<double>(lengths.size());
-  const double mean = sum / number;
-  return {std::exp(mean), std::sqrt(std::max(0.0, squares / number - mean * mean))};
+  const auto count = static_cast<double>(durations.size());
+  const double mean = sum / count;
+  return {std::exp(mean), std::sqrt(std::max(0.0, squares / count - mean * mean))};
 }
 
 }  // namespace optimus

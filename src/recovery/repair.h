@@ -1,11 +1,11 @@
 // RepairForecast: how often nodes fail and how long they stay absent, from prior knowledge and the history
 // of the run.
 //
-// There are three kinds of outages: a restarted process, a replaced spot machine, and a repaired server.
-// The duration of each kind has a log-normal distribution fitted to published traces; the proportions of
-// the kinds are learned from the run. From these follow the expected remaining duration of an ongoing
-// outage, and the decision whether to wait for its end or to continue without the node. Pure: the caller
-// passes the current time.
+// There are three kinds of outages: a restarted process, a replaced spot machine, and a repaired server. The
+// duration of each kind has a log-normal distribution fitted to published traces; the proportions of the
+// kinds are learned from the run. The forecast gives the expected remaining duration of an ongoing outage,
+// which decides whether to wait for its end or to continue without the node. Pure: the caller passes the
+// current time.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ struct OutageKind {
   const char* name;
   double median_seconds;
   double spread;  // standard deviation of the logarithm of the duration
-  double weight;  // weight of the kind in the prior, in number of outages
+  double weight;  // weight of the kind in the prior, as a number of outages
 };
 // docs/understand/recovery.md documents the traces and the fit.
 const std::array<OutageKind, 3>& outage_kinds();
@@ -70,7 +70,7 @@ WaitChoice wait_or_replan(const RepairForecast& forecast, double elapsed, const 
 class FailureRate {
  public:
   void add_node_time(int nodes, double seconds) { node_seconds_ += nodes * seconds; }
-  void add_failures(int number) { failures_ += number; }
+  void add_failures(int count) { failures_ += count; }
   double per_node_second() const;
 
  private:
@@ -88,6 +88,6 @@ std::vector<double> outage_durations(const AvailabilityTrace& trace, Matching ma
 struct LogNormal {
   double median = 1, spread = 1;
 };
-LogNormal fit_log_normal(const std::vector<double>& lengths);
+LogNormal fit_log_normal(const std::vector<double>& durations);
 
 }  // namespace optimus

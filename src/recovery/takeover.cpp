@@ -13,10 +13,10 @@ std::optional<int> devices_per_replica(const Stage& stage) {
   std::optional<int> replica_size;
   for (const Chunk& chunk : stage.chunks)
     for (const BlockRun& run : chunk.runs) {
-      const int own = run.strategy.tp * run.strategy.cp;
-      if ((replica_size && *replica_size != own) || run.strategy.zero > 0 || run.strategy.ep > 1)
+      const int run_devices = run.strategy.tp * run.strategy.cp;
+      if ((replica_size && *replica_size != run_devices) || run.strategy.zero > 0 || run.strategy.ep > 1)
         return std::nullopt;
-      replica_size = own;
+      replica_size = run_devices;
     }
   return replica_size;
 }
@@ -54,14 +54,14 @@ void assign_microbatches(std::vector<Pipeline>& pipelines, std::vector<int> size
 std::optional<Plan> without_device(const Plan& plan, int device) {
   const PlanLocation location = location_of(plan, device);
   Plan result = plan;
-  Pipeline& own_pipeline = result.pipelines[static_cast<std::size_t>(location.pipeline)];
-  Stage& stage = own_pipeline.stages[static_cast<std::size_t>(location.stage)];
+  Pipeline& pipeline = result.pipelines[static_cast<std::size_t>(location.pipeline)];
+  Stage& stage = pipeline.stages[static_cast<std::size_t>(location.stage)];
   if (std::optional<Stage> smaller = without_replica(stage, location.index)) {
     stage = std::move(*smaller);
     return result;
   }
   if (result.pipelines.size() < 2) return std::nullopt;
-  const std::vector<int> microbatches = own_pipeline.microbatches;
+  const std::vector<int> microbatches = pipeline.microbatches;
   result.pipelines.erase(result.pipelines.begin() + location.pipeline);
   assign_microbatches(result.pipelines, microbatches);
   return result;
@@ -72,8 +72,8 @@ double seconds_lost_by_replanning(const ResponseTimes& times) {
 }
 
 double seconds_lost_by_takeover(const ResponseTimes& times) {
-  const double slower = std::max(0.0, 1 - times.replanned_step / times.takeover_step);
-  return times.pause + times.prepare * slower + times.switch_pause + times.move;
+  const double lost_fraction = std::max(0.0, 1 - times.replanned_step / times.takeover_step);
+  return times.pause + times.prepare * lost_fraction + times.switch_pause + times.move;
 }
 
 }  // namespace optimus

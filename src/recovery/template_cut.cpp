@@ -12,14 +12,14 @@ namespace {
 
 // The demand, and a cluster of suitable size, for pipelines on a given number of devices.
 struct TemplateInputs {
-  TemplateInputs(const Demand& from, int num_devices, int microbatch, int stages)
-      : cluster(with_devices(from.cluster, num_devices)),
-        demand{from.model, cluster, from.software, from.constants},
+  TemplateInputs(const Demand& base, int num_devices, int microbatch, int stages)
+      : cluster(with_devices(base.cluster, num_devices)),
+        demand{base.model, cluster, base.software, base.constants},
         cluster_view(cluster) {
     // Enough micro-batches to fill the pipeline twice; a larger number would not increase those in flight.
     demand.batch = static_cast<std::int64_t>(microbatch) * 2 * stages;
-    demand.sequence_length = from.sequence_length, demand.precision = from.precision;
-    demand.constraints = from.constraints;
+    demand.sequence_length = base.sequence_length, demand.precision = base.precision;
+    demand.constraints = base.constraints;
   }
   Cluster cluster;
   Demand demand;
@@ -32,12 +32,12 @@ struct StageTable {
 };
 
 StageTable stage_table(const Demand& demand, BoundModel& bound_model, const Candidate& c) {
-  const int layers = static_cast<int>(demand.model.layers), most = layers - c.pp + 1;
+  const int layers = static_cast<int>(demand.model.layers), max_layers = layers - c.pp + 1;
   StageTable table;
   for (int s = 0; s < c.pp; ++s) {
-    std::vector<double> seconds(static_cast<std::size_t>(most) + 1, kInfeasible);
+    std::vector<double> seconds(static_cast<std::size_t>(max_layers) + 1, kInfeasible);
     std::vector<StageLayers> layer_mixes(seconds.size());
-    for (int n = 1; n <= most; ++n) {
+    for (int n = 1; n <= max_layers; ++n) {
       const StageLayers mix = c.is_fitted ? bound_model.fitted(c, s, n) : uniform_layers(c.recompute, n);
       const BoundModel::StageWork stage_work = bound_model.work_of(c, s, mix);
       if (!stage_work.fits) break;  // more layers need more memory
@@ -57,11 +57,11 @@ bool fits_beside_another(const TemplateInputs& inputs, Plan plan) {
     for (int& device : stage.devices) device += inputs.cluster.num_devices();
   plan.pipelines.push_back(std::move(second));
   plan.batch *= 2;
-  const Cluster both = with_devices(inputs.cluster, 2 * inputs.cluster.num_devices());
-  Demand demand{inputs.demand.model, both, inputs.demand.software, inputs.demand.constants};
+  const Cluster double_cluster = with_devices(inputs.cluster, 2 * inputs.cluster.num_devices());
+  Demand demand{inputs.demand.model, double_cluster, inputs.demand.software, inputs.demand.constants};
   demand.batch = plan.batch, demand.sequence_length = plan.sequence_length;
   demand.precision = plan.precision, demand.constraints = inputs.demand.constraints;
-  return peak_memory_of(demand, ClusterView(both), plan).fits();
+  return peak_memory_of(demand, ClusterView(double_cluster), plan).fits();
 }
 
 std::optional<PipelineTemplate> make_template(const TemplateInputs& inputs, BoundModel& bound_model,
@@ -94,18 +94,18 @@ std::optional<PipelineTemplate> make_template(const TemplateInputs& inputs, Boun
 // of them divide the number of heads, only these are returned.
 std::vector<int> tensor_parallel_sizes(const Demand& demand, int num_devices, int devices_per_node) {
   std::vector<int> even, uneven;
-  const auto most = std::min<std::int64_t>(max_tensor_parts(demand.model), num_devices);
-  for (int tp = 1; tp <= most; ++tp) {
+  const auto max_parts = std::min<std::int64_t>(max_tensor_parts(demand.model), num_devices);
+  for (int tp = 1; tp <= max_parts; ++tp) {
     if (num_devices % tp != 0 || num_devices / tp > demand.model.layers) continue;
     if (demand.constraints.tp && !demand.constraints.tp->contains(tp)) continue;
     (demand.model.heads % tp == 0 ? even : uneven).push_back(tp);
   }
   if (even.empty()) return uneven;
   // Tensor parallelism crosses nodes only if no smaller size is possible.
-  std::vector<int> inside;
+  std::vector<int> within_node;
   for (const int tp : even)
-    if (tp <= devices_per_node) inside.push_back(tp);
-  return inside.empty() ? std::vector<int>{even.front()} : inside;
+    if (tp <= devices_per_node) within_node.push_back(tp);
+  return within_node.empty() ? std::vector<int>{even.front()} : within_node;
 }
 
 }  // namespace
@@ -123,8 +123,8 @@ std::optional<PipelineTemplate> best_pipeline_template(const Demand& demand, int
     std::optional<PipelineTemplate> pipeline_template = make_template(template_inputs, bound_model, c);
     if (!pipeline_template) continue;
     pipeline_template->nodes = nodes;
-    const auto seconds = [&](const PipelineTemplate& one) {
-      return one.first_seconds + (2.0 * one.candidate.pp - 1) * one.next_seconds;
+    const auto seconds = [&](const PipelineTemplate& choice) {
+      return choice.first_seconds + (2.0 * choice.candidate.pp - 1) * choice.next_seconds;
     };
     if (!best_template || seconds(*pipeline_template) / (2 * pipeline_template->candidate.pp) <
                               seconds(*best_template) / (2 * best_template->candidate.pp))

@@ -1,4 +1,4 @@
-// The best pipeline for a number of nodes, from which templates are made.
+// Finds the best pipeline for a number of nodes, which becomes a template (recovery/templates.h).
 #pragma once
 
 #include <optional>
@@ -15,7 +15,7 @@ struct PipelineTemplate {
   std::vector<StageLayers> layers;  // [stage]
   Pipeline pipeline;                // devices numbered from 0, no micro-batches
   double first_seconds = 0;  // seconds of the first micro-batch, forward and backward through all stages
-  double next_seconds = 0;   // seconds that each further micro-batch adds: those of the slowest stage
+  double next_seconds = 0;   // seconds that each further micro-batch adds: the time of the slowest stage
 };
 
 // Tries several tensor-parallel sizes and distributes layers over stages by their cost. Empty if the model

@@ -60,17 +60,17 @@ bool PipelineTemplates::make_templates(const Demand& demand, const TemplateOptio
     }
     if (templates.empty()) continue;
     const int fewest = templates.begin()->first;
-    smallest_ = smallest_ == 0 ? fewest : std::min(smallest_, fewest);
+    min_nodes_ = min_nodes_ == 0 ? fewest : std::min(min_nodes_, fewest);
     templates_by_size_.emplace(microbatch, std::move(templates));
   }
-  return smallest_ > 0;
+  return min_nodes_ > 0;
 }
 
 const PipelineTemplate* PipelineTemplates::find(int microbatch, int nodes) const {
-  const auto of_size = templates_by_size_.find(microbatch);
-  if (of_size == templates_by_size_.end()) return nullptr;
-  const auto found = of_size->second.find(nodes);
-  return found == of_size->second.end() ? nullptr : &found->second;
+  const auto templates = templates_by_size_.find(microbatch);
+  if (templates == templates_by_size_.end()) return nullptr;
+  const auto it = templates->second.find(nodes);
+  return it == templates->second.end() ? nullptr : &it->second;
 }
 
 namespace {
@@ -78,16 +78,16 @@ namespace {
 // The number of consecutive micro-batches per replica that `replicas` equal pipelines need for these
 // sequences, with the largest micro-batches allowed.
 std::int64_t num_rounds(std::int64_t sequences, int replicas, int microbatch) {
-  const std::int64_t together = static_cast<std::int64_t>(replicas) * microbatch;
-  return (sequences + together - 1) / together;
+  const std::int64_t sequences_per_round = static_cast<std::int64_t>(replicas) * microbatch;
+  return (sequences + sequences_per_round - 1) / sequences_per_round;
 }
 
 // The step time of `replicas` equal pipelines for these sequences, in micro-batches of even size.
 double seconds_for(const PipelineTemplate& pipeline_template, int replicas, std::int64_t sequences) {
   const std::int64_t rounds = num_rounds(sequences, replicas, pipeline_template.candidate.microbatch);
   const std::int64_t largest = (sequences + rounds * replicas - 1) / (rounds * replicas);
-  const double part = static_cast<double>(largest) / pipeline_template.candidate.microbatch;
-  return part *
+  const double fraction = static_cast<double>(largest) / pipeline_template.candidate.microbatch;
+  return fraction *
          (pipeline_template.first_seconds + static_cast<double>(rounds - 1) * pipeline_template.next_seconds);
 }
 
@@ -108,14 +108,14 @@ std::int64_t sequences_in(const PipelineTemplate& pipeline_template, int replica
 // The templates of the pipelines, and the number of sequences with which all finish at about the same time.
 // Empty if a template is missing or there are fewer sequences than pipelines.
 std::vector<PipelineTemplates::Share> PipelineTemplates::shares(const Choice& choice) const {
-  const int small = choice.nodes / choice.pipelines, num_large = choice.nodes % choice.pipelines;
+  const int small_size = choice.nodes / choice.pipelines, num_large = choice.nodes % choice.pipelines;
   std::vector<Share> result;
-  for (const auto& [size, number] :
-       {std::pair{small + 1, num_large}, std::pair{small, choice.pipelines - num_large}}) {
-    if (number == 0) continue;
+  for (const auto& [size, count] :
+       {std::pair{small_size + 1, num_large}, std::pair{small_size, choice.pipelines - num_large}}) {
+    if (count == 0) continue;
     const PipelineTemplate* pipeline_template = find(choice.microbatch, size);
     if (pipeline_template == nullptr) return {};
-    result.push_back({pipeline_template, number, 0});
+    result.push_back({pipeline_template, count, 0});
   }
   if (base_plan_.batch < choice.pipelines) return {};
   distribute_batch(result);
@@ -148,10 +148,11 @@ void PipelineTemplates::distribute_batch(std::vector<Share>& shares) const {
 }
 
 double PipelineTemplates::estimate(const std::vector<Share>& shares) const {
-  double longest = 0;
+  double max_seconds = 0;
   for (const Share& share : shares)
-    longest = std::max(longest, seconds_for(*share.pipeline_template, share.replicas, share.sequences));
-  return longest;
+    max_seconds =
+        std::max(max_seconds, seconds_for(*share.pipeline_template, share.replicas, share.sequences));
+  return max_seconds;
 }
 
 // All feasible choices for this number of nodes, fastest first by estimate; with at least `min_pipelines`
@@ -159,14 +160,14 @@ double PipelineTemplates::estimate(const std::vector<Share>& shares) const {
 std::vector<PipelineTemplates::Choice> PipelineTemplates::feasible_choices(int nodes,
                                                                            int min_pipelines) const {
   std::vector<Choice> result;
-  for (const auto& [microbatch, own] : templates_by_size_) {
-    const int max_pipelines = nodes / own.begin()->first;
+  for (const auto& [microbatch, templates] : templates_by_size_) {
+    const int max_pipelines = nodes / templates.begin()->first;
     for (int pipelines = std::max(1, std::min(min_pipelines, max_pipelines)); pipelines <= max_pipelines;
          ++pipelines) {
       Choice choice{nodes, pipelines, microbatch, 0};
-      const std::vector<Share> distributed = shares(choice);
-      if (distributed.empty()) continue;
-      choice.seconds = estimate(distributed);
+      const std::vector<Share> candidate_shares = shares(choice);
+      if (candidate_shares.empty()) continue;
+      choice.seconds = estimate(candidate_shares);
       result.push_back(choice);
     }
   }
@@ -212,10 +213,11 @@ Plan PipelineTemplates::assemble(const Choice& choice) const {
     Pipeline pipeline = share.pipeline_template->pipeline;
     const int size = share.pipeline_template->nodes * devices_per_node_;
     for (Stage& stage : pipeline.stages) {
-      const std::vector<int> one = stage.devices;
+      const std::vector<int> replica_devices = stage.devices;
       stage.devices.clear();
       for (int replica = 0; replica < share.replicas; ++replica)
-        for (const int device : one) stage.devices.push_back(next_device + replica * size + device);
+        for (const int device : replica_devices)
+          stage.devices.push_back(next_device + replica * size + device);
     }
     next_device += share.replicas * size;
     const std::int64_t rounds = num_rounds(share.sequences, share.replicas, choice.microbatch);
@@ -228,11 +230,11 @@ Plan PipelineTemplates::assemble(const Choice& choice) const {
 }
 
 const PipelineTemplates::Choice& PipelineTemplates::choice_of(int nodes) const {
-  const int number = std::min(nodes, max_nodes());
-  if (number < 1 || choices_[static_cast<std::size_t>(number)].nodes == 0)
-    throw UserError("{} needs at least {} nodes; only {} are left", base_plan_.model, smallest_,
+  const int index = std::min(nodes, max_nodes());
+  if (index < 1 || choices_[static_cast<std::size_t>(index)].nodes == 0)
+    throw UserError("{} needs at least {} nodes; only {} are left", base_plan_.model, min_nodes_,
                     std::max(0, nodes));
-  return choices_[static_cast<std::size_t>(number)];
+  return choices_[static_cast<std::size_t>(index)];
 }
 
 Plan PipelineTemplates::plan_for(int nodes) const { return assemble(choice_of(nodes)); }

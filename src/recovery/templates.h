@@ -7,8 +7,8 @@
 //   const Plan plan = templates.plan_for(7);
 //
 // Every pipeline has the whole model, so a plan with p pipelines survives any p - 1 node failures. N nodes
-// are distributed over p pipelines whose sizes differ by at most one; docs/understand/recovery.md proves
-// that this is possible for every N from the smallest on. Pipelines of equal size appear in the plan as one
+// are distributed over p pipelines whose sizes differ by at most one; docs/understand/recovery.md proves that
+// this is possible for every N of at least smallest(). Pipelines of equal size appear in the plan as one
 // pipeline with several replicas. Sequences are distributed by speed, in micro-batches of about equal size.
 // Immutable and safe for concurrent use.
 #pragma once
@@ -25,7 +25,8 @@ namespace optimus {
 struct TemplateOptions {
   int devices_per_node = 1;
   int max_nodes = 8;  // largest number of nodes that can occur
-  // Number of node failures to survive: plans have at least one pipeline more, if there are enough nodes.
+  // Number of node failures to survive. Plans have at least one more pipeline than this, if there are enough
+  // nodes.
   int failures = 1;
 };
 
@@ -37,7 +38,7 @@ class PipelineTemplates {
   // cost model.
   static Feasible<PipelineTemplates> build(const Demand& demand, const TemplateOptions& options);
 
-  int smallest() const { return smallest_; }  // smallest number of nodes on which the model fits
+  int smallest() const { return min_nodes_; }  // smallest number of nodes on which the model fits
   int max_nodes() const { return static_cast<int>(choices_.size()) - 1; }
   // Throws UserError for fewer nodes than smallest(). Numbers above max_nodes() are treated as max_nodes().
   Plan plan_for(int nodes) const;
@@ -72,7 +73,7 @@ class PipelineTemplates {
   const Choice& choice_of(int nodes) const;
 
   Plan base_plan_;  // everything except the pipelines
-  int devices_per_node_ = 1, smallest_ = 0;
+  int devices_per_node_ = 1, min_nodes_ = 0;
   std::map<int, std::map<int, PipelineTemplate>> templates_by_size_;  // [sequences per micro-batch][nodes]
   std::vector<Choice> choices_;                                       // [nodes]
 };

@@ -59,7 +59,7 @@ double mean_seconds(const std::vector<RankProfile>& ranks) {
   return count > 0 ? sum / count : 0;
 }
 
-std::string shown(const std::optional<double>& seconds) {
+std::string seconds_or_dash(const std::optional<double>& seconds) {
   return seconds ? text(Seconds(*seconds)) : std::string("-");
 }
 
@@ -84,7 +84,7 @@ std::string memory_text(const std::vector<RankProfile>& ranks, const std::option
 }
 
 // Merges overlapping spans and sorts them.
-std::vector<std::pair<double, double>> merged(std::vector<std::pair<double, double>> spans) {
+std::vector<std::pair<double, double>> merge_spans(std::vector<std::pair<double, double>> spans) {
   std::sort(spans.begin(), spans.end());
   std::vector<std::pair<double, double>> result;
   for (const auto& [start, end] : spans) {
@@ -140,22 +140,22 @@ std::vector<ComparedKind> compare_kinds(const std::vector<RankProfile>& ranks, c
                                         const std::optional<ExpectedStep>& expected) {
   ensure(!ranks.empty(), "a profile of a plan of {} devices needs at least one rank", num_devices(plan));
   std::map<Kind, double> measured, predicted;
-  const auto of_stages =
+  const auto predicted_by_stage =
       expected ? predicted_kinds(*expected) : std::map<std::pair<int, int>, std::map<Kind, double>>{};
   const auto count = static_cast<double>(ranks.size());
   for (const RankProfile& rank : ranks) {
     const auto steps = static_cast<double>(std::max<std::size_t>(1, rank.steps.size()));
     for (const TracedInstruction& instruction : rank.instructions)
       measured[{instruction.lane, instruction.kind}] += (instruction.end - instruction.start) / steps / count;
-    const auto stage = of_stages.find({rank.pipeline, rank.stage});
-    if (stage == of_stages.end()) continue;
+    const auto stage = predicted_by_stage.find({rank.pipeline, rank.stage});
+    if (stage == predicted_by_stage.end()) continue;
     for (const auto& [kind, seconds] : stage->second) predicted[kind] += seconds / count;
   }
   std::vector<ComparedKind> result;
   for (const auto& [kind, seconds] : measured) {
-    const auto found = predicted.find(kind);
-    result.push_back({kind.second, kind.first, seconds,
-                      found == predicted.end() ? std::nullopt : std::optional(found->second)});
+    const auto it = predicted.find(kind);
+    result.push_back(
+        {kind.second, kind.first, seconds, it == predicted.end() ? std::nullopt : std::optional(it->second)});
   }
   for (const auto& [kind, seconds] : predicted)
     if (!measured.contains(kind)) result.push_back({kind.second, kind.first, 0, seconds});
@@ -166,28 +166,29 @@ std::vector<ComparedKind> compare_kinds(const std::vector<RankProfile>& ranks, c
 }
 
 std::optional<double> overlap(const RankProfile& profile) {
-  std::vector<std::pair<double, double>> computes, others;
+  std::vector<std::pair<double, double>> computations, communications;
   for (const TracedInstruction& instruction : profile.instructions) {
     if (instruction.lane == Lane::host || instruction.end <= instruction.start) continue;
-    (instruction.lane == Lane::compute ? computes : others).emplace_back(instruction.start, instruction.end);
+    (instruction.lane == Lane::compute ? computations : communications)
+        .emplace_back(instruction.start, instruction.end);
   }
-  computes = merged(std::move(computes));
-  double all = 0, overlapped = 0;
-  for (const auto& [start, end] : others) {
-    all += end - start;
-    auto at = std::upper_bound(computes.begin(), computes.end(), std::pair{start, start});
-    if (at != computes.begin()) --at;
-    for (; at != computes.end() && at->first < end; ++at)
-      overlapped += std::max(0.0, std::min(end, at->second) - std::max(start, at->first));
+  computations = merge_spans(std::move(computations));
+  double total = 0, overlapped = 0;
+  for (const auto& [start, end] : communications) {
+    total += end - start;
+    auto it = std::upper_bound(computations.begin(), computations.end(), std::pair{start, start});
+    if (it != computations.begin()) --it;
+    for (; it != computations.end() && it->first < end; ++it)
+      overlapped += std::max(0.0, std::min(end, it->second) - std::max(start, it->first));
   }
-  return all > 0 ? std::optional(overlapped / all) : std::nullopt;
+  return total > 0 ? std::optional(overlapped / total) : std::nullopt;
 }
 
 std::string comparison_text(const std::vector<RankProfile>& ranks, const Plan& plan,
                             const std::optional<ExpectedStep>& expected) {
   TextTable table({"per step and device", "lane", "predicted", "measured"});
   for (const ComparedKind& compared_kind : compare_kinds(ranks, plan, expected))
-    table.row({compared_kind.kind, text(compared_kind.lane), shown(compared_kind.predicted),
+    table.row({compared_kind.kind, text(compared_kind.lane), seconds_or_dash(compared_kind.predicted),
                compared_kind.measured > 0 ? text(Seconds(compared_kind.measured)) : "-"});
   table.row({"step", "", expected ? text(Seconds(expected->step.seconds)) : "-",
              text(Seconds(mean_seconds(ranks)))});
@@ -238,10 +239,10 @@ std::string profile_trace(const std::vector<RankProfile>& ranks, const OrderedJs
     trace.name_track(process, 0, "steps");
     for (const ProfiledStep& step : rank.steps)
       trace.span(fmt::format("step {}", step.step), process, 0, step.start, step.end);
-    std::set<Lane> named_conditions;
+    std::set<Lane> named_lanes;
     for (const TracedInstruction& instruction : rank.instructions) {
       const std::size_t track = 1 + static_cast<std::size_t>(instruction.lane);
-      if (named_conditions.insert(instruction.lane).second)
+      if (named_lanes.insert(instruction.lane).second)
         trace.name_track(process, track, text(instruction.lane));
       trace.span(instruction.name, process, track, instruction.start, instruction.end);
     }

@@ -15,8 +15,8 @@ namespace {
 // Used where the run has no data; the defaults of simulated runs.
 constexpr double kDefaultPredictionError = 0.05, kDefaultDetectionSteps = 10, kDefaultPause = 0.1;
 
-double median_of(std::vector<double> values, double none) {
-  if (values.empty()) return none;
+double median_of(std::vector<double> values, double fallback) {
+  if (values.empty()) return fallback;
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
 }
@@ -29,7 +29,7 @@ bool changes_membership(const Decision& decision) {
   return decision.kind == "recover" || decision.kind == "join" || decision.kind == "drain";
 }
 
-// A condition that lasts from finding.since until step `end`.
+// A condition that lasts from finding.begin_step until step `end`.
 struct ConditionSpan {
   Finding finding;
   std::int64_t end = 0;
@@ -56,23 +56,23 @@ class Recorder {
   void compute_step_ends() {
     std::map<std::int64_t, double> pauses;
     for (const Decision& decision : decisions_) pauses[decision.step] += decision.pause.value;
-    double seconds_by_mode = 0;
+    double elapsed = 0;
     for (const StepMetrics& step : steps_) {
-      seconds_by_mode += step.seconds.value;
-      if (const auto pause = pauses.find(step.step); pause != pauses.end()) seconds_by_mode += pause->second;
-      step_ends_[step.step] = seconds_by_mode;
+      elapsed += step.seconds.value;
+      if (const auto pause = pauses.find(step.step); pause != pauses.end()) elapsed += pause->second;
+      step_ends_[step.step] = elapsed;
     }
-    result_.seconds = seconds_by_mode, result_.num_steps = std::ssize(steps_);
+    result_.seconds = elapsed, result_.num_steps = std::ssize(steps_);
   }
 
   double seconds_before_step(std::int64_t step) const {
-    const auto next = step_ends_.lower_bound(step);
-    return next == step_ends_.begin() ? 0 : std::prev(next)->second;
+    const auto it = step_ends_.lower_bound(step);
+    return it == step_ends_.begin() ? 0 : std::prev(it)->second;
   }
 
   // A condition lasts until a decision no longer names it, or until the run ends.
   void collect_conditions() {
-    std::map<std::pair<Cause, std::vector<int>>, std::size_t> open;
+    std::map<std::pair<Cause, std::vector<int>>, std::size_t> open_conditions;
     for (const Decision& decision : decisions_) {
       if (!is_automatic(decision)) continue;
       ++result_.num_switches;
@@ -80,25 +80,25 @@ class Recorder {
       for (const Finding& finding : parse_findings(decision.evidence)) {
         const std::pair<Cause, std::vector<int>> key(finding.cause, finding.locations);
         named_conditions.insert(key);
-        if (open.contains(key)) continue;
-        open[key] = conditions_.size();
+        if (open_conditions.contains(key)) continue;
+        open_conditions[key] = conditions_.size();
         conditions_.push_back({finding, last_step_ + 1});
         if (finding.begin_step <= decision.step)
           detection_delays_.push_back(static_cast<double>(decision.step - finding.begin_step));
       }
-      for (auto it = open.begin(); it != open.end();) {
+      for (auto it = open_conditions.begin(); it != open_conditions.end();) {
         if (!named_conditions.contains(it->first)) conditions_[it->second].end = decision.step + 1;
-        it = named_conditions.contains(it->first) ? std::next(it) : open.erase(it);
+        it = named_conditions.contains(it->first) ? std::next(it) : open_conditions.erase(it);
       }
     }
     segment_starts_ = {steps_.front().step, last_step_ + 1};
-    const auto cut = [&](std::int64_t step) {
+    const auto add_segment_start = [&](std::int64_t step) {
       if (step > steps_.front().step && step <= last_step_) segment_starts_.insert(step);
     };
     for (const ConditionSpan& condition_span : conditions_)
-      cut(condition_span.finding.begin_step), cut(condition_span.end);
+      add_segment_start(condition_span.finding.begin_step), add_segment_start(condition_span.end);
     for (const Decision& decision : decisions_)
-      if (changes_membership(decision)) cut(decision.step + 1);
+      if (changes_membership(decision)) add_segment_start(decision.step + 1);
   }
 
   void collect_epochs() {
@@ -108,8 +108,8 @@ class Recorder {
     for (const Decision& decision : decisions_)
       if (!decision.to.empty()) plans[decision.epoch] = name_(decision.to);
     for (const StepMetrics& step : steps_) {
-      const auto known = plans.upper_bound(step.epoch);
-      mode_at_.push_back(mode_of(known == plans.begin() ? plan : std::prev(known)->second, Response::replan));
+      const auto it = plans.upper_bound(step.epoch);
+      mode_at_.push_back(mode_of(it == plans.begin() ? plan : std::prev(it)->second, Response::replan));
     }
   }
 
@@ -128,15 +128,15 @@ class Recorder {
   }
 
   // Median step times of this segment by mode; the first step on a plan is not representative.
-  std::map<int, double> measured(std::int64_t begin, std::int64_t end) const {
-    std::map<int, std::vector<double>> all;
+  std::map<int, double> median_seconds_by_mode(std::int64_t begin, std::int64_t end) const {
+    std::map<int, std::vector<double>> seconds_by_mode;
     for (std::size_t i = 0; i < steps_.size(); ++i) {
       const bool is_first = i == 0 || mode_at_[i - 1] != mode_at_[i];
       if (steps_[i].step >= begin && steps_[i].step < end && !is_first)
-        all[mode_at_[i]].push_back(steps_[i].seconds.value);
+        seconds_by_mode[mode_at_[i]].push_back(steps_[i].seconds.value);
     }
     std::map<int, double> result;
-    for (const auto& [mode, seconds] : all) result[mode] = median_of(seconds, 0);
+    for (const auto& [mode, seconds] : seconds_by_mode) result[mode] = median_of(seconds, 0);
     return result;
   }
 
@@ -146,18 +146,19 @@ class Recorder {
     for (const Decision& decision : decisions_)
       if (changes_membership(decision) && decision.step + 1 == begin)
         last_seconds_.clear(), segment.is_loss |= decision.kind == "recover";
-    std::map<int, double> seconds_by_mode = measured(begin, end);
-    const std::map<int, double> seen = seconds_by_mode;
+    std::map<int, double> seconds_by_mode = median_seconds_by_mode(begin, end);
+    const std::map<int, double> measured_seconds = seconds_by_mode;
     for (const Decision& decision : decisions_) {
       if (!is_automatic(decision) || decision.step < begin || decision.step >= end) continue;
-      const auto from = seen.find(mode_of(name_(decision.from), Response::replan));
-      if (from == seen.end()) continue;
-      const auto put = [&](const std::string& plan, Response response, double gain) {
+      const auto from = measured_seconds.find(mode_of(name_(decision.from), Response::replan));
+      if (from == measured_seconds.end()) continue;
+      const auto add_prediction = [&](const std::string& plan, Response response, double gain) {
         if (gain > -1) seconds_by_mode.emplace(mode_of(plan, response), from->second / (1 + gain));
       };
-      put(name_(decision.to), Response::replan, *decision.predicted_gain);
-      for (const PlanAlternative& other : decision.alternatives)
-        if (other.predicted_gain) put(other.plan, response_of(other.response), *other.predicted_gain);
+      add_prediction(name_(decision.to), Response::replan, *decision.predicted_gain);
+      for (const PlanAlternative& alternative : decision.alternatives)
+        if (alternative.predicted_gain)
+          add_prediction(alternative.plan, response_of(alternative.response), *alternative.predicted_gain);
     }
     for (const auto& [mode, seconds] : seconds_by_mode) last_seconds_[mode] = seconds;
     for (const auto& [mode, seconds] : last_seconds_) {
@@ -185,10 +186,12 @@ class Recorder {
     for (std::size_t m = 0; m < trial.modes.size(); ++m) {
       TrialMode& mode = trial.modes[m];
       mode.pause_seconds = median_of(pauses, kDefaultPause);
-      double least = 0;
+      double min_seconds = 0;
       for (const TrialSegment& segment : trial.segments)
-        if (const double own = segment.step_seconds[m]; own > 0 && (least == 0 || own < least)) least = own;
-      mode.usual_seconds = least > 0 ? least : 1;
+        if (const double seconds = segment.step_seconds[m];
+            seconds > 0 && (min_seconds == 0 || seconds < min_seconds))
+          min_seconds = seconds;
+      mode.usual_seconds = min_seconds > 0 ? min_seconds : 1;
     }
     trial.prediction_error = median_of(errors, kDefaultPredictionError);
     trial.detection_steps = median_of(detection_delays_, kDefaultDetectionSteps);

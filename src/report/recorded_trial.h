@@ -1,5 +1,5 @@
-// Converts a run's records to a trial (trials/trial.h): what happened to the run and when, and how fast its
-// plans were, so that other policies can be simulated on the same events.
+// Converts the records of a run to a trial (trials/trial.h): the events of the run with their times, and the
+// speeds of its plans. Other policies can then be simulated on the same events.
 //
 //   steps, epochs (metrics.jsonl) ──┐
 //                                   ├──> unchanged segments, with the step time of every known plan

@@ -76,21 +76,21 @@ struct Epoch {
 std::vector<Epoch> epochs_of(const RunReport& report) {
   std::vector<Epoch> epochs;
   std::vector<double> speeds;
-  const auto close = [&] {
+  const auto finish_epoch = [&] {
     if (!epochs.empty()) epochs.back().tokens_per_second = median_of(std::exchange(speeds, {}));
   };
   for (const StepMetrics& step : report.steps) {
     if (epochs.empty() || epochs.back().number != step.epoch) {
-      close();
+      finish_epoch();
       const auto plan = std::find_if(report.plans.begin(), report.plans.end(),
-                                     [&](const RunPlan& one) { return one.epoch == step.epoch; });
+                                     [&](const RunPlan& run_plan) { return run_plan.epoch == step.epoch; });
       epochs.push_back({step.epoch, step.step, step.step,
                         plan == report.plans.end() ? fmt::format("epoch {}", step.epoch) : plan->name});
     }
     epochs.back().last = step.step;
     speeds.push_back(step.tokens_per_second);
   }
-  close();
+  finish_epoch();
   return epochs;
 }
 
@@ -125,9 +125,10 @@ std::string facts_of(const RunReport& report, const std::vector<Epoch>& epochs) 
 std::string charts_of(const RunReport& report, const std::vector<Epoch>& epochs) {
   Chart loss{.title = "loss"}, speed{.title = "tokens/s", .begins_at_zero = true};
   for (const StepMetrics& step : report.steps) {
-    const auto at = static_cast<double>(step.step);
-    loss.line.push_back({at, step.loss}), speed.line.push_back({at, step.tokens_per_second});
-    if (step.validation_loss) loss.dots.push_back({at, *step.validation_loss});
+    const auto step_number = static_cast<double>(step.step);
+    loss.line.push_back({step_number, step.loss}),
+        speed.line.push_back({step_number, step.tokens_per_second});
+    if (step.validation_loss) loss.dots.push_back({step_number, *step.validation_loss});
   }
   for (const Epoch& epoch : epochs)
     speed.bands.push_back({static_cast<double>(epoch.first), static_cast<double>(epoch.last), epoch.plan});
@@ -147,10 +148,10 @@ std::string decisions_of(const RunReport& report) {
   std::string rows;
   for (std::size_t i = 0; i < std::min(kMaxRows, report.decisions.size()); ++i) {
     const Decision& decision = report.decisions[i];
-    std::string remaining_rows;
+    std::string alternatives_text;
     for (const PlanAlternative& plan : decision.alternatives)
-      remaining_rows += fmt::format("{}{} {}", remaining_rows.empty() ? "" : "; ", plan.plan,
-                                    gain_or_dash(plan.predicted_gain));
+      alternatives_text += fmt::format("{}{} {}", alternatives_text.empty() ? "" : "; ", plan.plan,
+                                       gain_or_dash(plan.predicted_gain));
     rows += fmt::format(
         "<tr><td class=\"n\">{}</td><td class=\"n\">{}</td><td>{}</td><td class=\"why\">{}</td><td>{} → "
         "{}</td>"
@@ -159,7 +160,7 @@ std::string decisions_of(const RunReport& report) {
         i + 1, with_commas(decision.step), html_escaped(decision.kind), html_escaped(decision.evidence),
         html_escaped(name_of(report.plans, decision.from)), html_escaped(name_of(report.plans, decision.to)),
         gain_or_dash(decision.predicted_gain), gain_or_dash(decision.measured_gain), text(decision.pause),
-        text(decision.moved), html_escaped(remaining_rows));
+        text(decision.moved), html_escaped(alternatives_text));
   }
   const std::size_t remaining = report.decisions.size() - std::min(kMaxRows, report.decisions.size());
   return fmt::format(

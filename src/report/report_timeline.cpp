@@ -9,7 +9,7 @@
 namespace optimus {
 namespace {
 
-constexpr double kPictureWidth = 960, kFirst = 64, kLast = 948, kRow = 30, kHeader = 8;
+constexpr double kPictureWidth = 960, kLeftEdge = 64, kRightEdge = 948, kRowHeight = 30, kHeaderHeight = 8;
 constexpr std::size_t kMaxBars = 20'000;  // limits the page to a few megabytes
 
 struct StepSpan {
@@ -37,16 +37,17 @@ std::string timeline_svg(const std::vector<RankProfile>& ranks) {
   const StepSpan span = first_step(ranks);
   if (!(span.end > span.start) || !(span.end - span.start < 1e15))
     return "<p>no complete step was profiled</p>\n";
-  const double height = kHeader + kRow * static_cast<double>(ranks.size()) + 22;
+  const double height = kHeaderHeight + kRowHeight * static_cast<double>(ranks.size()) + 22;
   const auto x = [&](double time) {
-    return kFirst + (kLast - kFirst) * std::clamp((time - span.start) / (span.end - span.start), 0.0, 1.0);
+    return kLeftEdge +
+           (kRightEdge - kLeftEdge) * std::clamp((time - span.start) / (span.end - span.start), 0.0, 1.0);
   };
   std::string svg = fmt::format(
       "<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"timeline of one step\">", kPictureWidth, height);
   std::size_t remaining = kMaxBars;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
-    const double top = kHeader + kRow * static_cast<double>(r);
-    svg += fmt::format("<text class=\"end\" x=\"{}\" y=\"{}\">rank {}</text>", kFirst - 6, top + 16,
+    const double top = kHeaderHeight + kRowHeight * static_cast<double>(r);
+    svg += fmt::format("<text class=\"end\" x=\"{}\" y=\"{}\">rank {}</text>", kLeftEdge - 6, top + 16,
                        ranks[r].rank);
     for (const TracedInstruction& instruction : ranks[r].instructions) {
       if (!(instruction.end > span.start) || !(instruction.start < span.end) || remaining == 0) continue;
@@ -64,7 +65,7 @@ std::string timeline_svg(const std::vector<RankProfile>& ranks) {
   return svg + fmt::format(
                    "<path class=\"axis\" d=\"M{} {}H{}\"/><text x=\"{}\" y=\"{}\">0</text>"
                    "<text class=\"end\" x=\"{}\" y=\"{}\">{}</text></svg>\n",
-                   kFirst, height - 18, kLast, kFirst, height - 5, kLast, height - 5,
+                   kLeftEdge, height - 18, kRightEdge, kLeftEdge, height - 5, kRightEdge, height - 5,
                    text(Seconds(span.end - span.start)));
 }
 

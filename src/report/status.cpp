@@ -50,8 +50,8 @@ void read_last_step(const Path& run, RunStatus& status) {
   if (!content) return;
   const std::size_t end = content->rfind('\n');
   if (end == std::string::npos || end == 0) return;
-  const std::size_t before = content->rfind('\n', end - 1);
-  const std::size_t begin = before == std::string::npos ? 0 : before + 1;
+  const std::size_t previous_end = content->rfind('\n', end - 1);
+  const std::size_t begin = previous_end == std::string::npos ? 0 : previous_end + 1;
   const Json json = parse_json(content->substr(begin, end - begin), (run / "metrics.jsonl").string());
   const JsonView view(json, (run / "metrics.jsonl").string());
   status.step = view.at("step").integer(), status.epoch = view.at("epoch").integer();
@@ -79,9 +79,9 @@ void find_host_redundancy(RunStatus& status) {
   for (const WorkerStatus& entry : status.workers) {
     const auto rank = static_cast<std::size_t>(entry.worker.rank);
     if (rank >= host_of.size()) return;
-    const auto found = std::find(hosts.begin(), hosts.end(), entry.worker.host);
-    host_of[rank] = static_cast<int>(found - hosts.begin());
-    if (found == hosts.end()) hosts.push_back(entry.worker.host);
+    const auto it = std::find(hosts.begin(), hosts.end(), entry.worker.host);
+    host_of[rank] = static_cast<int>(it - hosts.begin());
+    if (it == hosts.end()) hosts.push_back(entry.worker.host);
   }
   for (const Pipeline& pipeline : status.plan.pipelines)
     for (const Stage& stage : pipeline.stages)
@@ -89,9 +89,9 @@ void find_host_redundancy(RunStatus& status) {
         // The worker list and the plan were written at different times.
         if (device >= std::ssize(host_of)) return;
   if (hosts.size() < 2) return;
-  const std::vector<int> fewest = smallest_domain_set(status.plan, host_of);
-  status.can_lose_hosts = static_cast<int>(fewest.size()) - 1;
-  for (const int host : fewest) status.fatal_hosts.push_back(hosts[static_cast<std::size_t>(host)]);
+  const std::vector<int> smallest_set = smallest_domain_set(status.plan, host_of);
+  status.num_tolerated_host_losses = static_cast<int>(smallest_set.size()) - 1;
+  for (const int host : smallest_set) status.fatal_hosts.push_back(hosts[static_cast<std::size_t>(host)]);
 }
 
 }  // namespace

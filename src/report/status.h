@@ -24,9 +24,9 @@ struct RunStatus {
   Plan plan;
   std::vector<WorkerStatus> workers;
   int num_tolerated_losses = 0;  // any set of this many devices may be lost without losing masters or moments
-  // The same for hosts, if the workers are on several hosts: any set of this many may be lost. fatal_hosts
-  // is a smallest set of hosts whose loss would lose state.
-  std::optional<int> can_lose_hosts{};
+  // The number of hosts that may be lost without losing state, if the workers are on several hosts.
+  // `fatal_hosts` is a smallest set of hosts whose loss would lose state.
+  std::optional<int> num_tolerated_host_losses{};
   std::vector<std::string> fatal_hosts{};
   // A smallest set of devices whose loss would lose state (plan/layouts.h, smallest_owner_set).
   std::vector<int> fatal_devices;

@@ -86,7 +86,7 @@ std::string EndWatch::probe_store(Silence& silence) {
   const Deadline response_deadline = Deadline::after(Seconds(0.5), "the store");
   const auto ended = run_.store->find(run_.prefix + kEndedKey);
   if (ended && *ended) return **ended;
-  if (ended && run_.store->count(heartbeat_key(run_, comm_.rank()))) {
+  if (ended && run_.store->increment(heartbeat_key(run_, comm_.rank()))) {
     silence.num_failures = 0;
     silence.store.reset();
     if (comm_.rank() == 0 && !has_stepped_) report_silent_ranks(silence);

@@ -68,7 +68,7 @@ struct StoreLost {};
 // Throws StoreLost.
 JoinReply request_to_join(KeyStore& store, const std::string& prefix, const WorkerJoinRequest& self,
                           const JoinOptions& join, const StopToken& stop) {
-  const auto request_number = store.count(prefix + JoinKeys::counter());
+  const auto request_number = store.increment(prefix + JoinKeys::counter());
   if (!request_number) throw StoreLost{};
   const JoinKeys keys{*request_number};
   if (!store.set(prefix + keys.request(), text(self))) throw StoreLost{};

@@ -133,7 +133,7 @@ std::unique_ptr<AdaptationController> RankRun::make_controller() {
       return num_tolerated_losses(plan) > 0 ? 0 : expected_steps_undone(options_, step_seconds);
     };
   if (policy.kind == PolicyKind::oracle)
-    context.scripted = ScriptedConditions{read_time_line(options_.foretold), *membership_.begin_time};
+    context.scripted = ScriptedConditions{read_timeline(options_.conditions), *membership_.begin_time};
   return std::make_unique<AdaptationController>(std::move(context), part_.plan, calibration_);
 }
 

@@ -133,7 +133,7 @@ void RankRun::show_result(TrainResult& result) {
 TrainingHooks RankRun::hooks() {
   return {
       [this](const Plan& plan, std::int64_t step, std::int64_t first) {
-        return read_batch(*settings_.samples, plan, step, first, rank_index(), options_.dealing);
+        return read_batch(*settings_.samples, plan, step, first, rank_index(), options_.sample_order);
       },
       [this](const PlanPart& part) { return validation_loss(part, settings_, rank_index()); },
       [this](const PlanPart& part) { return make_services(part); },

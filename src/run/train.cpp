@@ -1,7 +1,7 @@
 // Implements train.h: prepares a run and starts its ranks.
 #include "run/train.h"
 
-#include "adapt/time_line.h"
+#include "adapt/condition_timeline.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "checkpoint/convert.h"
@@ -133,12 +133,12 @@ namespace {
 void check_policy_options(const TrainOptions& options) {
   const bool is_oracle =
       !options.policy.empty() && parse_policy(options.policy, "--policy").kind == PolicyKind::oracle;
-  if (is_oracle && options.foretold.empty())
+  if (is_oracle && options.conditions.empty())
     throw UserError(
         "--policy oracle needs scripted conditions: pass --conditions FILE, or choose another policy");
-  if (!is_oracle && !options.foretold.empty())
+  if (!is_oracle && !options.conditions.empty())
     throw UserError("--conditions is only used by --policy oracle: add that, or remove --conditions");
-  if (is_oracle) (void)read_time_line(options.foretold);
+  if (is_oracle) (void)read_timeline(options.conditions);
   const bool is_learned =
       !options.policy.empty() && parse_policy(options.policy, "--policy").kind == PolicyKind::learned;
   if (!is_learned && !options.learned.empty())
@@ -163,7 +163,7 @@ RunSpec prepare_run(TrainOptions& options, OptionTable* table, FileSystem& files
   check_policy_options(options);
   // Later plans must support current scaling as well.
   if (settings.plan.fp8.scaling == Fp8Scaling::current) options.layout.tp = options.layout.cp = Range{1, 1};
-  for (Path* const file : {&options.foretold, &options.learned})
+  for (Path* const file : {&options.conditions, &options.learned})
     if (!file->empty()) *file = std::filesystem::absolute(*file);
   settings.phase_plans = plan_phases(options, settings, facts);
   std::vector<ScriptedSwitch> script = script_of(options, settings);

@@ -43,7 +43,7 @@ TrainResult first_result(std::vector<RankEnd>& ends, const ListedRanks& listed) 
     for (std::size_t rank = 0; rank < ends.size(); ++rank)
       if (ends[rank].failure && ends[rank].is_lost == is_lost && !why) {
         why = ends[rank].failure;
-        listed.note(static_cast<int>(rank), "failed");
+        listed.append_to_log(static_cast<int>(rank), "failed");
       }
   if (why) std::rethrow_exception(why);
   return std::move(ends.front().result);

@@ -17,13 +17,13 @@ class Board {
   virtual Outcome<void> set(const std::string& key, const std::string& value) = 0;
   // Returns nullopt if the key does not exist.
   virtual Outcome<std::optional<std::string>> find(const std::string& key) = 0;
-  // The same for several keys, in their order.
+  // Finds several keys and returns their values in the same order.
   virtual Outcome<std::vector<std::optional<std::string>>> find_all(const std::vector<std::string>& keys) {
     std::vector<std::optional<std::string>> result;
     for (const std::string& key : keys) {
-      Outcome<std::optional<std::string>> found = find(key);
-      if (!found) return tl::unexpected(found.error());
-      result.push_back(std::move(*found));
+      Outcome<std::optional<std::string>> value = find(key);
+      if (!value) return tl::unexpected(value.error());
+      result.push_back(std::move(*value));
     }
     return result;
   }

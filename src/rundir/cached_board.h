@@ -1,5 +1,5 @@
-// Caches a board on which many keys are polled by several components: values that were fetched a moment ago
-// are returned from memory. One thread.
+// Caches a board on which many keys are polled by several components: values that were fetched recently are
+// returned from memory. One thread.
 #pragma once
 
 #include <chrono>
@@ -21,10 +21,10 @@ class CachedBoard final : public Board {
   // it is needed.
   void fetch(const std::vector<std::string>& keys) {
     cache_.clear();
-    auto found = board_.find_all(keys);
-    fetched_ = std::chrono::steady_clock::now();
-    if (!found) return;
-    for (std::size_t i = 0; i < keys.size(); ++i) cache_.insert_or_assign(keys[i], std::move((*found)[i]));
+    auto values = board_.find_all(keys);
+    fetch_time_ = std::chrono::steady_clock::now();
+    if (!values) return;
+    for (std::size_t i = 0; i < keys.size(); ++i) cache_.insert_or_assign(keys[i], std::move((*values)[i]));
   }
 
   Outcome<void> set(const std::string& key, const std::string& value) override {
@@ -32,8 +32,8 @@ class CachedBoard final : public Board {
     return board_.set(key, value);
   }
   Outcome<std::optional<std::string>> find(const std::string& key) override {
-    if (std::chrono::steady_clock::now() - fetched_ < cache_lifetime_)
-      if (const auto known = cache_.find(key); known != cache_.end()) return known->second;
+    if (std::chrono::steady_clock::now() - fetch_time_ < cache_lifetime_)
+      if (const auto it = cache_.find(key); it != cache_.end()) return it->second;
     return board_.find(key);
   }
 
@@ -41,7 +41,7 @@ class CachedBoard final : public Board {
   Board& board_;
   const std::chrono::milliseconds cache_lifetime_;
   std::map<std::string, std::optional<std::string>> cache_;
-  std::chrono::steady_clock::time_point fetched_{};
+  std::chrono::steady_clock::time_point fetch_time_{};
 };
 
 }  // namespace optimus

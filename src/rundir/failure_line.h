@@ -1,5 +1,5 @@
-// One line about a failed run, from the reports of its ranks and what is known about ranks without a
-// report: the cause, and what another rank observed of it.
+// Describes a failed run in one line, from the reports of its ranks: the cause of the failure, and the
+// observation of another rank.
 #pragma once
 
 #include <optional>
@@ -11,8 +11,8 @@
 namespace optimus {
 
 struct RankOutcome {
-  std::string who;  // "rank 2 (process 71 on node1)"
-  std::string log;  // path of its log
+  std::string name;  // "rank 2 (process 71 on node1)"
+  std::string log;   // path of its log
   std::optional<WorkerReport> report;
 };
 

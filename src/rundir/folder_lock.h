@@ -1,5 +1,5 @@
 // Allows only one process at a time to train in a run's folder: two would remove each other's checkpoints.
-// The lock ends with its process, however that ends.
+// The lock ends with its process, even if the process is killed.
 #pragma once
 
 #include "base/file.h"
@@ -15,7 +15,7 @@ class FolderLock {
   FolderLock& operator=(FolderLock&& other) noexcept;
   ~FolderLock();
   bool is_held() const { return file_ >= 0; }
-  // Whether a process holds it; false if the folder does not exist.
+  // Whether a process holds the lock; false if the folder does not exist.
   static bool is_taken(const Path& folder);
 
  private:

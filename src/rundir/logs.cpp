@@ -64,34 +64,35 @@ std::vector<LogLine> parse_log(std::string_view content, int rank) {
 }
 
 std::vector<LogLine> merge_logs(const std::vector<std::vector<LogLine>>& files, const LogQuery& query) {
-  std::vector<LogLine> all;
-  for (const std::vector<LogLine>& file : files) all.insert(all.end(), file.begin(), file.end());
-  std::stable_sort(all.begin(), all.end(),
+  std::vector<LogLine> lines;
+  for (const std::vector<LogLine>& file : files) lines.insert(lines.end(), file.begin(), file.end());
+  std::stable_sort(lines.begin(), lines.end(),
                    [](const LogLine& a, const LogLine& b) { return a.micros < b.micros; });
-  const std::int64_t middle = failure_time(all);
-  std::erase_if(all, [&](const LogLine& line) {
+  const std::int64_t failure_micros = failure_time(lines);
+  std::erase_if(lines, [&](const LogLine& line) {
     if (query.rank && line.rank != *query.rank) return true;
-    return query.window && static_cast<double>(std::max(line.micros, middle) -
-                                               std::min(line.micros, middle)) > 1e6 * query.window->value;
+    return query.window &&
+           static_cast<double>(std::max(line.micros, failure_micros) -
+                               std::min(line.micros, failure_micros)) > 1e6 * query.window->value;
   });
-  return all;
+  return lines;
 }
 
 std::vector<LogLine> read_logs(const Path& run, const LogQuery& query, Bytes max_bytes) {
   const Path folder = run / run_log_path().parent_path();
-  std::vector<std::pair<int, Path>> found;
+  std::vector<std::pair<int, Path>> logs;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error))
     if (const std::optional<int> rank = rank_of(entry.path().filename()))
-      found.emplace_back(*rank, entry.path());
-  if (found.empty()) throw UserError("{} has no logs (expected them in its folder logs)", run.string());
-  std::sort(found.begin(), found.end());
+      logs.emplace_back(*rank, entry.path());
+  if (logs.empty()) throw UserError("{} has no logs (expected them in its folder logs)", run.string());
+  std::sort(logs.begin(), logs.end());
   if (query.rank &&
-      std::none_of(found.begin(), found.end(), [&](const auto& log) { return log.first == *query.rank; }))
+      std::none_of(logs.begin(), logs.end(), [&](const auto& log) { return log.first == *query.rank; }))
     throw UserError("{}: there is no rank {}; ranks are numbered up to {}", run.string(), *query.rank,
-                    found.back().first);
+                    logs.back().first);
   std::vector<std::vector<LogLine>> files;
-  for (const auto& [rank, path] : found) files.push_back(read_end(path, rank, max_bytes));
+  for (const auto& [rank, path] : logs) files.push_back(read_end(path, rank, max_bytes));
   return merge_logs(files, query);
 }
 

@@ -13,18 +13,18 @@ namespace optimus {
 class ObservationRecord {
  public:
   explicit ObservationRecord(const Path& run) : path_(run / "observations.jsonl") {}
-  void operator()(const Observation& seen, const std::vector<Finding>& findings) {
+  void operator()(const Observation& observation, const std::vector<Finding>& findings) {
     constexpr std::chrono::seconds kRecordInterval{10};
     const auto now = std::chrono::steady_clock::now();
-    if (findings.size() == num_findings_ && now - written_ < kRecordInterval) return;
-    num_findings_ = findings.size(), written_ = now;
-    std::ofstream(path_, std::ios::app) << to_json(seen).dump() << '\n';  // a write error is ignored
+    if (findings.size() == num_findings_ && now - last_write_ < kRecordInterval) return;
+    num_findings_ = findings.size(), last_write_ = now;
+    std::ofstream(path_, std::ios::app) << to_json(observation).dump() << '\n';  // a write error is ignored
   }
 
  private:
   Path path_;
   std::size_t num_findings_ = 0;
-  std::chrono::steady_clock::time_point written_;
+  std::chrono::steady_clock::time_point last_write_;
 };
 
 }  // namespace optimus

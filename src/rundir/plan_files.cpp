@@ -20,12 +20,13 @@ void save_plan(FileSystem& files, const Path& run, const Plan& plan, std::int64_
 std::optional<std::int64_t> newest_epoch(const Path& run) {
   std::optional<std::int64_t> newest;
   std::error_code error;
-  for (std::filesystem::directory_iterator at(run / "plans", error), end; !error && at != end;
-       at.increment(error)) {
-    const std::string name = at->path().stem().string();
+  for (std::filesystem::directory_iterator it(run / "plans", error), end; !error && it != end;
+       it.increment(error)) {
+    const std::string name = it->path().stem().string();
     std::int64_t epoch = 0;
-    const auto [rest, problem] = std::from_chars(name.data(), name.data() + name.size(), epoch);
-    if (problem != std::errc() || rest != name.data() + name.size() || at->path().extension() != ".json")
+    const auto [number_end, problem] = std::from_chars(name.data(), name.data() + name.size(), epoch);
+    if (problem != std::errc() || number_end != name.data() + name.size() ||
+        it->path().extension() != ".json")
       continue;
     newest = std::max(newest.value_or(0), epoch);
   }

@@ -1,5 +1,5 @@
-// A small file that only this user can read, written atomically: for addresses of stores with their access
-// tokens. Pure.
+// A small file that only this user can read, written atomically. Used for the addresses of stores with their
+// access tokens.
 #pragma once
 
 #include <string>

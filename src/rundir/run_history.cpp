@@ -16,9 +16,9 @@
 namespace optimus {
 namespace {
 
-constexpr int kWarmupSteps = 3;  // warm-up
-constexpr Bytes kMaxRecordBytes{std::int64_t{256}
-                                << 20};  // a run with larger records is skipped, to limit memory
+constexpr int kWarmupSteps = 3;  // steps after a change of plan that are not measured
+// A run with larger records is skipped, to limit memory.
+constexpr Bytes kMaxRecordBytes{std::int64_t{256} << 20};
 
 Path file_of(const std::string& history) { return history == "here" ? history_path() : Path(history); }
 
@@ -85,8 +85,8 @@ History load_history(const std::string& history, EventSink& events) {
   if (history == "none" || !std::filesystem::exists(file_of(history), error)) return {};
   try {
     return read_history(history);
-  } catch (const ReportedError& broken) {
-    events.report(Warning{fmt::format("{}; planning continues without the history", broken.what())});
+  } catch (const ReportedError& error_in_file) {
+    events.report(Warning{fmt::format("{}; planning continues without the history", error_in_file.what())});
     return {};
   }
 }
@@ -97,12 +97,12 @@ bool record_run(const std::string& history, const FinishedRun& run, EventSink& e
     std::optional<PastRun> past = past_run(run);
     if (!past) return false;
     std::error_code error;
-    History all;
+    History past_runs;
     // If the file has another format, read_history() throws, so the file is not overwritten.
-    if (std::filesystem::exists(file_of(history), error)) all = read_history(history);
-    add_run(all, std::move(*past));
+    if (std::filesystem::exists(file_of(history), error)) past_runs = read_history(history);
+    add_run(past_runs, std::move(*past));
     RealFileSystem files;
-    value_or_throw(write_history(files, file_of(history), all));
+    value_or_throw(write_history(files, file_of(history), past_runs));
     return true;
   } catch (const ReportedError& failure) {
     events.report(Warning{fmt::format("{}; the run is not recorded in the history", failure.what())});

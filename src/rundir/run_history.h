@@ -1,6 +1,6 @@
 // The history of runs on this machine (cost/history.h) as a training uses it: read before its plan is chosen,
-// and extended at its end. Nothing leaves the machine, and no run depends on it: a file that cannot be read
-// or written causes one warning.
+// and extended at its end. No data leaves the machine, and no run depends on the history: a file that
+// cannot be read or written causes one warning.
 #pragma once
 
 #include <string>
@@ -13,8 +13,8 @@
 
 namespace optimus {
 
-// `history`: a file, "here" (next to the results of `optimus profile`), or "none". A missing file is an empty
-// history; so is a broken one, with a warning.
+// `history`: a file, "here" (next to the results of `optimus profile`), or "none". A missing file counts as
+// an empty history; so does a broken file, with a warning.
 History load_history(const std::string& history, EventSink& events);
 
 // Called at the end of a run; evaluates the run's own records if there are enough of them. If two runs end

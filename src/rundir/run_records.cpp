@@ -28,9 +28,9 @@ std::vector<Decision> read_decisions(const Path& run) {
   const Path path = run / "decisions.jsonl";
   std::vector<Decision> decisions = parse_decisions(content_of(path), path.string());
   const RunPlans plans = read_run_plans(run);
-  for (Decision& one : decisions) {  // records of version 0.1 have only hashes
-    if (one.from_name.empty()) one.from_name = name_of(plans, one.from);
-    if (one.to_name.empty()) one.to_name = name_of(plans, one.to);
+  for (Decision& decision : decisions) {  // records of version 0.1 have only hashes
+    if (decision.from_name.empty()) decision.from_name = name_of(plans, decision.from);
+    if (decision.to_name.empty()) decision.to_name = name_of(plans, decision.to);
   }
   return decisions;
 }

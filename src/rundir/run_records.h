@@ -14,7 +14,8 @@ namespace optimus {
 // Throws UserError if the folder contains no run.
 void check_run(const Path& run);
 
-// With the names of the plans. Empty if the run has decided nothing. Throws UserError for an invalid file.
+// Returns the decisions with the names of their plans. Empty if the run has made no decision. Throws
+// UserError for an invalid file.
 std::vector<Decision> read_decisions(const Path& run);
 
 // A plan that the run used, with its short name ("pp2 tp2").

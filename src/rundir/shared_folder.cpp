@@ -30,13 +30,13 @@ void expect_same_folder(const Path& run, const std::string& mark, const std::str
                         const std::function<void()>& check_interrupted) {
   const Deadline deadline = Deadline::after(kMarkTimeout, "the run's folder");
   std::error_code error;
-  for (int look = 0; !std::filesystem::exists(mark_path(run, mark), error); ++look) {
+  for (int attempt = 0; !std::filesystem::exists(mark_path(run, mark), error); ++attempt) {
     if (deadline.has_passed())
       throw UserError(
           "{} on {} is not the folder that rank 0 uses on {}: --run must be a folder that all hosts share",
           run.string(), host_name(), host_of_first);
     check_interrupted();
-    pause_before_query(look);
+    pause_before_query(attempt);
   }
 }
 

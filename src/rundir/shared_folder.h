@@ -1,5 +1,5 @@
 // Checks that the ranks of several hosts use the same run folder: rank 0 creates a mark file there, and the
-// other ranks look for it. Pure.
+// other ranks look for it.
 #pragma once
 
 #include <functional>

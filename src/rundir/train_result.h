@@ -1,4 +1,4 @@
-// What a training leaves behind, in numbers. A worker process sends it to the process that started it.
+// The results of a training. A worker process sends them to the process that started it.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace optimus {
 
 enum class TrainEnd {
   finished,  // all steps are done
-  stopped,   // asked to stop; the checkpoint of the last step is written
+  stopped,   // stopped on request; the checkpoint of the last step is written
   left,      // this worker left the run; the others continue
 };
 

@@ -115,11 +115,11 @@ void throw_run_failure(const std::string& line, bool is_user_error) {
 }
 
 Json serialize_options(const OptionTable& table) {
-  Json all = Json::object();
+  Json result = Json::object();
   for (const Option* option : table.options())
     if (const Json value = option->value(); !value.is_null())
-      all[option->name] = {{"value", value}, {"origin", text(option->origin)}};
-  return all;
+      result[option->name] = {{"value", value}, {"origin", text(option->origin)}};
+  return result;
 }
 
 void restore_options(OptionTable& table, const Json& options, const std::string& source) {

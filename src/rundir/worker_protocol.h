@@ -1,6 +1,6 @@
-// What the process that starts a run and its workers exchange: the description of a worker (an environment
-// variable), the run's settings (a file in its folder), and a worker's final report (one line through a
-// pipe). Not how processes are started (workers.h) nor what a worker does (worker.h).
+// The data that the process which starts a run exchanges with its workers: the description of a worker (an
+// environment variable), the settings of the run (a file in its folder), and the final report of a worker
+// (one line through a pipe). Processes are started in workers.h, and the work of a worker is in worker.h.
 #pragma once
 
 #include <optional>
@@ -16,11 +16,11 @@ namespace optimus {
 // Set by the starting process for each of its workers.
 inline constexpr const char* kWorkerVariable = "OPTIMUS_WORKER";
 
-// Tells optimus-engine that the program at the other end of its standard input is its host (src/api).
+// Set for optimus-engine if the program at the other end of its standard input is its host (src/api).
 inline constexpr const char* kHostVariable = "OPTIMUS_HOSTED";
 
-// To its host, the engine reports the kind of a failure as its result: {"failure": "user"} or "runtime". The
-// message is on standard error, as always.
+// The engine reports the kind of a failure to its host as its result: {"failure": "user"} or "runtime". The
+// message is written to standard error.
 inline constexpr const char *kFailureKey = "failure", *kUserFailure = "user", *kRuntimeFailure = "runtime";
 
 struct WorkerSpec {

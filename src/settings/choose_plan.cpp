@@ -130,7 +130,7 @@ AssumedMachines assumed_machines(const PlannerRequest& request) {
 }
 
 // The planner's best plan. It may leave devices unused, because a small model can be faster on fewer devices.
-// If all devices have to be used, `may_copy` is set and the constraints allow it, the result is a replica of
+// If all devices have to be used, `may_copy` is set and the constraints allow it, the plan has a replica of
 // the model on every device.
 Feasible<ChosenPlan> fastest_plan(const PlannerRequest& request, bool may_copy) {
   const int size = request.num_devices;

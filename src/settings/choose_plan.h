@@ -28,23 +28,23 @@ Feasible<ChosenPlan> choose_plan(const PlannerRequest& request);
 // of the layout cannot be met.
 Feasible<std::optional<ChosenPlan>> choose_plan_for_all(const PlannerRequest& request);
 
-// A plan for `size` devices after their number has changed: one that meets the user's constraints if
-// possible, else the best plan; some devices stay idle if not all can be used. Prefers plans with redundant
-// copies of the state. Infeasible if no plan fits.
+// A plan for `size` devices after their number has changed: a plan that meets the user's constraints if
+// possible, otherwise the best plan. Some devices stay idle if not all can be used. Prefers plans with
+// redundant copies of the state. Infeasible if no plan fits.
 Feasible<Plan> plan_for_size(const PlannerRequest& request, int size);
 
 // `size` devices with the usual properties of their type. Workers on a processor share its memory.
 HardwareProfile default_machines(const DeviceFacts& device, int size);
 
-// The memory that later plans may use while a running plan owns `held` bytes on each of
-// `workers_per_processor` workers of this machine: the free memory plus what the running plan owns.
-DeviceFacts with_memory_of_plan(DeviceFacts device, Bytes held, int workers_per_processor);
+// The memory that later plans may use while a running plan owns `plan_bytes` bytes on each of
+// `workers_per_processor` workers of this machine: the free memory plus the memory of the running plan.
+DeviceFacts with_memory_of_plan(DeviceFacts device, Bytes plan_bytes, int workers_per_processor);
 
 // The planner's demand for this training on a cluster. The request's model and the cluster must outlive it.
 Demand demand_of(const PlannerRequest& request, const Cluster& cluster);
 
 // The callbacks that `InterimPlanner` uses when ranks are lost or join (interim_plan.h), in a run of at
-// most `most_devices` devices. The request's model must outlive them.
-InterimPlanner::Inputs first_answers(const PlannerRequest& request, int most_devices);
+// most `max_devices` devices. The request's model must outlive them.
+InterimPlanner::Inputs first_answers(const PlannerRequest& request, int max_devices);
 
 }  // namespace optimus

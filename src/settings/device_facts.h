@@ -14,8 +14,8 @@ struct DeviceFacts {
   std::string type = "cpu";       // as named in standard clusters
   int count = 1;                  // number of devices used if the user gives none
   std::optional<Bytes> memory{};  // of one GPU; for a processor, the memory that its workers share
-  std::optional<int>
-      workers_per_processor{};  // number of workers that share this processor; empty if all of them do
+  // Number of workers that share this processor; empty if all of them do.
+  std::optional<int> workers_per_processor{};
   std::optional<Bytes> memory_per_worker(int num_devices) const {
     return memory && !is_gpu ? Bytes(memory->value / std::max(1, workers_per_processor.value_or(num_devices)))
                              : memory;

@@ -17,10 +17,10 @@ bool has_grid(const EvalLayout& layout) {
 }
 
 void check_option_ranges(const EvalLayout& layout) {
-  const auto check = [](const char* name, const std::optional<std::int64_t>& value, std::int64_t least,
-                        std::int64_t most) {
-    if (value && (*value < least || *value > most))
-      throw UsageError("--{}: expected {} to {}, got {}", name, least, most, *value);
+  const auto check = [](const char* name, const std::optional<std::int64_t>& value, std::int64_t min_value,
+                        std::int64_t max_value) {
+    if (value && (*value < min_value || *value > max_value))
+      throw UsageError("--{}: expected {} to {}, got {}", name, min_value, max_value, *value);
   };
   check("devices", layout.devices, 1, kMaxEvalDevices), check("tp", layout.tp, 1, kMaxEvalDevices);
   check("pp", layout.pp, 1, kMaxEvalDevices), check("cp", layout.cp, 1, kMaxEvalDevices);
@@ -38,8 +38,9 @@ std::int64_t model_parallel_size(const EvalLayout& layout) {
 Plan grid_plan(const EvalLayout& layout, const ModelSpec& model, const EvalWork& work) {
   const std::int64_t dp = num_devices(layout) / model_parallel_size(layout), pp = layout.pp.value_or(1);
   // Enough micro-batches to keep every stage busy, and enough tokens in each for efficient GEMMs.
-  const std::int64_t usual = std::max<std::int64_t>(1, work.tokens_per_pass / work.sequence_length);
-  const std::int64_t batch = work.batch.value_or(usual * dp * pp);
+  const std::int64_t default_microbatch =
+      std::max<std::int64_t>(1, work.tokens_per_pass / work.sequence_length);
+  const std::int64_t batch = work.batch.value_or(default_microbatch * dp * pp);
   UniformPlan shape{.pp = static_cast<int>(pp),
                     .dp = static_cast<int>(dp),
                     .microbatch = static_cast<int>(std::max<std::int64_t>(1, batch / (dp * pp))),
@@ -58,19 +59,19 @@ Plan grid_plan(const EvalLayout& layout, const ModelSpec& model, const EvalWork&
 int num_devices(const EvalLayout& layout) {
   check_option_ranges(layout);
   if (!layout.plan.empty()) {
-    const int planned = num_devices(read_plan(layout.plan));
-    if (layout.devices && *layout.devices != planned)
+    const int num_planned = num_devices(read_plan(layout.plan));
+    if (layout.devices && *layout.devices != num_planned)
       throw UsageError("--devices {}: {} is a plan for {} devices", *layout.devices, layout.plan.string(),
-                       planned);
-    return planned;
+                       num_planned);
+    return num_planned;
   }
-  const std::int64_t width = model_parallel_size(layout);
-  if (width > kMaxEvalDevices)
-    throw UsageError("--tp, --pp and --cp together need {} devices, more than the limit of {}", width,
-                     kMaxEvalDevices);
-  const std::int64_t devices = layout.devices.value_or(width * layout.dp.value_or(1));
-  if (devices > kMaxEvalDevices || devices % width != 0 ||
-      devices / width != layout.dp.value_or(devices / width))
+  const std::int64_t devices_per_replica = model_parallel_size(layout);
+  if (devices_per_replica > kMaxEvalDevices)
+    throw UsageError("--tp, --pp and --cp together need {} devices, more than the limit of {}",
+                     devices_per_replica, kMaxEvalDevices);
+  const std::int64_t devices = layout.devices.value_or(devices_per_replica * layout.dp.value_or(1));
+  if (devices > kMaxEvalDevices || devices % devices_per_replica != 0 ||
+      devices / devices_per_replica != layout.dp.value_or(devices / devices_per_replica))
     throw UsageError("--devices {}: does not equal tp {} x pp {} x cp {} x dp {}", devices,
                      layout.tp.value_or(1), layout.pp.value_or(1), layout.cp.value_or(1),
                      layout.dp ? std::to_string(*layout.dp) : "any");

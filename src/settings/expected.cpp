@@ -21,8 +21,8 @@ std::optional<DeviceType> measured_type(const std::string& name, EventSink& even
   std::error_code ignored;
   if (!std::filesystem::exists(measured_cluster_path(), ignored)) return std::nullopt;
   try {
-    const Cluster here = open_cluster("here");
-    for (const DeviceType& type : here.profile().types)
+    const Cluster measured_cluster = open_cluster("here");
+    for (const DeviceType& type : measured_cluster.profile().types)
       if (type.name == name) return type;
   } catch (const ReportedError& error) {
     events.report(Warning{fmt::format("{}; run optimus profile --hardware to write it again", error.what())});
@@ -45,10 +45,10 @@ std::optional<double> expected_step_seconds(const DeviceType& type, const Plan& 
   if (model.is_custom() || num_devices(plan) != 1) return std::nullopt;
   HardwareProfile profile;
   profile.name = "here", profile.types = {type};
-  const LinkSpec unused{.bytes_per_second = 1, .latency = Seconds(0), .efficiency = {}};
+  const LinkSpec unused_link{.bytes_per_second = 1, .latency = Seconds(0), .efficiency = {}};
   NodeGroup& group = profile.groups.emplace_back();
   group.num_devices = group.devices_per_node = group.devices_per_domain = 1;
-  group.domain_link = group.node_link = group.host_link = group.network.nic = unused;
+  group.domain_link = group.node_link = group.host_link = group.network.nic = unused_link;
   const Cluster cluster(profile);
   const DeviceMap map = DeviceMap::identity(1);
   if (!has_measured(type, plan.precision)) return std::nullopt;
@@ -60,10 +60,12 @@ std::optional<ExpectedStep> expected_step(const std::string& name, bool is_gpu, 
                                           const ModelSpec& model, EventSink& events) {
   if (model.is_custom()) return std::nullopt;
   // Devices that the plan does not use may lie between those that it uses.
-  const int numbers = num_device_numbers(plan);
-  const auto measured = measured_machine(name, is_gpu, numbers, num_devices(plan), plan.precision, events);
-  const Cluster cluster = measured ? measured->cluster : open_cluster(fmt::format("{}x{}", name, numbers));
-  const DeviceMap map = DeviceMap::identity(numbers);
+  const int num_numbers = num_device_numbers(plan);
+  const auto measured =
+      measured_machine(name, is_gpu, num_numbers, num_devices(plan), plan.precision, events);
+  const Cluster cluster =
+      measured ? measured->cluster : open_cluster(fmt::format("{}x{}", name, num_numbers));
+  const DeviceMap map = DeviceMap::identity(num_numbers);
   const StepSimulator simulator({plan, model, cluster, map, optimus_software(), format_of(plan.precision)});
   const Constants constants = measured ? measured->constants : fitted_constants();
   return ExpectedStep{

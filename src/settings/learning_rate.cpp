@@ -13,21 +13,21 @@ double learning_rate_at(const LearningRate& rate, std::int64_t step) {
     if (rate.total <= begin) return 1.0;
     return std::clamp(static_cast<double>(step - begin) / static_cast<double>(rate.total - begin), 0.0, 1.0);
   };
-  double left = 1;  // fraction of the way from the lowest rate to the highest
+  double fraction = 1;  // position between the lowest rate (0) and the highest (1)
   switch (rate.shape) {
     case LearningRateShape::cosine:
-      left = 0.5 * (1 + std::cos(std::numbers::pi * progress(rate.warmup)));
+      fraction = 0.5 * (1 + std::cos(std::numbers::pi * progress(rate.warmup)));
       break;
     case LearningRateShape::linear:
-      left = 1 - progress(rate.warmup);
+      fraction = 1 - progress(rate.warmup);
       break;
     case LearningRateShape::wsd:
-      left = 1 - progress(std::max(rate.warmup, rate.total - rate.total / 5));
+      fraction = 1 - progress(std::max(rate.warmup, rate.total - rate.total / 5));
       break;
     case LearningRateShape::constant:
       break;
   }
-  return rate.lowest + (rate.highest - rate.lowest) * left;
+  return rate.lowest + (rate.highest - rate.lowest) * fraction;
 }
 
 }  // namespace optimus

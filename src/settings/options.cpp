@@ -65,7 +65,7 @@ void declare_numerics(OptionTable& table, TrainOptions& o) {
                  "activations to recompute in the backward pass");
   table.add("recompute-layers", o.recompute_layers, "N",
             "with --recompute full: number of layers per recomputed segment (default: the number that needs "
-            "least memory)");
+            "the least memory)");
   table.add("dropout", o.dropout, "P", "dropout rate of all layers (default: the model's)");
   declare(table, o.samples);
 }
@@ -104,7 +104,7 @@ void declare_plan(OptionTable& table, TrainOptions& o) {
       {{"auto", PrecopyMode::automatic}, {"always", PrecopyMode::always}, {"never", PrecopyMode::never}},
       "whether to send state ahead while training continues, to shorten the pause of a plan switch");
   table
-      .add_choice<SampleOrder>("sample-assignment", o.dealing,
+      .add_choice<SampleOrder>("sample-assignment", o.sample_order,
                                {{"by-cost", SampleOrder::by_cost}, {"in-order", SampleOrder::in_order}},
                                "how to assign the samples of a step to replicas: balanced by cost where "
                                "document lengths differ, or in order")
@@ -129,7 +129,7 @@ void declare_decisions(OptionTable& table, TrainOptions& o) {
   table.add("learned", o.learned, "FILE",
             "policy network of --policy learned, written by `optimus learn` (default: the built-in one)");
   table
-      .add("conditions", o.foretold, "FILE",
+      .add("conditions", o.conditions, "FILE",
            "scripted conditions for --policy oracle: a timeline of machine conditions, in seconds from the "
            "first step")
       .old_names = {"foretold"};

@@ -54,11 +54,11 @@ struct TrainOptions {
   std::string store;           // rendezvous store, etcd://host:port; if empty, the run hosts a store
   Path token_file;             // file with the run's token, for runs over several hosts
   Path plan;
-  std::string switch_at;                       // STEP:PLAN,…: the plans to switch to (switch_script.h)
-  SampleOrder dealing = SampleOrder::by_cost;  // how a step's samples are assigned to replicas
-  PrecopyMode precopy = PrecopyMode::never;    // whether state is sent before the pause of a plan change
-  Constraints layout;                          // constraints on the chosen plan
-  Failures failures;                           // failure rates that the planner assumes
+  std::string switch_at;                            // STEP:PLAN,…: the plans to switch to (switch_script.h)
+  SampleOrder sample_order = SampleOrder::by_cost;  // how a step's samples are assigned to replicas
+  PrecopyMode precopy = PrecopyMode::never;         // whether state is sent before the pause of a plan change
+  Constraints layout;                               // constraints on the chosen plan
+  Failures failures;                                // failure rates that the planner assumes
   bool is_static = false;
   // Whether redundant copies of the state are always kept (`keep`), or the policy may drop or add them
   // depending on the failure rate (`automatic`).
@@ -67,8 +67,8 @@ struct TrainOptions {
   // The policy that decides about plan changes (policy/decide.h); if empty, "rule" where its measurements
   // can be trusted.
   std::string policy;
-  Path learned;   // network of the policy `learned`; if empty, the built-in one
-  Path foretold;  // scripted machine conditions (adapt/time_line.h) for the policy `oracle`
+  Path learned;     // network of the policy `learned`; if empty, the built-in one
+  Path conditions;  // scripted machine conditions (adapt/condition_timeline.h) for the policy `oracle`
 
   Path resume;                     // a run's folder
   std::string save_every = "30m";  // a number of steps, or a duration

@@ -1,5 +1,5 @@
-// PlannerRequest: what the planner needs to know of a training. One function builds it from the options; its
-// methods return adapted copies. A plain value, except that it refers to the model.
+// PlannerRequest: the properties of a training that the planner needs. One function builds it from the
+// options; its methods return adapted copies. A plain value, except that it refers to the model.
 //
 // Read next: settings/choose_plan.h, which answers requests.
 #pragma once
@@ -16,7 +16,7 @@
 
 namespace optimus {
 
-// A mean time between failures so short that the planner always pays for redundant copies of the state: for
+// A mean time between failures so short that the planner always prefers redundant copies of the state. For
 // runs that must tolerate losses.
 inline constexpr Seconds kShortMtbf{600};
 

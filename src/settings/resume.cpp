@@ -14,18 +14,18 @@ namespace optimus {
 namespace {
 
 // If any option of `given` is given again, the run's values of all options of `dropped` are dropped.
-struct Dropped {
+struct DropRule {
   std::vector<const char*> given, dropped;
 };
 // The devices, the plan and its constraints belong together.
 const std::vector<const char*>& layout_options() {
-  static const std::vector<const char*> all = {"devices",    "plan",    "tp",      "pp",       "dp",
-                                               "cp",         "ep",      "zero",    "schedule", "chunks",
-                                               "max-memory", "offload", "no-zero3"};
-  return all;
+  static const std::vector<const char*> names = {"devices",    "plan",    "tp",      "pp",       "dp",
+                                                 "cp",         "ep",      "zero",    "schedule", "chunks",
+                                                 "max-memory", "offload", "no-zero3"};
+  return names;
 }
-const std::vector<Dropped>& dropped_options() {
-  static const std::vector<Dropped> all = {
+const std::vector<DropRule>& dropped_options() {
+  static const std::vector<DropRule> rules = {
       {layout_options(), layout_options()},
       {{"devices", "plan", "batch", "seq"}, {"microbatch"}},
       {{"recompute"}, {"recompute-layers"}},
@@ -35,7 +35,7 @@ const std::vector<Dropped>& dropped_options() {
         "device", "mtbf", "history"},
        {"plan"}},
   };
-  return all;
+  return rules;
 }
 
 bool is_explicit(const Option& option) { return option.origin > Origin::run; }
@@ -43,7 +43,7 @@ bool is_explicit(const Option& option) { return option.origin > Origin::run; }
 // The options whose values in the resumed run have to be ignored.
 std::vector<Option*> options_to_drop(OptionTable& table) {
   std::vector<Option*> result;
-  for (const Dropped& rule : dropped_options()) {
+  for (const DropRule& rule : dropped_options()) {
     if (std::none_of(rule.given.begin(), rule.given.end(),
                      [&](const char* name) { return is_explicit(*table.find(name)); }))
       continue;
@@ -63,8 +63,8 @@ void load_run_settings(OptionTable& table, const Path& run) {
   read_config_file(table, run / "settings.toml", {}, Origin::run);
   for (Option* option : dropped) option->origin = Origin::built_in;
   folder->origin = folder_origin;
-  // The current plan is stored in the run's folder, whichever way it was chosen. Choosing it again could
-  // give another plan, because the planner may have more information by now.
+  // The current plan is in the run's folder, no matter how it was chosen. Choosing it again could give
+  // another plan, because the planner may have more information now.
   Option* const plan = table.find("plan");
   const bool is_dropped = std::find(dropped.begin(), dropped.end(), plan) != dropped.end();
   std::error_code error;
@@ -77,10 +77,10 @@ void load_run_settings(OptionTable& table, const Path& run) {
 
 void mark_explicit_options(OptionTable& table) {
   TrainOptions defaults;
-  OptionTable usual;
-  declare(usual, defaults);
+  OptionTable default_table;
+  declare(default_table, defaults);
   for (Option* option : table.options())
-    if (option->value() != usual.find(option->name)->value()) option->origin = Origin::flag;
+    if (option->value() != default_table.find(option->name)->value()) option->origin = Origin::flag;
 }
 
 namespace {
@@ -89,15 +89,17 @@ namespace {
 // damaged one.
 std::optional<Path> newest_valid_checkpoint(const Path& run, const std::optional<Path>& memory,
                                             EventSink& events) {
-  std::vector<CheckpointEntry> all = list_checkpoints(run);
+  std::vector<CheckpointEntry> checkpoints = list_checkpoints(run);
   if (memory) {
-    const std::vector<CheckpointEntry> more = list_checkpoints(*memory);
-    all.insert(all.begin(), more.begin(), more.end());
+    const std::vector<CheckpointEntry> in_memory = list_checkpoints(*memory);
+    checkpoints.insert(checkpoints.begin(), in_memory.begin(), in_memory.end());
   }
-  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.step < b.step; });
-  std::reverse(all.begin(), all.end());  // newest first; for the same step, the one on disk comes first
+  std::stable_sort(checkpoints.begin(), checkpoints.end(),
+                   [](const auto& a, const auto& b) { return a.step < b.step; });
+  std::reverse(checkpoints.begin(),
+               checkpoints.end());  // newest first; for the same step, the one on disk comes first
   bool found_damaged = false;
-  for (const CheckpointEntry& entry : all) {
+  for (const CheckpointEntry& entry : checkpoints) {
     try {
       const Checkpoint checkpoint = Checkpoint::open(entry.folder);
       checkpoint.verify(events);

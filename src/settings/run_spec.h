@@ -1,5 +1,5 @@
-// RunSpec: all that is decided about a training before its first step. The process that starts the run
-// resolves it (run/train.h); worker processes read the same values from the run's folder
+// RunSpec: all decisions about a training that are made before its first step. The process that starts the
+// run resolves it (run/train.h); worker processes read the same values from the run's folder
 // (run/process_rank.h). Constant from then on.
 #pragma once
 
@@ -13,7 +13,7 @@
 namespace optimus {
 
 struct RunSpec {
-  TrainOptions options;  // every value that the user left open is filled in
+  TrainOptions options;  // every value that the user did not give is filled in
   TrainSettings settings;
   ResumedRun resumed{};  // its lock is held by the starting process for the duration of the run
   std::vector<ScriptedSwitch> script{};

@@ -9,16 +9,17 @@
 
 namespace optimus {
 
-SaveRule parse_save_rule(const std::string& text, const std::string& what) {
+SaveRule parse_save_rule(const std::string& text, const std::string& setting_name) {
   const bool is_number =
       !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isdigit(c); });
   try {
-    if (is_number) return {.steps = parse_count(text, what)};
-    const Seconds period = parse_seconds(text, what);
+    if (is_number) return {.steps = parse_count(text, setting_name)};
+    const Seconds period = parse_seconds(text, setting_name);
     if (period.value > 0) return {.period = period};
   } catch (const UserError&) {
   }
-  throw UsageError("{}: {} is neither a number of steps nor a duration such as 10m", what, in_quotes(text));
+  throw UsageError("{}: {} is neither a number of steps nor a duration such as 10m", setting_name,
+                   in_quotes(text));
 }
 
 bool is_due(const SaveRule& rule, std::int64_t step, Seconds since) {

@@ -1,4 +1,4 @@
-// When a running training saves a checkpoint.
+// Determines when a running training saves a checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ struct SaveRule {
   bool operator==(const SaveRule&) const = default;
 };
 
-// Parses "500", "10m" or "0". Throws UsageError that names `what`.
-SaveRule parse_save_rule(const std::string& text, const std::string& what);
+// Parses "500", "10m" or "0". Throws a UsageError that names the setting.
+SaveRule parse_save_rule(const std::string& text, const std::string& setting_name);
 
 // Whether to save after `step` (from 1) if the last save, or the start, was `since` ago.
 bool is_due(const SaveRule& rule, std::int64_t step, Seconds since);

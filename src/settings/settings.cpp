@@ -30,9 +30,10 @@ constexpr double kDemoRate = 5e-3;
 bool is_demo(const TrainOptions& options) { return options.model.model.empty(); }
 
 void check_option_ranges(const TrainOptions& o) {
-  const auto at_least = [](const char* name, const std::optional<std::int64_t>& value, std::int64_t least) {
-    if (value && (*value < least || *value > 1'000'000'000))
-      throw UsageError("--{}: expected {} to 1,000,000,000, got {}", name, least, *value);
+  const auto at_least = [](const char* name, const std::optional<std::int64_t>& value,
+                           std::int64_t min_value) {
+    if (value && (*value < min_value || *value > 1'000'000'000))
+      throw UsageError("--{}: expected {} to 1,000,000,000, got {}", name, min_value, *value);
   };
   at_least("steps", o.steps, 1), at_least("batch", o.batch, 1), at_least("microbatch", o.microbatch, 1);
   at_least("seq", o.sequence_length, 1), at_least("warmup", o.warmup, 0),
@@ -41,9 +42,9 @@ void check_option_ranges(const TrainOptions& o) {
       at_least("sample", o.sample_tokens, 0);
   at_least("keep-last", o.keep_last, 0), at_least("keep-every", o.keep_every, 0);
   parse_save_rule(o.save_every, "--save-every");
-  const auto within = [](const char* name, double value, double least, double most) {
-    if (!(value >= least && value <= most))
-      throw UsageError("--{}: expected {} to {}, got {}", name, least, most, value);
+  const auto within = [](const char* name, double value, double min_value, double max_value) {
+    if (!(value >= min_value && value <= max_value))
+      throw UsageError("--{}: expected {} to {}, got {}", name, min_value, max_value, value);
   };
   within("lr", o.learning_rate.value_or(0), 0, 1e3), within("min-lr", o.min_learning_rate_fraction, 0, 1);
   within("dropout", o.dropout.value_or(0), 0, 0.99), within("validation", o.validation, 0, 0.9);
@@ -70,9 +71,9 @@ bool is_model_explicit(OptionTable* table) {
   ModelOptions model;
   OptionTable names;
   declare(names, model);
-  std::vector<std::string> all = names.names();
-  all.push_back("tokenizer");
-  return std::any_of(all.begin(), all.end(), [&](const std::string& name) {
+  std::vector<std::string> option_names = names.names();
+  option_names.push_back("tokenizer");
+  return std::any_of(option_names.begin(), option_names.end(), [&](const std::string& name) {
     const Option* option = table->find(name);
     return option != nullptr && option->origin > Origin::run;
   });
@@ -200,15 +201,16 @@ ChosenPlan resolve_plan(TrainOptions& options, const PlannerRequest& request, Op
   // Enough tokens per micro-batch for efficient GEMMs but no more, because activations occupy memory and
   // cache.
   const std::int64_t tokens = request.device.is_gpu ? 32768 : 2048;
-  const std::int64_t usual =
+  const std::int64_t default_microbatch =
       std::clamp<std::int64_t>(tokens / length, 1, std::max<std::int64_t>(1, batch / devices));
-  const std::int64_t some =
-      request.microbatch ? *request.microbatch : choose(table, "microbatch", options.microbatch, usual);
-  if (some > batch) throw UsageError("--microbatch {} is more than --batch {}", some, batch);
+  const std::int64_t microbatch = request.microbatch
+                                      ? *request.microbatch
+                                      : choose(table, "microbatch", options.microbatch, default_microbatch);
+  if (microbatch > batch) throw UsageError("--microbatch {} is more than --batch {}", microbatch, batch);
   const int pp = options.layout.pp ? options.layout.pp->min : 1;
   UniformPlan shape{.pp = pp,
                     .dp = static_cast<int>(devices) / pp,
-                    .microbatch = static_cast<int>(some),
+                    .microbatch = static_cast<int>(microbatch),
                     .batch = batch,
                     .sequence_length = length};
   shape.precision = request.precision;
@@ -236,22 +238,22 @@ bool has_ramp(const TrainOptions& options) {
 // given plan applies to any phase.
 ChosenPlan resolve_first_phase(TrainOptions& options, TrainSettings& settings, const DeviceFacts& device,
                                OptionTable* table, const TrainingState& state) {
-  std::optional<Plan> given;
-  if (!options.plan.empty()) given = read_plan(options.plan);
-  const std::int64_t batch = choose(table, "batch", options.batch, given ? given->batch : 0);
+  std::optional<Plan> given_plan;
+  if (!options.plan.empty()) given_plan = read_plan(options.plan);
+  const std::int64_t batch = choose(table, "batch", options.batch, given_plan ? given_plan->batch : 0);
   const std::int64_t length =
-      choose(table, "seq", options.sequence_length, given ? given->sequence_length : 0);
+      choose(table, "seq", options.sequence_length, given_plan ? given_plan->sequence_length : 0);
   settings.phases = phases_of(options.batch_ramp, batch, options.sequence_ramp, length);
-  const std::vector<Phase> known = with_decided_starts(settings.phases, state.phase_begins);
-  const Phase& now = phase_at(known, state.step);
-  settings.first_phase = static_cast<std::size_t>(&now - known.data());
-  if (given) {
-    Plan plan = with_batch(*std::move(given), now.batch, now.sequence_length);
-    validate(plan, settings.model, fmt::format("{} for batch {}", options.plan.string(), now.batch));
+  const std::vector<Phase> phases = with_decided_starts(settings.phases, state.phase_begins);
+  const Phase& phase = phase_at(phases, state.step);
+  settings.first_phase = static_cast<std::size_t>(&phase - phases.data());
+  if (given_plan) {
+    Plan plan = with_batch(*std::move(given_plan), phase.batch, phase.sequence_length);
+    validate(plan, settings.model, fmt::format("{} for batch {}", options.plan.string(), phase.batch));
     choose(table, "devices", options.devices, std::int64_t{num_devices(plan)});
     return {std::move(plan), ""};
   }
-  return resolve_plan(options, planner_request(options, settings.model, device).for_phase(now), table);
+  return resolve_plan(options, planner_request(options, settings.model, device).for_phase(phase), table);
 }
 
 ChosenPlan resolve_only_phase(TrainOptions& options, const ModelSpec& model, const DeviceFacts& device,
@@ -284,9 +286,9 @@ Path default_run_folder(const ModelSpec& model) {
   return path;
 }
 
-LearningRate resolve_learning_rate(TrainOptions& options, double usual, std::int64_t steps,
+LearningRate resolve_learning_rate(TrainOptions& options, double default_rate, std::int64_t steps,
                                    OptionTable* table) {
-  const double rate = choose(table, "lr", options.learning_rate, usual);
+  const double rate = choose(table, "lr", options.learning_rate, default_rate);
   const std::int64_t warmup =
       choose(table, "warmup", options.warmup, std::min<std::int64_t>(2000, steps / 10));
   return {options.shape, rate, rate * options.min_learning_rate_fraction, warmup, steps};
@@ -364,44 +366,46 @@ TrainSettings resolve(TrainOptions& options, const DeviceFacts& device, OptionTa
   if (!options.notice.empty()) (void)PreemptionNotice::parse(options.notice);
   TrainSettings settings;
   const bool is_model_saved = checkpoint && !is_model_explicit(table);
-  const std::string place = is_model_saved ? checkpoint->string() : model_path_of(options.model.model);
+  const std::string model_path = is_model_saved ? checkpoint->string() : model_path_of(options.model.model);
   settings.tokenizer_name =
-      is_model_saved || options.tokenizer.empty() ? default_tokenizer(place) : options.tokenizer;
+      is_model_saved || options.tokenizer.empty() ? default_tokenizer(model_path) : options.tokenizer;
   settings.tokenizer = open_tokenizer(settings.tokenizer_name);
-  const bool is_tokens = !options.data.empty() && is_tokenized(options.data.back());
-  settings.model =
-      is_model_saved ? saved_model(place) : resolve_model(options, *settings.tokenizer, is_tokens);
+  const bool is_tokenized_data = !options.data.empty() && is_tokenized(options.data.back());
+  settings.model = is_model_saved ? saved_model(model_path)
+                                  : resolve_model(options, *settings.tokenizer, is_tokenized_data);
   if (options.dropout)
     settings.model.embedding_dropout = settings.model.hidden_dropout = settings.model.attention_dropout =
         *options.dropout;
   if (checkpoint) ensure_same_model(Checkpoint::open(*checkpoint), settings.model);
-  const bool is_guess = is_tokens && options.tokenizer.empty() && settings.tokenizer_name == "bytes";
-  if (is_guess && settings.model.vocab != settings.tokenizer->vocab_size()) settings.tokenizer_name.clear();
+  const bool is_guessed_tokenizer =
+      is_tokenized_data && options.tokenizer.empty() && settings.tokenizer_name == "bytes";
+  if (is_guessed_tokenizer && settings.model.vocab != settings.tokenizer->vocab_size())
+    settings.tokenizer_name.clear();
   if (!options.from_scratch && !is_demo(options) && !checkpoint)
     settings.weights = open_weights(options.model.model, settings.model, events);
-  if (is_model_saved || settings.weights != nullptr) settings.origin = place;
+  if (is_model_saved || settings.weights != nullptr) settings.origin = model_path;
   resolve_precision(options, device, table);
-  const std::int64_t longest =
+  const std::int64_t max_length =
       settings.model.positions == PositionKind::learned ? settings.model.max_positions : 1 << 20;
   if (options.plan.empty()) {
     choose(table, "seq", options.sequence_length,
-           is_demo(options) ? kDemoSequence : std::min<std::int64_t>(longest, 1024));
+           is_demo(options) ? kDemoSequence : std::min<std::int64_t>(max_length, 1024));
     choose(table, "batch", options.batch, is_demo(options) ? kDemoBatch : std::int64_t{8});
   }
-  const bool is_default = !options.devices && options.plan.empty();
+  const bool has_default_devices = !options.devices && options.plan.empty();
   options.is_recompute_explicit = is_recompute_explicit(options, table);
   ChosenPlan chosen = has_ramp(options) ? resolve_first_phase(options, settings, device, table, state)
                                         : resolve_only_phase(options, settings.model, device, table);
   settings.plan = std::move(chosen.plan), settings.plan_note = std::move(chosen.note);
   if (settings.phases.empty()) settings.phases = {{0, settings.plan.batch, settings.plan.sequence_length}};
   const std::int64_t longest_phase = settings.phases.back().sequence_length;
-  settings.is_device_count_automatic = is_default;
+  settings.is_device_count_automatic = has_default_devices;
   refuse_noise(options, settings.plan);
   disable_clipping(options, settings.plan, table, events);
-  if (is_default && *options.devices < device.count && settings.phases.size() == 1)
+  if (has_default_devices && *options.devices < device.count && settings.phases.size() == 1)
     settings.devices_note =
-        fmt::format("{} of {} devices used: no plan splits batch {} of {} over more", *options.devices,
-                    device.count, settings.plan.batch, settings.model.name);
+        fmt::format("{} of {} devices used: no plan splits batch {} of {} over more devices",
+                    *options.devices, device.count, settings.plan.batch, settings.model.name);
   settings.steps = choose(table, "steps", options.steps, is_demo(options) ? kDemoSteps : std::int64_t{1000});
   Data data = open_all(options, *settings.tokenizer, longest_phase, events);
   settings.validation = data.validation, settings.data_name = data.name;

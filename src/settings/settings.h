@@ -1,6 +1,6 @@
 // Resolves the options to everything that a run needs, before anything is started or written: the model, its
-// tokenizer and data, the plan, and values for all options that were left open. Invalid combinations are
-// rejected here.
+// tokenizer and data, the plan, and values for all options that the user did not give. Invalid combinations
+// are rejected here.
 #pragma once
 
 #include <memory>
@@ -35,17 +35,17 @@ struct TrainSettings {
   std::vector<Plan> phase_plans{};  // indexed by phase; filled for the phases after first_phase (phases.h)
   bool is_device_count_automatic = false;  // the number of devices was not given
   Plan plan;                               // of phase `first_phase`
-  std::string plan_note;                   // why this plan, if the planner chose it
-  // One line that says why fewer devices are used than are available; usually empty.
+  std::string plan_note;                   // the reason for this plan, if the planner chose it
+  // One line with the reason why fewer devices are used than are available; usually empty.
   std::string devices_note;
   std::int64_t steps = 0;
   LearningRate learning_rate;
   Path run;
 };
 
-// Fills in the options that were left open and records their origin in the table (which may be null). A
-// resumed run takes its model and tokenizer from its checkpoint unless they are given again, and starts after
-// `state.step`. Throws UserError or UsageError.
+// Fills in the options that the user did not give and records their origin in the table (which may be null).
+// A resumed run takes its model and tokenizer from its checkpoint unless they are given again, and starts
+// after `state.step`. Throws UserError or UsageError.
 TrainSettings resolve(TrainOptions& options, const DeviceFacts& device, OptionTable* table, EventSink& events,
                       const std::optional<Path>& checkpoint = {}, const TrainingState& state = {});
 

@@ -20,7 +20,7 @@ std::string run_prefix(const std::string& token) {
 }
 
 // The first key after all keys with the prefix.
-std::string end_of(std::string prefix) {
+std::string prefix_end(std::string prefix) {
   prefix.back() = static_cast<char>(prefix.back() + 1);
   return prefix;
 }
@@ -30,13 +30,13 @@ class EtcdStore final : public KeyStore {
   explicit EtcdStore(const StoreAddress& address) : address_(address), prefix_(run_prefix(address.token)) {}
 
   Outcome<void> set(const std::string& key, const std::string& value) override {
-    const auto answer = post("put", {{"key", name(key)}, {"value", to_base64(value)}});
+    const auto answer = post("put", {{"key", encoded_key(key)}, {"value", to_base64(value)}});
     if (!answer) return tl::unexpected(answer.error());
     return {};
   }
 
   Outcome<std::optional<std::string>> find(const std::string& key) override {
-    const auto answer = post("range", {{"key", name(key)}});
+    const auto answer = post("range", {{"key", encoded_key(key)}});
     if (!answer) return tl::unexpected(answer.error());
     return catch_user_errors([&]() -> Outcome<std::optional<std::string>> {
       const auto pairs = JsonView(*answer, "etcd's answer").find("kvs");
@@ -49,8 +49,8 @@ class EtcdStore final : public KeyStore {
 
   // Uses etcd's version of a key, which counts its writes. The answer to a write contains the version before
   // it.
-  Outcome<std::int64_t> count(const std::string& key) override {
-    const auto answer = post("put", {{"key", name(key)}, {"value", ""}, {"prev_kv", true}});
+  Outcome<std::int64_t> increment(const std::string& key) override {
+    const auto answer = post("put", {{"key", encoded_key(key)}, {"value", ""}, {"prev_kv", true}});
     if (!answer) return tl::unexpected(answer.error());
     return catch_user_errors([&]() -> Outcome<std::int64_t> {
       const auto previous_pair = JsonView(*answer, "etcd's answer").find("prev_kv");
@@ -64,7 +64,7 @@ class EtcdStore final : public KeyStore {
 
   Outcome<void> clear() override {
     const auto answer =
-        post("deleterange", {{"key", to_base64(prefix_)}, {"range_end", to_base64(end_of(prefix_))}});
+        post("deleterange", {{"key", to_base64(prefix_)}, {"range_end", to_base64(prefix_end(prefix_))}});
     if (!answer) return tl::unexpected(answer.error());
     return {};
   }
@@ -81,7 +81,7 @@ class EtcdStore final : public KeyStore {
   }
 
  private:
-  std::string name(const std::string& key) const { return to_base64(prefix_ + key); }
+  std::string encoded_key(const std::string& key) const { return to_base64(prefix_ + key); }
 
   template <typename Function>
   static auto catch_user_errors(Function&& function) -> decltype(function()) {

@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t kMaxHeadBytes = 1 << 14, kMaxBodyBytes = std::size_t{96} << 20;
 constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-// Reads lines and bytes from a connection and buffers what was received beyond them.
+// Reads lines and bytes from a connection and buffers the bytes that follow them.
 class HttpReader {
  public:
   HttpReader(Socket& socket, const Deadline& deadline) : socket_(socket), deadline_(deadline) {}
@@ -57,7 +57,7 @@ Outcome<std::size_t> http_size(std::string_view text, int base) {
   text = trim(text);
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), size, base);
   if (error != std::errc() || size > kMaxBodyBytes)
-    return failure("invalid size {} of the body", in_quotes(text, 20));
+    return failure("invalid body size {}", in_quotes(text, 20));
   return size;
 }
 
@@ -69,18 +69,20 @@ struct HttpHead {
 
 Outcome<HttpHead> read_head(HttpReader& reader) {
   HttpHead head;
-  const auto first = reader.line();
-  if (!first) return tl::unexpected(first.error());
-  if (!starts_with(*first, "HTTP/1.") || first->size() < 12) return failure("the response is not HTTP");
-  std::from_chars(first->data() + 9, first->data() + 12, head.status);
+  const auto status_line = reader.line();
+  if (!status_line) return tl::unexpected(status_line.error());
+  if (!starts_with(*status_line, "HTTP/1.") || status_line->size() < 12)
+    return failure("the response is not HTTP");
+  std::from_chars(status_line->data() + 9, status_line->data() + 12, head.status);
   for (std::size_t total = 0; total < kMaxHeadBytes;) {
-    const auto next = reader.line();
-    if (!next) return tl::unexpected(next.error());
-    if (next->empty()) return head;
-    total += next->size() + 2;
-    const std::size_t colon = next->find(':');
+    const auto header_line = reader.line();
+    if (!header_line) return tl::unexpected(header_line.error());
+    if (header_line->empty()) return head;
+    total += header_line->size() + 2;
+    const std::size_t colon = header_line->find(':');
     if (colon == std::string::npos) return failure("the response is not HTTP");
-    const std::string name = lower(next->substr(0, colon)), value = lower(trim(next->substr(colon + 1)));
+    const std::string name = lower(header_line->substr(0, colon)),
+                      value = lower(trim(header_line->substr(colon + 1)));
     if (name == "transfer-encoding") head.is_chunked = value == "chunked";
     if (name != "content-length") continue;
     const auto size = http_size(value, 10);

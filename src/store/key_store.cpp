@@ -18,9 +18,9 @@ Outcome<std::vector<std::optional<std::string>>> KeyStore::query(const Query& qu
     if (const auto is_set = set(key, value); !is_set) return tl::unexpected(is_set.error());
   std::vector<std::optional<std::string>> result;
   for (const std::string& key : query.gets) {
-    auto found = find(key);
-    if (!found) return tl::unexpected(found.error());
-    result.push_back(std::move(*found));
+    auto stored_value = find(key);
+    if (!stored_value) return tl::unexpected(stored_value.error());
+    result.push_back(std::move(*stored_value));
   }
   return result;
 }
@@ -37,8 +37,8 @@ StoreAddress parse_store(const std::string& text, const std::string& token) {
 
 Outcome<std::unique_ptr<KeyStore>> open_store(const StoreAddress& address, const Deadline& deadline) {
   for (int query = 0;; ++query) {
-    auto opened = address.is_etcd ? open_etcd_store(address, deadline) : open_tcp_store(address, deadline);
-    if (opened || deadline.has_passed()) return opened;
+    auto store = address.is_etcd ? open_etcd_store(address, deadline) : open_tcp_store(address, deadline);
+    if (store || deadline.has_passed()) return store;
     pause_before_query(query);
   }
 }

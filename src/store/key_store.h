@@ -1,6 +1,6 @@
 // KeyStore: the key-value store through which the ranks of a run find each other. It is hosted by a process
 // that all ranks can reach: a StoreServer (store_server.h), or etcd if the user specifies one. It contains
-// only small values (addresses, settings, how a rank ended), never tensors.
+// only small values (addresses, settings, exit reasons of ranks), never tensors.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ class KeyStore {
   };
   virtual Outcome<std::vector<std::optional<std::string>>> query(const Query& query);
   // Increments the counter under this key and returns its new value.
-  virtual Outcome<std::int64_t> count(const std::string& key) = 0;
+  virtual Outcome<std::int64_t> increment(const std::string& key) = 0;
   // Registers a last will: when this process ends for any reason, the store sets the key to the value,
   // unless the key exists. A new will replaces the previous one; an empty key removes it. Only a StoreServer
   // supports this; etcd ignores it, because it does not notice when a process ends.
@@ -74,9 +74,9 @@ template <typename OnPoll>
 Outcome<std::string> wait_for_key(KeyStore& store, const std::string& key, const Deadline& deadline,
                                   OnPoll&& on_poll) {
   for (int query = 0;; ++query) {
-    Outcome<std::optional<std::string>> found = store.find(key);
-    if (!found) return tl::unexpected(found.error());
-    if (*found) return std::move(**found);
+    Outcome<std::optional<std::string>> value = store.find(key);
+    if (!value) return tl::unexpected(value.error());
+    if (*value) return std::move(**value);
     if (deadline.has_passed()) return failure("key {} was not set in time ({})", key, deadline.name());
     on_poll();
     pause_before_query(query);

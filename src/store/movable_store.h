@@ -23,7 +23,7 @@ class MovableStore final : public KeyStore {
   Outcome<std::vector<std::optional<std::string>>> query(const Query& query) override {
     return current()->query(query);
   }
-  Outcome<std::int64_t> count(const std::string& key) override { return current()->count(key); }
+  Outcome<std::int64_t> increment(const std::string& key) override { return current()->increment(key); }
   Outcome<void> set_last_will(const std::string& key, const std::string& value) override {
     return current()->set_last_will(key, value);
   }

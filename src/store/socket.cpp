@@ -31,19 +31,19 @@ using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
 Outcome<Addresses> resolve(const std::string& host, int port) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC, hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const int error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+  addrinfo* list = nullptr;
+  const int error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);
   if (error != 0) return failure("unknown host {}: {}", in_quotes(host), ::gai_strerror(error));
-  return Addresses(found);
+  return Addresses(list);
 }
 
 // Waits until the socket is ready for `events`, or fails at the deadline.
 Outcome<void> wait_for(int handle, short events, const Deadline& deadline) {
   while (true) {
-    pollfd waited{handle, events, 0};
+    pollfd poll_entry{handle, events, 0};
     const int milliseconds =
         static_cast<int>(std::min(1e6, std::max(1.0, 1000 * deadline.remaining().value)));
-    const int ready = ::poll(&waited, 1, milliseconds);
+    const int ready = ::poll(&poll_entry, 1, milliseconds);
     if (ready > 0) return {};
     if (ready < 0 && errno != EINTR) return failure("{}", std::strerror(errno));
     if (deadline.has_passed()) return failure("no answer in time ({})", deadline.name());
@@ -86,15 +86,15 @@ Socket open_listener(int family, Listening interface, int port) {
   socklen_t size = 0;
   if (family == AF_INET6) {
     ::setsockopt(socket.handle(), IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no);
-    auto& six = reinterpret_cast<sockaddr_in6&>(address);
-    six.sin6_family = AF_INET6, six.sin6_addr = in6addr_any,
-    six.sin6_port = htons(static_cast<std::uint16_t>(port));
-    size = sizeof six;
+    auto& ipv6 = reinterpret_cast<sockaddr_in6&>(address);
+    ipv6.sin6_family = AF_INET6, ipv6.sin6_addr = in6addr_any,
+    ipv6.sin6_port = htons(static_cast<std::uint16_t>(port));
+    size = sizeof ipv6;
   } else {
-    auto& four = reinterpret_cast<sockaddr_in&>(address);
-    four.sin_family = AF_INET, four.sin_port = htons(static_cast<std::uint16_t>(port));
-    four.sin_addr.s_addr = htonl(interface == Listening::on_loopback ? INADDR_LOOPBACK : INADDR_ANY);
-    size = sizeof four;
+    auto& ipv4 = reinterpret_cast<sockaddr_in&>(address);
+    ipv4.sin_family = AF_INET, ipv4.sin_port = htons(static_cast<std::uint16_t>(port));
+    ipv4.sin_addr.s_addr = htonl(interface == Listening::on_loopback ? INADDR_LOOPBACK : INADDR_ANY);
+    size = sizeof ipv4;
   }
   if (::bind(socket.handle(), reinterpret_cast<sockaddr*>(&address), size) != 0 ||
       ::listen(socket.handle(), kBacklog) != 0)
@@ -111,12 +111,12 @@ Socket::~Socket() {
 Outcome<Socket> Socket::connect(const std::string& host, int port, const Deadline& deadline) {
   const Outcome<Addresses> addresses = resolve(host, port);
   if (!addresses) return tl::unexpected(addresses.error());
-  Outcome<Socket> last = failure("host {} has no address", in_quotes(host));
+  Outcome<Socket> result = failure("host {} has no address", in_quotes(host));
   for (const addrinfo* address = addresses->get(); address != nullptr; address = address->ai_next) {
-    last = connect_to(*address, deadline);
-    if (last) break;
+    result = connect_to(*address, deadline);
+    if (result) break;
   }
-  return last;
+  return result;
 }
 
 void Socket::optimize_latency() const {

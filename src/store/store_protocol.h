@@ -28,10 +28,10 @@ inline constexpr std::size_t kMaxKeyBytes = 4096, kMaxValueBytes = std::size_t{6
 inline void put_size(std::string& bytes, std::size_t size) {
   for (int shift = 0; shift < 32; shift += 8) bytes += static_cast<char>(size >> shift & 0xff);
 }
-inline std::size_t size_at(std::string_view bytes, std::size_t at) {
+inline std::size_t size_at(std::string_view bytes, std::size_t offset) {
   std::size_t size = 0;
   for (std::size_t i = 0; i < 4; ++i)
-    size |= static_cast<std::size_t>(static_cast<unsigned char>(bytes[at + i])) << 8 * i;
+    size |= static_cast<std::size_t>(static_cast<unsigned char>(bytes[offset + i])) << 8 * i;
   return size;
 }
 

@@ -42,11 +42,10 @@ void raise_file_limit() {
 
 }  // namespace
 
-bool is_same_secret(std::string_view one, std::string_view other) {
-  unsigned difference = one.size() == other.size() ? 0 : 1;
-  for (std::size_t i = 0; i < one.size(); ++i)
-    difference |=
-        static_cast<unsigned char>(one[i]) ^ static_cast<unsigned char>(i < other.size() ? other[i] : '\0');
+bool is_same_secret(std::string_view a, std::string_view b) {
+  unsigned difference = a.size() == b.size() ? 0 : 1;
+  for (std::size_t i = 0; i < a.size(); ++i)
+    difference |= static_cast<unsigned char>(a[i]) ^ static_cast<unsigned char>(i < b.size() ? b[i] : '\0');
   return difference == 0;
 }
 
@@ -79,7 +78,7 @@ struct StoreServer::Impl {
   }
 
   void run();
-  void accept_some();
+  void accept_connections();
   void drop(int handle);
   void drop_expired_unauthenticated();
   void drop_oldest_unauthenticated() {
@@ -114,12 +113,12 @@ void StoreServer::Impl::run() {
       const int handle = events[i].data.fd;
       if (handle == wake_event.handle()) return;
       if (handle == listener.handle()) {
-        accept_some();
+        accept_connections();
         continue;
       }
-      const auto found = connections.find(handle);
-      if (found == connections.end()) continue;  // closed in the meantime
-      Connection& connection = found->second;
+      const auto it = connections.find(handle);
+      if (it == connections.end()) continue;  // closed in the meantime
+      Connection& connection = it->second;
       const bool is_usable = (events[i].events & EPOLLOUT) == 0 || write(connection);
       if (!is_usable || ((events[i].events & ~EPOLLOUT) != 0 && !read(connection))) drop(handle);
     }
@@ -127,7 +126,7 @@ void StoreServer::Impl::run() {
   }
 }
 
-void StoreServer::Impl::accept_some() {
+void StoreServer::Impl::accept_connections() {
   for (int i = 0; i < kMaxAcceptsPerTurn; ++i) {
     Socket socket(::accept4(listener.handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket.is_open() && (errno == EMFILE || errno == ENFILE) && !unauthenticated.empty()) {
@@ -151,17 +150,18 @@ void StoreServer::Impl::accept_some() {
 
 void StoreServer::Impl::drop(int handle) {
   std::erase_if(unauthenticated, [&](const auto& candidate) { return candidate.second == handle; });
-  const auto found = connections.find(handle);
-  if (found == connections.end()) return;
-  const Connection& ended = found->second;
+  const auto it = connections.find(handle);
+  if (it == connections.end()) return;
+  const Connection& ended = it->second;
   if (!ended.will_key.empty() && !values.contains(ended.will_key))
     store_value(ended.will_key, ended.will_value);
-  connections.erase(found);  // closes the socket, which removes it from epoll
+  connections.erase(it);  // closes the socket, which removes it from epoll
 }
 
 void StoreServer::Impl::drop_expired_unauthenticated() {
-  const auto latest = Clock::now() - kGreetingTimeout;
-  while (!unauthenticated.empty() && unauthenticated.begin()->first < latest) drop_oldest_unauthenticated();
+  const auto oldest_allowed = Clock::now() - kGreetingTimeout;
+  while (!unauthenticated.empty() && unauthenticated.begin()->first < oldest_allowed)
+    drop_oldest_unauthenticated();
 }
 
 bool StoreServer::Impl::read(Connection& connection) {
@@ -175,7 +175,7 @@ bool StoreServer::Impl::read(Connection& connection) {
   return !connection.is_authenticated || (answer_all(connection) && write(connection));
 }
 
-// A client that does not know the token receives no answer, whatever it sends.
+// A client that does not know the token never receives an answer.
 bool StoreServer::Impl::handshake(Connection& connection) {
   const std::size_t end = connection.in.find('\n');
   const std::string_view line = std::string_view(connection.in).substr(0, end);
@@ -217,10 +217,10 @@ void StoreServer::Impl::put_answer(Connection& connection, char kind, std::strin
 void StoreServer::Impl::handle_request(Connection& connection, char request_kind, std::string_view key,
                                        std::string_view value) {
   const std::string whole_key = connection.token + '\0' + std::string(key);
-  const auto found = values.find(whole_key);
+  const auto it = values.find(whole_key);
   if (request_kind == kFind) {
-    if (found == values.end()) return put_answer(connection, kNothing, "");
-    return put_answer(connection, kValue, found->second);
+    if (it == values.end()) return put_answer(connection, kNothing, "");
+    return put_answer(connection, kValue, it->second);
   }
   if (request_kind == kCount) return answer_count(connection, whole_key);
   if (request_kind == kWill) {
@@ -234,8 +234,8 @@ void StoreServer::Impl::handle_request(Connection& connection, char request_kind
 }
 
 bool StoreServer::Impl::store_value(const std::string& key, std::string_view value) {
-  const auto found = values.find(key);
-  const std::size_t size_before = found == values.end() ? 0 : key.size() + found->second.size();
+  const auto it = values.find(key);
+  const std::size_t size_before = it == values.end() ? 0 : key.size() + it->second.size();
   if (stored_bytes - size_before + key.size() + value.size() > kMaxStoredBytes) return false;
   stored_bytes += key.size() + value.size() - size_before;
   values[key] = std::string(value);
@@ -243,18 +243,18 @@ bool StoreServer::Impl::store_value(const std::string& key, std::string_view val
 }
 
 void StoreServer::Impl::answer_count(Connection& connection, const std::string& key) {
-  const auto found = values.find(key);
-  std::int64_t number = 0;
-  if (found != values.end() && !found->second.empty()) {
-    const char* const begin = found->second.data();
-    const auto [end, error] = std::from_chars(begin, begin + found->second.size(), number);
-    if (error != std::errc() || end != begin + found->second.size() || number == INT64_MAX)
+  const auto it = values.find(key);
+  std::int64_t count = 0;
+  if (it != values.end() && !it->second.empty()) {
+    const char* const begin = it->second.data();
+    const auto [end, error] = std::from_chars(begin, begin + it->second.size(), count);
+    if (error != std::errc() || end != begin + it->second.size() || count == INT64_MAX)
       return put_answer(connection, kRejected,
                         "the value of the key is not a number that can be incremented");
   }
-  const std::string next = std::to_string(number + 1);
-  if (!store_value(key, next)) return put_answer(connection, kRejected, "the store is full");
-  put_answer(connection, kValue, next);
+  const std::string new_value = std::to_string(count + 1);
+  if (!store_value(key, new_value)) return put_answer(connection, kRejected, "the store is full");
+  put_answer(connection, kValue, new_value);
 }
 
 bool StoreServer::Impl::write(Connection& connection) {

@@ -35,7 +35,7 @@ class StoreServer {
   std::unique_ptr<Impl> impl_;
 };
 
-// Takes the same time for all strings of equal length, wherever they differ.
-bool is_same_secret(std::string_view one, std::string_view other);
+// Compares in a time that depends only on the lengths, not on where the strings differ.
+bool is_same_secret(std::string_view a, std::string_view b);
 
 }  // namespace optimus

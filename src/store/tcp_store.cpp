@@ -16,7 +16,8 @@ namespace {
 using namespace store_protocol;
 
 constexpr Seconds kAnswerTimeout{5};
-// Timeout after a call that the store did not answer: a process that ends makes several calls in a row.
+// Timeout of the calls after one that the store did not answer. It is shorter, because a process that ends
+// makes several calls in a row.
 constexpr Seconds kRetryTimeout{1};
 
 // There are two deadlines because the kernel accepts connections even while the store's process is busy, but
@@ -38,17 +39,17 @@ Deadline attempt_deadline(const Deadline& deadline) {
                          deadline.name());
 }
 
-// The answers of one round trip, received in large blocks and consumed one by one.
-struct Incoming {
+// Receives the answers of one round trip in large blocks and returns them one by one.
+struct AnswerReader {
   Socket& socket;
   const Deadline& deadline;
   std::string bytes{};
   std::size_t num_parsed = 0;
 
   Outcome<std::string> take(std::size_t size) {
-    constexpr std::size_t kAtOnce = std::size_t{1} << 16;
+    constexpr std::size_t kBlockBytes = std::size_t{1} << 16;
     while (bytes.size() - num_parsed < size) {
-      const Outcome<std::string> received = socket.receive_some(kAtOnce, deadline);
+      const Outcome<std::string> received = socket.receive_some(kBlockBytes, deadline);
       if (!received) return received;
       if (received->empty()) return failure("the peer has closed the connection");
       bytes += *received;
@@ -82,14 +83,14 @@ class TcpStore final : public KeyStore {
     if (answers) answers->erase(answers->begin(), answers->begin() + std::ssize(query.sets));
     return answers;
   }
-  Outcome<std::int64_t> count(const std::string& key) override {
+  Outcome<std::int64_t> increment(const std::string& key) override {
     const auto answer = request(kCount, key, "");
     if (!answer) return tl::unexpected(answer.error());
     const std::string text = answer->value_or("");
-    std::int64_t number = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    std::int64_t count = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
     if (error != std::errc() || text.empty()) return failure("the store: the answer is not a number");
-    return number;
+    return count;
   }
   // Uses a separate connection, because the main connection is closed after a timeout, which must not
   // trigger the will.
@@ -132,7 +133,7 @@ class TcpStore final : public KeyStore {
   // A connection that has failed is not reused, because a late answer would be mistaken for the answer to
   // another request.
   Outcome<Answers> request(const std::vector<Request>& requests) {
-    for (const auto& [what, key, value] : requests)
+    for (const auto& [kind, key, value] : requests)
       if (key.size() > kMaxKeyBytes || value.size() > kMaxValueBytes)
         return failure("the store: a value of {} bytes for key {} is too large", value.size(),
                        key.substr(0, 60));
@@ -144,7 +145,7 @@ class TcpStore final : public KeyStore {
       if (!reconnected) return failure("the store: {}", reconnected.error().why);
       socket_ = std::move(*reconnected);
     }
-    Answers all;
+    Answers answers;
     for (std::size_t first = 0; first < requests.size(); first += kMaxRequestsPerRoundTrip) {
       auto received = exchange(socket_,
                                std::span(requests).subspan(first).first(
@@ -154,38 +155,38 @@ class TcpStore final : public KeyStore {
         socket_ = Socket();
         return failure("the store: {}", received.error().why);
       }
-      std::move(received->begin(), received->end(), std::back_inserter(all));
+      std::move(received->begin(), received->end(), std::back_inserter(answers));
     }
     timed_out_before_ = false;
-    return all;
+    return answers;
   }
 
   static Outcome<Answers> exchange(Socket& socket, std::span<const Request> requests,
                                    const Deadline& deadline) {
     std::string bytes;
-    for (const auto& [what, key, value] : requests) {
-      bytes += what;
+    for (const auto& [kind, key, value] : requests) {
+      bytes += kind;
       put_size(bytes, key.size());
       put_size(bytes, value.size());
       bytes.append(key).append(value);
     }
     if (const auto sent = socket.send(bytes, deadline); !sent) return tl::unexpected(sent.error());
     Answers answers;
-    Incoming incoming{socket, deadline};
+    AnswerReader reader{socket, deadline};
     for (const Request& request : requests) {
-      auto answer = receive_answer(incoming, request.key);
+      auto answer = receive_answer(reader, request.key);
       if (!answer) return tl::unexpected(answer.error());
       answers.push_back(std::move(*answer));
     }
     return answers;
   }
 
-  static Outcome<std::optional<std::string>> receive_answer(Incoming& incoming, std::string_view key) {
-    const auto header = incoming.take(kAnswerHeader);
+  static Outcome<std::optional<std::string>> receive_answer(AnswerReader& reader, std::string_view key) {
+    const auto header = reader.take(kAnswerHeader);
     if (!header) return tl::unexpected(header.error());
     const std::size_t size = size_at(*header, 1);
     if (size > kMaxValueBytes) return failure("the answer is too large: {} bytes", size);
-    auto bytes = incoming.take(size);
+    auto bytes = reader.take(size);
     if (!bytes) return tl::unexpected(bytes.error());
     if ((*header)[0] == kNothing) return std::optional<std::string>();
     if ((*header)[0] == kValue) return std::optional<std::string>(std::move(*bytes));

@@ -37,11 +37,11 @@ RecoveryCosts random_costs(RandomStream& draw) {
   RecoveryCosts costs;
   costs.start_seconds = draw.log_uniform(1, 60), costs.detection_seconds = draw.log_uniform(0.05, 10);
   costs.recovery_seconds = draw.log_uniform(0.2, 20);
-  costs.switch_seconds = draw.log_uniform(0.05, kLongestSwitch);
+  costs.switch_seconds = draw.log_uniform(0.05, kMaxSwitchSeconds);
   costs.prepare_seconds = draw.log_uniform(0.5, 60);
   costs.link_bytes_per_second = 1;
   // in seconds, because links transfer one byte per second here
-  costs.join_bytes = draw.log_uniform(0.05, kLongestMove);
+  costs.join_bytes = draw.log_uniform(0.05, kMaxMoveSeconds);
   costs.loss_bytes = draw.chance(0.3) ? 0 : costs.join_bytes * draw.between(0.5, 1);
   return costs;
 }
@@ -67,26 +67,26 @@ void set_errors(TrialCase& trial_case, RandomStream& draw, const EnvironmentOpti
 // values: checkpoints are minutes to hours apart; copies take 1 to 3 % of a step according to the cost
 // model, and 8 % with three workers on two cores (tests/cli/switch_test.py).
 void add_without_copies(TrialCase& trial_case, RandomStream& draw) {
-  const double price = draw.log_uniform(0.005, 0.1), undone = draw.log_uniform(3, 3000);
-  const std::size_t num = trial_case.modes.size();
-  for (std::size_t m = 0; m < num; ++m) {
+  const double copy_cost = draw.log_uniform(0.005, 0.1), undone_steps = draw.log_uniform(3, 3000);
+  const std::size_t num_modes = trial_case.modes.size();
+  for (std::size_t m = 0; m < num_modes; ++m) {
     TrialMode without_copies = trial_case.modes[m];
-    without_copies.usual_seconds *= 1 - price, without_copies.undone_steps = undone,
-                                               without_copies.response = Response::replan;
+    without_copies.usual_seconds *= 1 - copy_cost, without_copies.undone_steps = undone_steps,
+                                                   without_copies.response = Response::replan;
     trial_case.modes.push_back(without_copies);
   }
   for (TrialSegment& segment : trial_case.segments)
-    for (std::size_t m = 0; m < num; ++m)
-      segment.step_seconds.push_back(segment.step_seconds[m] * (1 - price));
+    for (std::size_t m = 0; m < num_modes; ++m)
+      segment.step_seconds.push_back(segment.step_seconds[m] * (1 - copy_cost));
 }
 
 TrialCase random_node_trial(TrialFamily family, std::uint64_t number, RandomStream& draw,
                             const EnvironmentOptions& options) {
   constexpr std::array<int, 4> kNodes = {8, 16, 32, 64};
   const int nodes = kNodes[draw.below(kNodes.size())];
-  const int spare = draw.chance(0.25) ? static_cast<int>(nodes * draw.between(0, 0.25)) : 0;
+  const int num_spare = draw.chance(0.25) ? static_cast<int>(nodes * draw.between(0, 0.25)) : 0;
   AvailabilityTrace trace = random_trace(family, nodes, number);
-  Throughput throughput = random_throughput(nodes - spare, draw.log_uniform(0.3, 60), draw);
+  Throughput throughput = random_throughput(nodes - num_spare, draw.log_uniform(0.3, 60), draw);
   double batch = 1;
   if (!options.traces.empty() && draw.chance(0.33)) {
     const AvailabilityTrace& full_trace = options.traces[draw.below(options.traces.size())];
@@ -103,10 +103,10 @@ TrialCase random_node_trial(TrialFamily family, std::uint64_t number, RandomStre
   return trial_case;
 }
 
-// Which devices, nodes or links become slow, and for how long; severities as in random_time_line()
-// (adapt/time_line.h).
-TimeLine random_conditions(double length, RandomStream& draw) {
-  TimeLine line{length, {}};
+// Draws the times at which devices, nodes or links are slow. Severities are those of random_timeline()
+// (adapt/condition_timeline.h).
+ConditionTimeline random_conditions(double length, RandomStream& draw) {
+  ConditionTimeline timeline{length, {}};
   const double gap = length / draw.log_uniform(3, 24);
   for (double at = -gap * std::log(1 - draw.uniform()); at < length;
        at += -gap * std::log(1 - draw.uniform())) {
@@ -116,13 +116,13 @@ TimeLine random_conditions(double length, RandomStream& draw) {
     const double factor = cause == Cause::device ? draw.log_uniform(1.1, 5)
                           : cause == Cause::host ? draw.log_uniform(1.1, 2)
                                                  : draw.log_uniform(1.15, 3);
-    const double lasts = lifetime.median * std::exp(lifetime.spread * draw.normal());
-    line.conditions.push_back({{cause, 0, factor}, at, std::min(lasts, length - at)});
+    const double duration = lifetime.median * std::exp(lifetime.spread * draw.normal());
+    timeline.conditions.push_back({{cause, 0, factor}, at, std::min(duration, length - at)});
   }
-  return line;
+  return timeline;
 }
 
-// How sensitive a plan is to conditions: the fractions of its step that a slow device and a slow network
+// The sensitivity of a plan to conditions: the fractions of its step that a slow device and a slow network
 // lengthen.
 struct PlanTraits {
   double usual_seconds = 1, compute = 1, network = 0.1;
@@ -135,7 +135,7 @@ class SlowTrial {
   SlowTrial(RandomStream& draw, TrialCase& trial_case) : draw_(draw), trial_case_(trial_case) {}
 
   void make() {
-    line_ = random_conditions(draw_.between(6, 24) * 3600, draw_);
+    timeline_ = random_conditions(draw_.between(6, 24) * 3600, draw_);
     step_ = draw_.log_uniform(0.1, 20), pause_ = draw_.log_uniform(0.05, 40);
     devices_ = 1 << (3 + draw_.below(12));
     const PlanTraits start_plan{1, draw_.between(0.6, 1), draw_.log_uniform(0.02, 0.5)};
@@ -149,12 +149,12 @@ class SlowTrial {
       add({usual, draw_.between(0.5, 1), draw_.log_uniform(0.02, 0.5)}, Response::replan, devices_, 1);
       if (draw_.chance(0.5)) trial_case_.modes.back().uncertainty = draw_.log_uniform(0.05, 0.5);
     }
-    for (int c = 0; c < std::ssize(line_.conditions); ++c) add_responses(start_plan, c);
+    for (int c = 0; c < std::ssize(timeline_.conditions); ++c) add_responses(start_plan, c);
     // additional prediction error of the responses
     const double uncertainty = draw_.chance(0.5) ? 0 : draw_.log_uniform(0.02, 0.2);
     for (TrialMode& mode : trial_case_.modes)
       if (mode.uncertainty == 0 && mode.response != Response::resume) mode.uncertainty = uncertainty;
-    end_segment();
+    make_segments();
   }
 
  private:
@@ -165,26 +165,27 @@ class SlowTrial {
   }
 
   void add_responses(const PlanTraits& start_plan, int condition) {
-    const bool is_link = line_.conditions[static_cast<std::size_t>(condition)].condition.cause == Cause::link;
+    const bool is_link =
+        timeline_.conditions[static_cast<std::size_t>(condition)].condition.cause == Cause::link;
     const int parts = std::min(devices_, 4 << draw_.below(5));  // number of replicas or nodes
-    const double without = 1.0 / parts;
+    const double part = 1.0 / parts;
     if (!is_link && draw_.chance(0.7))
       add({1 + draw_.between(0, 0.05), start_plan.compute, start_plan.network, condition,
-           without * draw_.between(0, 1)},
+           part * draw_.between(0, 1)},
           Response::share, devices_, 0.5);
     if (draw_.chance(0.4))
       add({1 + draw_.between(0.01, 0.3), start_plan.compute, start_plan.network, condition,
            draw_.between(0.1, 0.5)},
           Response::recut, devices_, 1);
     if (parts > 1)
-      add({1 / (1 - without), start_plan.compute, start_plan.network, condition, 0}, Response::drop,
+      add({1 / (1 - part), start_plan.compute, start_plan.network, condition, 0}, Response::drop,
           devices_ - devices_ / parts, 1);
   }
 
   double seconds_of(const PlanTraits& plan, const std::vector<std::size_t>& active) const {
     double compute = 0, network = 0;
     for (const std::size_t c : active) {
-      const Condition& condition = line_.conditions[c].condition;
+      const Condition& condition = timeline_.conditions[c].condition;
       const double effect =
           (condition.factor - 1) * (plan.responds_to == static_cast<int>(c) ? plan.remaining_effect : 1);
       double& worst = condition.cause == Cause::link ? network : compute;
@@ -193,15 +194,15 @@ class SlowTrial {
     return step_ * plan.usual_seconds * (1 + plan.compute * compute + plan.network * network);
   }
 
-  void end_segment() {
-    std::set<double> instants = {0, line_.length};
-    for (const TimedCondition& condition : line_.conditions)
+  void make_segments() {
+    std::set<double> instants = {0, timeline_.length};
+    for (const TimedCondition& condition : timeline_.conditions)
       instants.insert({condition.begin, condition.begin + condition.length});
     for (auto it = instants.begin(); std::next(it) != instants.end(); ++it) {
       TrialSegment segment{*it, *std::next(it), {}, false, {}};
       std::vector<std::size_t> active;
-      for (std::size_t c = 0; c < line_.conditions.size(); ++c) {
-        const TimedCondition& condition = line_.conditions[c];
+      for (std::size_t c = 0; c < timeline_.conditions.size(); ++c) {
+        const TimedCondition& condition = timeline_.conditions[c];
         if (condition.begin > segment.begin || segment.begin >= condition.begin + condition.length) continue;
         active.push_back(c);
         segment.conditions.push_back(
@@ -211,7 +212,7 @@ class SlowTrial {
         // A response is available only after its condition has begun.
         const bool is_known =
             plan.responds_to < 0 ||
-            line_.conditions[static_cast<std::size_t>(plan.responds_to)].begin <= segment.begin;
+            timeline_.conditions[static_cast<std::size_t>(plan.responds_to)].begin <= segment.begin;
         segment.step_seconds.push_back(is_known ? seconds_of(plan, active) : 0);
       }
       trial_case_.segments.push_back(std::move(segment));
@@ -221,7 +222,7 @@ class SlowTrial {
 
   RandomStream& draw_;
   TrialCase& trial_case_;
-  TimeLine line_;
+  ConditionTimeline timeline_;
   double step_ = 1, pause_ = 1;
   int devices_ = 8;
   std::vector<PlanTraits> plans_;
@@ -231,30 +232,31 @@ class SlowTrial {
 
 TrialCase with_slow_machines(TrialCase nodes, std::uint64_t number) {
   RandomStream draw(RandomKey(number).derive("slow machines"));
-  const TimeLine line = random_conditions(nodes.segments.back().end, draw);
+  const ConditionTimeline timeline = random_conditions(nodes.segments.back().end, draw);
   const double compute = draw.between(0.6, 1), network = draw.log_uniform(0.02, 0.5);
   std::set<double> instants;
-  for (const TimedCondition& condition : line.conditions)
+  for (const TimedCondition& condition : timeline.conditions)
     instants.insert({condition.begin, condition.begin + condition.length});
-  const std::vector<TrialSegment> whole = std::exchange(nodes.segments, {});
-  for (TrialSegment segment : whole) {
-    int present = 0;
+  const std::vector<TrialSegment> old_segments = std::exchange(nodes.segments, {});
+  for (TrialSegment segment : old_segments) {
+    int max_devices = 0;
     for (std::size_t m = 0; m < nodes.modes.size(); ++m)
-      if (segment.step_seconds[m] > 0) present = std::max(present, nodes.modes[m].devices);
+      if (segment.step_seconds[m] > 0) max_devices = std::max(max_devices, nodes.modes[m].devices);
     while (segment.begin < segment.end) {
       TrialSegment piece = segment;
       if (const auto next = instants.upper_bound(segment.begin); next != instants.end())
         piece.end = std::min(segment.end, *next);
-      double more = 0;
-      for (const TimedCondition& condition : line.conditions) {
+      double added_fraction = 0;
+      for (const TimedCondition& condition : timeline.conditions) {
         if (condition.begin > piece.begin || piece.begin >= condition.begin + condition.length) continue;
         piece.conditions.push_back(
             {condition.condition.cause, condition.condition.factor, piece.begin - condition.begin});
-        more = std::max(more, (condition.condition.factor - 1) *
-                                  (condition.condition.cause == Cause::link ? network : compute));
+        added_fraction =
+            std::max(added_fraction, (condition.condition.factor - 1) *
+                                         (condition.condition.cause == Cause::link ? network : compute));
       }
       for (std::size_t m = 0; m < nodes.modes.size(); ++m)
-        if (nodes.modes[m].devices == present) piece.step_seconds[m] *= 1 + more;
+        if (nodes.modes[m].devices == max_devices) piece.step_seconds[m] *= 1 + added_fraction;
       segment.begin = piece.end, segment.is_loss = false;
       nodes.segments.push_back(std::move(piece));
     }

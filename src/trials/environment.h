@@ -30,10 +30,10 @@ std::string text(TrialFamily family);
 // Properties of the user's own cluster; unspecified ones are drawn at random.
 struct EnvironmentOptions {
   std::vector<AvailabilityTrace> traces{};  // every third node trial replays a part of one of these
-  std::vector<Throughput> throughputs{};    // and uses one of these throughput tables
-  double batch = 1;                         // samples per step of these tables
-  double mean_prediction_error = 0,
-         prediction_error_spread = -1;  // prediction errors, logarithmic; negative spread: drawn
+  std::vector<Throughput> throughputs{};    // every node trial uses one of these throughput tables
+  double batch = 1;                         // samples per step in these tables
+  // Mean and standard deviation of the logarithmic prediction errors; negative deviation: drawn at random.
+  double mean_prediction_error = 0, prediction_error_spread = -1;
 };
 
 TrialCase random_trial(TrialFamily family, std::uint64_t number, const EnvironmentOptions& options = {});
@@ -45,7 +45,7 @@ TrialCase with_slow_machines(TrialCase nodes, std::uint64_t number);
 // Generates a trace in which nodes join and leave; at most `nodes` are present at once.
 AvailabilityTrace random_trace(TrialFamily family, int nodes, std::uint64_t number);
 
-// The part of a trace between two instants. It begins with the nodes present at `begin`.
+// The part of a trace between two instants. It begins with the nodes that are present at `begin`.
 AvailabilityTrace piece_of(const AvailabilityTrace& trace, double begin, double end);
 
 }  // namespace optimus

@@ -14,7 +14,7 @@ namespace {
 // median gap of 240 s (standard deviation of the logarithm 1.08), of 2.36 nodes on average; 60 join events
 // of 2.27 nodes; 15 to 32 nodes present. The same authors' GCP trace of V100s (149 changes in 24 h, each of
 // a tenth of the nodes) is within the range of the generator.
-constexpr double kSpotGap = 240, kSpotSpread = 1.08, kSpotBurst = 2.36 / 32, kSpotLeast = 0.45;
+constexpr double kSpotGap = 240, kSpotSpread = 1.08, kSpotBurst = 2.36 / 32, kSpotMinLevel = 0.45;
 // InfiniteHBD's faults, first 120 of 200 days: outages with a median of 33 h and a mean of 202 h (standard
 // deviation of the logarithm 2.6; reduced to 2 here because the tail is longer than any trial); one fault
 // in the whole cluster every 14.4 h.
@@ -33,9 +33,9 @@ class TraceMaker {
   void add_nodes(double at, int count) { change(at, count, true); }
   void remove_nodes(double at, int count) { change(at, count, false); }
   void add_event(double at, int node, bool is_add) {
-    const auto place = static_cast<std::size_t>(node);
-    if (is_present_[place] == is_add) return;
-    is_present_[place] = is_add, num_present_ += is_add ? 1 : -1;
+    const auto index = static_cast<std::size_t>(node);
+    if (is_present_[index] == is_add) return;
+    is_present_[index] = is_add, num_present_ += is_add ? 1 : -1;
     trace_.events.push_back({at, is_add, node});
   }
   AvailabilityTrace take() { return std::move(trace_); }
@@ -55,10 +55,10 @@ class TraceMaker {
 void make_spot(TraceMaker& maker, int nodes, RandomStream& draw) {
   const double gap = kSpotGap * draw.log_uniform(0.4, 6) / 2,
                burst = nodes * kSpotBurst * draw.log_uniform(0.4, 2);
-  maker.add_nodes(0, static_cast<int>(nodes * draw.between(kSpotLeast, 1) + 0.5));
+  maker.add_nodes(0, static_cast<int>(nodes * draw.between(kSpotMinLevel, 1) + 0.5));
   double level = draw.between(0.5, 1);
   for (double at = gap; at < maker.length(); at += gap * std::exp(kSpotSpread * draw.normal())) {
-    if (draw.uniform() < 0.02) level = draw.between(kSpotLeast, 1);  // the spot market changes
+    if (draw.uniform() < 0.02) level = draw.between(kSpotMinLevel, 1);  // the spot market changes
     const int count = 1 + static_cast<int>(-std::log(1 - draw.uniform()) * std::max(0.0, burst - 1) + 0.5);
     const double deficit = level - static_cast<double>(maker.num_present()) / nodes;
     if (draw.uniform() < std::clamp(0.5 + 2 * deficit, 0.05, 0.95))
@@ -69,10 +69,10 @@ void make_spot(TraceMaker& maker, int nodes, RandomStream& draw) {
 }
 
 void make_shrink(TraceMaker& maker, int nodes, RandomStream& draw) {
-  const double every = maker.length() / (nodes * draw.between(0.3, 0.6));
+  const double interval = maker.length() / (nodes * draw.between(0.3, 0.6));
   maker.add_nodes(0, nodes);
-  for (double at = every; at < maker.length();
-       at += every * (draw.uniform() < 0.5 ? 1 : draw.between(0.5, 1.5)))
+  for (double at = interval; at < maker.length();
+       at += interval * (draw.uniform() < 0.5 ? 1 : draw.between(0.5, 1.5)))
     if (maker.num_present() > 1) maker.remove_nodes(at, 1);
 }
 

@@ -12,7 +12,7 @@ namespace optimus {
 EventHeap::EventHeap(std::vector<ReplayEvent> events, TieOrder ties)
     : array_(std::move(events)), ties_(ties) {
   for (ReplayEvent& event : array_) event.order = next_order_++;
-  for (std::size_t place = array_.size() / 2; place-- > 0;) sift_down(place);
+  for (std::size_t index = array_.size() / 2; index-- > 0;) sift_down(index);
 }
 
 bool EventHeap::is_before(const ReplayEvent& a, const ReplayEvent& b) const {
@@ -22,26 +22,26 @@ bool EventHeap::is_before(const ReplayEvent& a, const ReplayEvent& b) const {
 }
 
 void EventHeap::sift_up(std::size_t index, std::size_t top) {
-  const ReplayEvent raised = array_[index];
+  const ReplayEvent element = array_[index];
   while (index > top) {
     const std::size_t parent = (index - 1) / 2;
-    if (!is_before(raised, array_[parent])) break;
+    if (!is_before(element, array_[parent])) break;
     array_[index] = array_[parent];
     index = parent;
   }
-  array_[index] = raised;
+  array_[index] = element;
 }
 
 void EventHeap::sift_down(std::size_t index) {
   const std::size_t top = index;
-  const ReplayEvent sunk = array_[index];
+  const ReplayEvent element = array_[index];
   while (2 * index + 1 < array_.size()) {
     std::size_t child = 2 * index + 1;
     if (child + 1 < array_.size() && !is_before(array_[child], array_[child + 1])) ++child;
     array_[index] = array_[child];
     index = child;
   }
-  array_[index] = sunk;
+  array_[index] = element;
   sift_up(index, top);
 }
 
@@ -52,11 +52,11 @@ void EventHeap::push(ReplayEvent event) {
 }
 
 ReplayEvent EventHeap::pop() {
-  ensure(!array_.empty(), "take() from an empty event heap");
-  const ReplayEvent soonest = array_.front(), last = array_.back();
+  ensure(!array_.empty(), "pop() from an empty event heap");
+  const ReplayEvent earliest = array_.front(), last = array_.back();
   array_.pop_back();
   if (!array_.empty()) array_.front() = last, sift_down(0);
-  return soonest;
+  return earliest;
 }
 
 bool EventHeap::has_removal_before(const ReplayEvent& event) const {
@@ -64,11 +64,11 @@ bool EventHeap::has_removal_before(const ReplayEvent& event) const {
     return std::any_of(array_.begin(), array_.end(), [&](const ReplayEvent& other) {
       return other.kind == EventKind::remove && other.time < event.time;
     });
-  EventHeap with = *this;
-  with.push(event);
-  const std::int64_t own = next_order_;
-  for (const ReplayEvent& other : with.array_) {
-    if (other.order == own) return false;
+  EventHeap extended_heap = *this;
+  extended_heap.push(event);
+  const std::int64_t event_order = next_order_;
+  for (const ReplayEvent& other : extended_heap.array_) {
+    if (other.order == event_order) return false;
     if (other.kind == EventKind::remove) return true;
   }
   return false;

@@ -2,7 +2,7 @@
 // phases:
 //
 //   imitation       the training target of a decision is the regret of each option, computed with full
-//                   knowledge of the trial (trials/trial_values.h); the network minimises the expected
+//                   knowledge of the trial (trials/trial_values.h); the network minimizes the expected
 //                   regret. In the first round the rule policy decides, in later rounds the network.
 //   reinforcement   the network samples its choices, and choices that were followed by regret become less
 //                   likely (policy gradient; the achievable number of steps serves as the baseline, which
@@ -51,8 +51,8 @@ struct BehaviorPolicy {
   const LearnedPolicy* network = nullptr;  // null: the rule policy
   // Samples options by the network's probabilities; if false, chooses the most likely option.
   bool is_stochastic = false;
-  double exploration = 0;   // fraction of decisions that are uniformly random
-  bool sees_misses = true;  // as LearnedPolicy::sees_misses
+  double exploration = 0;              // fraction of decisions that are uniformly random
+  bool uses_prediction_errors = true;  // as LearnedPolicy::uses_prediction_errors
 };
 // The training examples of a trial in the order of its decisions. `number`: index of the trial, which also
 // seeds the random decisions.
@@ -66,9 +66,9 @@ struct LearningOptions {
   double minutes = 10;
   int threads = 2;
   // For ablation studies.
-  bool imitates = true, reinforces = true, sees_misses = true;
+  bool imitates = true, reinforces = true, uses_prediction_errors = true;
   EnvironmentOptions environment{};
-  const LearnedPolicy* start = nullptr;  // initial network; null: random initialisation
+  const LearnedPolicy* start = nullptr;  // initial network; null: random initialization
   int evaluation_trials = 60;            // trials per family that evaluate the network after each round
 };
 
@@ -78,7 +78,7 @@ struct LearningPoint {
   int round = 0;
   double regret = 0;                // mean expected regret of the training examples, in thousandths
   double fraction = 0;              // useful steps as a fraction of the oracle's, mean over families
-  std::vector<double> by_family{};  // the same for each family: [index in kTrialFamilies]
+  std::vector<double> by_family{};  // `fraction` of each family: [index in kTrialFamilies]
   std::vector<double> rule_by_family{};
 };
 

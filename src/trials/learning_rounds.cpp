@@ -14,7 +14,7 @@ namespace {
 // Values for ten minutes of training.
 constexpr int kImitationRounds = 6, kReinforcementRounds = 8;
 constexpr double kTrialsPerRound = 120;  // number of trials per family
-// a random subset stands for the other examples of the trial
+// of a trial with more examples, a random subset is used
 constexpr std::size_t kMaxExamplesPerTrial = 48;
 constexpr std::size_t kReplayRounds = 3;  // number of rounds in the replay buffer
 constexpr int kPasses = 3, kBatch = 32;
@@ -24,9 +24,9 @@ constexpr std::uint64_t kEvaluationNumbers = 1'000'000'000'000;
 
 void for_each_index(int threads, int count, const std::function<void(int)>& body) {
   std::atomic<int> next = 0;
-  std::vector<std::jthread> helpers;
+  std::vector<std::jthread> workers;
   for (int t = 0; t < std::max(1, threads); ++t)
-    helpers.emplace_back([&] {
+    workers.emplace_back([&] {
       for (int i = next++; i < count; i = next++) body(i);
     });
 }
@@ -47,15 +47,15 @@ std::vector<TrainingExample> subsample(std::vector<TrainingExample> examples, st
 }
 
 void widen_input_ranges(LearnedPolicy& network, const std::vector<TrainingExample>& examples) {
-  const auto take = [&](std::size_t i, float value) {
+  const auto include = [&](std::size_t i, float value) {
     network.min_values[i] = std::min(network.min_values[i], value),
     network.max_values[i] = std::max(network.max_values[i], value);
   };
   for (const TrainingExample& example : examples) {
     for (std::size_t i = 0; i < kSituationFeatures; ++i)
-      take(kOptionFeatures + i, example.features.situation[i]);
+      include(kOptionFeatures + i, example.features.situation[i]);
     for (const auto& row : example.features.rows)
-      for (std::size_t i = 0; i < kOptionFeatures; ++i) take(i, row[i]);
+      for (std::size_t i = 0; i < kOptionFeatures; ++i) include(i, row[i]);
   }
 }
 
@@ -63,15 +63,15 @@ class Training {
  public:
   Training(const LearningOptions& options, const std::function<void(const LearningPoint&)>& show)
       : options_(options), show_(show), draw_(RandomKey(options.seed).derive("training")) {
-    per_family_ = std::max(2, static_cast<int>(kTrialsPerRound * std::min(1.0, options.minutes / 10)));
-    const double longer = std::max(1.0, options.minutes / 10);
-    imitation_rounds_ = static_cast<int>(kImitationRounds * longer);
-    reinforcement_rounds_ = static_cast<int>(kReinforcementRounds * longer);
+    trials_per_family_ = std::max(2, static_cast<int>(kTrialsPerRound * std::min(1.0, options.minutes / 10)));
+    const double duration_factor = std::max(1.0, options.minutes / 10);
+    imitation_rounds_ = static_cast<int>(kImitationRounds * duration_factor);
+    reinforcement_rounds_ = static_cast<int>(kReinforcementRounds * duration_factor);
     if (options.start != nullptr)
       network_ = *options.start;
     else
-      begin();
-    network_.sees_misses = options.sees_misses;
+      initialize_network();
+    network_.uses_prediction_errors = options.uses_prediction_errors;
   }
 
   LearnedPolicy run() {
@@ -86,7 +86,7 @@ class Training {
   }
 
  private:
-  void begin() {
+  void initialize_network() {
     const auto fill = [&](std::size_t first, std::size_t count, double inputs) {
       for (std::size_t i = first; i < first + count; ++i)
         network_.numbers[i] = static_cast<float>(draw_.normal() * std::sqrt(1 / inputs));
@@ -99,18 +99,19 @@ class Training {
   // Runs trials of all families in turn. The result contains the examples of each trial, in the order of
   // trials.
   std::vector<std::vector<TrainingExample>> collect_round(BehaviorPolicy behavior) {
-    behavior.sees_misses = options_.sees_misses;
-    const int num = per_family_ * static_cast<int>(kTrialFamilies.size());
-    std::vector<std::vector<TrainingExample>> all(static_cast<std::size_t>(num));
-    const std::uint64_t first = (options_.seed << 32) + trials_;
-    for_each_index(options_.threads, num, [&](int i) {
+    behavior.uses_prediction_errors = options_.uses_prediction_errors;
+    const int num_trials = trials_per_family_ * static_cast<int>(kTrialFamilies.size());
+    std::vector<std::vector<TrainingExample>> examples_by_trial(static_cast<std::size_t>(num_trials));
+    const std::uint64_t first_number = (options_.seed << 32) + trials_;
+    for_each_index(options_.threads, num_trials, [&](int i) {
       const TrialFamily family = kTrialFamilies[static_cast<std::size_t>(i) % kTrialFamilies.size()];
-      const std::uint64_t number = first + static_cast<std::uint64_t>(i);
+      const std::uint64_t number = first_number + static_cast<std::uint64_t>(i);
       const TrialCase trial_case = random_trial(family, number, options_.environment);
-      all[static_cast<std::size_t>(i)] = subsample(collect_examples(trial_case, behavior, number), number);
+      examples_by_trial[static_cast<std::size_t>(i)] =
+          subsample(collect_examples(trial_case, behavior, number), number);
     });
-    trials_ += static_cast<std::uint64_t>(num);
-    return all;
+    trials_ += static_cast<std::uint64_t>(num_trials);
+    return examples_by_trial;
   }
 
   void imitate(int round) {
@@ -148,14 +149,14 @@ class Training {
       for (const TrainingExample& example : examples)
         order.push_back(&example), weights.push_back(example.later_regret - mean);
     }
-    std::vector<std::size_t> places(order.size());
-    std::iota(places.begin(), places.end(), std::size_t{0});
-    for (std::size_t i = places.size(); i > 1; --i) std::swap(places[i - 1], places[draw_.below(i)]);
+    std::vector<std::size_t> indices(order.size());
+    std::iota(indices.begin(), indices.end(), std::size_t{0});
+    for (std::size_t i = indices.size(); i > 1; --i) std::swap(indices[i - 1], indices[draw_.below(i)]);
     std::vector<const TrainingExample*> shuffled;
-    std::vector<double> of_shuffled;
-    for (const std::size_t place : places)
-      shuffled.push_back(order[place]), of_shuffled.push_back(weights[place]);
-    const double regret = train_pass(shuffled, of_shuffled, kReinforcementRate * std::pow(0.93, round));
+    std::vector<double> shuffled_weights;
+    for (const std::size_t index : indices)
+      shuffled.push_back(order[index]), shuffled_weights.push_back(weights[index]);
+    const double regret = train_pass(shuffled, shuffled_weights, kReinforcementRate * std::pow(0.93, round));
     evaluate("reinforcement", round + 1, regret);
   }
 
@@ -191,26 +192,26 @@ class Training {
   // best rule-based policy count twice.
   void evaluate(const std::string& part, int round, double regret) {
     LearningPoint point{part, round, regret, 0, {}, rule_fractions_};
-    double worth = 0;
+    double score = 0;
     for (std::size_t f = 0; f < kTrialFamilies.size(); ++f) {
       const double fraction = mean_fraction(
           {.kind = PolicyKind::learned, .network = &network_, .is_guarded = false}, kTrialFamilies[f],
           kEvaluationNumbers, options_.evaluation_trials, options_.threads, options_.environment);
       point.by_family.push_back(fraction);
       point.fraction += fraction / static_cast<double>(kTrialFamilies.size());
-      worth += fraction - std::max(0.0, rule_fractions_[f] - fraction);
+      score += fraction - std::max(0.0, rule_fractions_[f] - fraction);
     }
-    if (worth > best_worth_) best_worth_ = worth, best_network_ = network_;
+    if (score > best_score_) best_score_ = score, best_network_ = network_;
     show_(point);
   }
 
   const LearningOptions& options_;
   const std::function<void(const LearningPoint&)>& show_;
   RandomStream draw_;
-  int per_family_ = 1, imitation_rounds_ = 1, reinforcement_rounds_ = 1;
+  int trials_per_family_ = 1, imitation_rounds_ = 1, reinforcement_rounds_ = 1;
   std::uint64_t trials_ = 0;
   LearnedPolicy network_, best_network_;
-  double best_worth_ = -1e300;
+  double best_score_ = -1e300;
   std::vector<double> rule_fractions_;
   std::vector<std::vector<TrainingExample>> replay_rounds_;
   AdamOptimizer optimizer_;

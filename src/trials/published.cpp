@@ -23,9 +23,9 @@ struct CsvRow {
     return cell;
   }
   double value(const char* column) const { return trace_number(text(column), location(), column); }
-  double value_or(const char* column, double otherwise) const {
+  double value_or(const char* column, double fallback) const {
     const std::string& cell = table.cell(number, column);
-    return cell.empty() ? otherwise : trace_number(cell, location(), column);
+    return cell.empty() ? fallback : trace_number(cell, location(), column);
   }
 };
 
@@ -95,8 +95,8 @@ PublishedTables PublishedTables::parse(std::string_view throughput, std::string_
     if (std::find(models.begin(), models.end(), row.text("model")) == models.end())
       models.push_back(row.text("model"));
   }
-  for (const auto& [key, known] : speeds)
-    fill_throughput(tables.systems_[key].throughput, known,
+  for (const auto& [key, speeds_by_nodes] : speeds)
+    fill_throughput(tables.systems_[key].throughput, speeds_by_nodes,
                     fmt::format("{}: {} {}", throughput_source, key.first, key.second));
   const CsvTable cost_table = parse_csv(costs, costs_source);
   for (std::size_t i = 0; i < cost_table.rows.size(); ++i) {
@@ -107,7 +107,7 @@ PublishedTables PublishedTables::parse(std::string_view throughput, std::string_
                       key.second, throughput_source);
     read_costs(tables.systems_[key], row);
   }
-  for (const auto& [key, known] : speeds)
+  for (const auto& [key, speeds_by_nodes] : speeds)
     throw UserError("{}: {} {} has no costs", costs_source, key.first, key.second);
   return tables;
 }
@@ -120,9 +120,9 @@ constexpr double kSizes[] = {0.34e9, 2.7e9, 6.7e9};
 double interpolate(const double (&seconds)[3], double parameters) {
   if (parameters <= kSizes[0]) return seconds[0];
   if (parameters >= kSizes[2]) return seconds[2] * parameters / kSizes[2];
-  const int at = parameters < kSizes[1] ? 0 : 1;
-  const double part = (parameters - kSizes[at]) / (kSizes[at + 1] - kSizes[at]);
-  return seconds[at] + part * (seconds[at + 1] - seconds[at]);
+  const int index = parameters < kSizes[1] ? 0 : 1;
+  const double fraction = (parameters - kSizes[index]) / (kSizes[index + 1] - kSizes[index]);
+  return seconds[index] + fraction * (seconds[index + 1] - seconds[index]);
 }
 
 }  // namespace
@@ -152,8 +152,8 @@ double published_parameters(const std::string& model) {
                                                                    {"GPT-3 medium", 0.35e9},
                                                                    {"GPT-3 2.7B", 2.7e9},
                                                                    {"GPT-3 6.7B", 6.7e9}};
-  const auto found = parameters_by_name.find(model);
-  return found == parameters_by_name.end() ? 0 : found->second;
+  const auto it = parameters_by_name.find(model);
+  return it == parameters_by_name.end() ? 0 : it->second;
 }
 
 std::vector<std::string> PublishedTables::models() const { return models_; }
@@ -161,11 +161,11 @@ std::vector<std::string> PublishedTables::models() const { return models_; }
 const PublishedSystem& PublishedTables::of(System system, const std::string& model) const {
   // This system is assumed to train as fast as Oobleck's templates.
   const std::string name = text(system == System::ours ? System::oobleck : system);
-  const auto found = systems_.find({name, model});
-  if (found == systems_.end())
+  const auto it = systems_.find({name, model});
+  if (it == systems_.end())
     throw UserError("no published results of {} for {}; available models: {}", name, in_quotes(model),
                     fmt::join(models_, ", "));
-  return found->second;
+  return it->second;
 }
 
 }  // namespace optimus

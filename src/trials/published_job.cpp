@@ -53,7 +53,7 @@ void PublishedJob::drop_step() {
 }
 
 void PublishedJob::end_rendezvous(const ReplayEvent& event) {
-  if (!counts(event)) return;
+  if (!is_counted(event)) return;
   std::erase_if(registered_nodes_, [&](int node) { return !is_ready_[static_cast<std::size_t>(node)]; });
   drop_step();
   if (std::ssize(registered_nodes_) < replay_case_.reconfiguration.min_nodes) {
@@ -112,7 +112,7 @@ ReplayOutcome PublishedJob::run() {
         break;
     }
   }
-  const double steps = steps_that_count();
+  const double steps = num_counted_steps();
   outcome_.steps = std::llround(steps);
   if (last_end_ > first_start_)
     outcome_.samples_per_second = replay_case_.ticks_per_second * steps * replay_case_.batch /

@@ -1,4 +1,4 @@
-// PublishedJob: what the published simulators of Oobleck, Varuna and Bamboo have in common. Used only by
+// PublishedJob: the common part of the published simulators of Oobleck, Varuna and Bamboo. Used only by
 // replay_restarting.cpp and replay_redundant.cpp.
 //
 // Nodes join, become ready and leave. A rendezvous is a halt in which ready nodes register. If enough nodes
@@ -30,11 +30,11 @@ class PublishedJob {
 
   virtual void on_node_removed(int node, bool was_ready) = 0;
   virtual void on_node_ready(int node) = 0;
-  // Called when a rendezvous has ended with enough registered nodes; `nodes`: number of ready nodes.
+  // Called when a rendezvous has ended with enough registered nodes. `nodes` is the number of ready nodes.
   virtual void on_started(std::int64_t nodes) = 0;
   virtual void on_step_ended(std::int64_t begin_time) = 0;
-  virtual bool counts(const ReplayEvent& rendezvous_end) const = 0;
-  virtual double steps_that_count() const = 0;
+  virtual bool is_counted(const ReplayEvent& rendezvous_end) const = 0;
+  virtual double num_counted_steps() const = 0;
 
   bool is_published() const { return replay_case_.counting == StepCounting::as_published; }
   bool is_in_rendezvous() const {

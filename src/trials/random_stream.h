@@ -17,7 +17,7 @@ class RandomStream {
   std::size_t below(std::size_t bound) {
     return static_cast<std::size_t>(random_below(key_, state_++, bound));
   }
-  bool chance(double of) { return uniform() < of; }
+  bool chance(double probability) { return uniform() < probability; }
   double normal() {
     const double radius = std::sqrt(-2 * std::log(1 - uniform()));
     return radius * std::cos(2 * std::numbers::pi * uniform());

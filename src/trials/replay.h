@@ -2,13 +2,13 @@
 // same node trace.
 //
 //   System::oobleck   templates: a short halt at every loss; a new node is used after the next loss
-//   System::varuna    checkpoints, a restart at every loss
-//   System::bamboo    neighbours also compute each other's layers; losses slow it down, few restarts
-//   System::ours      templates, immediate detection of losses, new nodes join between two steps
+//   System::varuna    checkpoints; a restart at every loss
+//   System::bamboo    neighbors also compute each other's layers; losses slow it down but rarely restart it
+//   System::ours      templates; immediate detection of losses; new nodes join between two steps
 //
 // All systems have the same input: the throughput by number of nodes, and the costs of their own plan
 // changes. The first three follow their authors' published simulators; StepCounting selects whether the
-// artefacts of that code are reproduced (docs/understand/recovery.md lists them). Pure. Internally, times
+// artifacts of that code are reproduced (docs/understand/recovery.md lists them). Pure. Internally, times
 // are integer ticks, by default milliseconds, as in those simulators.
 #pragma once
 
@@ -28,8 +28,8 @@ System parse_system(std::string_view word, const std::string& setting_name);  //
 ReplayOutcome replay(System system, const ReplayCase& replay_case);
 
 // The mean over several replays: of the trace, and of copies whose event times are shifted by up to a step.
-// Most of the cost of a loss is the step in flight, and the fraction of that step that is done is random,
-// so a single replay with a dozen losses varies strongly.
+// Most of the cost of a loss is the step in flight. A random fraction of it is complete, so a single replay
+// with a dozen losses varies strongly.
 ReplayOutcome mean_replay(System system, const ReplayCase& replay_case, int repeats);
 
 // An ideal run, which always trains at the highest speed of the ready nodes and loses nothing.
@@ -38,8 +38,8 @@ struct Ideal {
 };
 Ideal ideal_of(const ReplayCase& replay_case);
 
-// A trace of `nodes` nodes in which every `every` seconds one node is lost, in turn; it returns `away`
-// seconds later. `length`: seconds of the trace.
-AvailabilityTrace periodic_failures(int nodes, double every, double away, double length);
+// A trace of `nodes` nodes and `length` seconds. Every `interval` seconds, the next node is lost; it returns
+// `absence` seconds later.
+AvailabilityTrace periodic_failures(int nodes, double interval, double absence, double length);
 
 }  // namespace optimus

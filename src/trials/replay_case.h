@@ -36,7 +36,7 @@ struct ReplayCase {
   const AvailabilityTrace& trace;
   Throughput throughput;
   double batch = 1;                        // samples per step
-  double ready_seconds = 45;               // from when a node joins to when it is usable
+  double ready_seconds = 45;               // from the time when a node joins until it is usable
   ReconfigurationCosts reconfiguration{};  // for oobleck, varuna, bamboo
   RecoveryCosts costs{};                   // for ours
   StepCounting counting = StepCounting::completed_only;
@@ -55,7 +55,7 @@ struct ReplayOutcome {
   double useful_seconds = 0;     // total duration of the counted steps
   double fraction_of_ideal = 0;  // samples relative to ideal_of()
   double seconds_lost = 0;       // time with enough nodes but without a counted step
-  int starts = 0;                // how often training started or changed its plan
+  int starts = 0;                // number of times that training started or changed its plan
   int steps_lost = 0;            // steps that were interrupted, or completed and then lost
 };
 

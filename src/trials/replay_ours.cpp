@@ -1,7 +1,7 @@
-// Replays this system. A loss is detected immediately; the survivors continue with the template for their
-// number and repeat the step in flight. A joining node is prepared while training runs and is added between
-// two steps. Nodes that would not make training faster stay unused. The value of a number of nodes is its
-// speed minus the expected cost of failures at the observed rate.
+// Replays Optimus-Megatron. A loss is detected immediately; the survivors continue with the template for
+// their number and repeat the step in flight. A joining node is prepared while training runs and is added
+// between two steps. Nodes that would not make training faster stay unused. The value of a number of nodes is
+// its speed minus the expected cost of failures at the observed rate.
 #include <algorithm>
 
 #include "recovery/repair.h"
@@ -20,16 +20,16 @@ class LiveJob {
         trace_end_(replay_case.ticks(replay_case.trace.length)) {}
 
   ReplayOutcome run() {
-    const std::vector<ReplayEvent> all = events();
-    for (std::size_t i = 0; i < all.size() && all[i].time < trace_end_; ++i) {
-      const std::int64_t now = all[i].time;
+    const std::vector<ReplayEvent> node_events = events();
+    for (std::size_t i = 0; i < node_events.size() && node_events[i].time < trace_end_; ++i) {
+      const std::int64_t now = node_events[i].time;
       advance(now);
       advance_clock(now);
-      if (all[i].kind == EventKind::ready)
-        on_node_joined(all[i].node);
+      if (node_events[i].kind == EventKind::ready)
+        on_node_joined(node_events[i].node);
       else
-        lost(all[i].node, now);
-      const bool is_last_of_instant = i + 1 == all.size() || all[i + 1].time > now;
+        on_node_lost(node_events[i].node, now);
+      const bool is_last_of_instant = i + 1 == node_events.size() || node_events[i + 1].time > now;
       if (is_last_of_instant && num_used_ == 0) resume_training(now, pause_before_start());
     }
     advance(trace_end_);
@@ -57,7 +57,7 @@ class LiveJob {
       } else if (result[next_entry].time < time) {
         result.push_back({.time = time, .kind = EventKind::remove, .node = event.node});
       } else {
-        result[next_entry].time = kNeverEnters;
+        result[next_entry].time = kNeverJoins;
       }
     }
     std::stable_sort(result.begin(), result.end(), [](const ReplayEvent& a, const ReplayEvent& b) {
@@ -75,7 +75,7 @@ class LiveJob {
     return nodes >= replay_case_.reconfiguration.min_nodes ? replay_case_.throughput.at(nodes) : 0;
   }
 
-  std::int64_t length(int nodes) const { return replay_case_.step_ticks(nodes); }
+  std::int64_t step_ticks(int nodes) const { return replay_case_.step_ticks(nodes); }
 
   // Samples per second on this many nodes, reduced by the expected cost of failures.
   double effective_speed(int nodes) const {
@@ -95,38 +95,38 @@ class LiveJob {
 
   int best_num_nodes() const {
     int best = 0;
-    const int maximum = std::min(
+    const int max_nodes = std::min(
         num_ready_, std::max(replay_case_.throughput.max_nodes(), replay_case_.reconfiguration.min_nodes));
-    for (int nodes = replay_case_.reconfiguration.min_nodes; nodes <= maximum; ++nodes)
+    for (int nodes = replay_case_.reconfiguration.min_nodes; nodes <= max_nodes; ++nodes)
       if (effective_speed(nodes) > effective_speed(best)) best = nodes;
     return best;
   }
 
-  // Selects `number` ready nodes: those already in use first, then others in ascending order.
-  void use(int number) {
-    int remaining = number;
+  // Selects `count` ready nodes: those already in use first, then others in ascending order.
+  void use_nodes(int count) {
+    int remaining = count;
     for (const bool was_used : {true, false})
       for (std::size_t node = 0; node < is_ready_.size(); ++node)
         if (is_ready_[node] && is_used_[node] == was_used && (was_used || remaining > 0)) {
           is_used_[node] = remaining > 0;
           remaining -= is_used_[node];
         }
-    num_used_ = number - remaining;
+    num_used_ = count - remaining;
   }
 
-  void resume_training(std::int64_t at, double pause) {
-    use(best_num_nodes());
+  void resume_training(std::int64_t time, double pause) {
+    use_nodes(best_num_nodes());
     if (num_used_ == 0) return;
     ++outcome_.starts;
-    begin_ = at + replay_case_.ticks(pause);
+    begin_ = time + replay_case_.ticks(pause);
     if (first_start_ < 0) first_start_ = last_end_ = begin_;
   }
 
   // Completes the steps that end before `end_time`; the plan may change between two steps.
   void advance(std::int64_t end_time) {
-    while (num_used_ > 0 && begin_ + length(num_used_) <= end_time) {
-      outcome_.useful_seconds += static_cast<double>(length(num_used_)) / replay_case_.ticks_per_second;
-      begin_ += length(num_used_), last_end_ = begin_;
+    while (num_used_ > 0 && begin_ + step_ticks(num_used_) <= end_time) {
+      outcome_.useful_seconds += static_cast<double>(step_ticks(num_used_)) / replay_case_.ticks_per_second;
+      begin_ += step_ticks(num_used_), last_end_ = begin_;
       ++outcome_.steps;
       if (!is_plan_evaluated_) consider_change();
     }
@@ -136,11 +136,11 @@ class LiveJob {
   // later.
   void consider_change() {
     is_plan_evaluated_ = true;
-    const int number = best_num_nodes();
-    if (number == num_used_) return;
+    const int nodes = best_num_nodes();
+    if (nodes == num_used_) return;
     const double pause = switch_pause();
-    const double until_next = 1 / (rate_.per_node_second() * number);
-    if ((effective_speed(number) - effective_speed(num_used_)) * until_next > speed(number) * pause)
+    const double seconds_until_failure = 1 / (rate_.per_node_second() * nodes);
+    if ((effective_speed(nodes) - effective_speed(num_used_)) * seconds_until_failure > speed(nodes) * pause)
       resume_training(begin_, pause);
   }
 
@@ -151,22 +151,22 @@ class LiveJob {
     is_plan_evaluated_ = false;
   }
 
-  void lost(int node, std::int64_t now) {
-    const auto at = static_cast<std::size_t>(node);
-    is_ready_[at] = false, is_plan_evaluated_ = false;
+  void on_node_lost(int node, std::int64_t now) {
+    const auto index = static_cast<std::size_t>(node);
+    is_ready_[index] = false, is_plan_evaluated_ = false;
     --num_ready_;
     rate_.add_failures(1);
-    if (!is_used_[at]) return;
-    is_used_[at] = false;
+    if (!is_used_[index]) return;
+    is_used_[index] = false;
     outcome_.steps_lost += num_used_ > 0 && begin_ < now;
     num_used_ = 0;
-    has_lost_ = true;
+    has_lost_used_node_ = true;
   }
 
   double pause_before_start() {
     if (first_start_ < 0) return replay_case_.costs.start_seconds;
-    const double detection = has_lost_ ? replay_case_.costs.detection_seconds : 0;
-    has_lost_ = false;
+    const double detection = has_lost_used_node_ ? replay_case_.costs.detection_seconds : 0;
+    has_lost_used_node_ = false;
     return detection + recovery_pause();
   }
 
@@ -175,7 +175,7 @@ class LiveJob {
     last_time_ = now;
   }
 
-  static constexpr std::int64_t kNeverEnters = INT64_MAX;
+  static constexpr std::int64_t kNeverJoins = INT64_MAX;
 
   const ReplayCase& replay_case_;
   std::vector<bool> is_ready_, is_used_;  // [node]
@@ -183,8 +183,8 @@ class LiveJob {
   int num_ready_ = 0, num_used_ = 0;
   std::int64_t begin_ = 0;  // start of the step in flight or of the next step
   std::int64_t first_start_ = -1, last_end_ = -1, last_time_ = 0;
-  bool has_lost_ = false;          // a node in use was lost since training last resumed
-  bool is_plan_evaluated_ = true;  // no change since the plan was last evaluated
+  bool has_lost_used_node_ = false;  // a node in use was lost since training last resumed
+  bool is_plan_evaluated_ = true;    // no change since the plan was last evaluated
   FailureRate rate_;
   ReplayOutcome outcome_;
 };

@@ -1,6 +1,6 @@
 // Replays Bamboo: pipelines with a fixed number of stages. Every node also computes the layers of its
 // successor, so the preceding node can take over the stage of a lost node. This slows training down until
-// the end of the next step, when stages are redistributed. The loss of two neighbours is fatal: training
+// the end of the next step, when stages are redistributed. The loss of two neighbors is fatal: training
 // restarts.
 #include <algorithm>
 #include <map>
@@ -26,7 +26,7 @@ class RedundantJob final : public PublishedJob {
   void on_node_ready(int node) override {
     if (state_ == State::halted) {
       registered_nodes_ = ready_nodes();
-      open(replay_case_.reconfiguration.fatal_restart_seconds, State::in_rendezvous);
+      start_rendezvous(replay_case_.reconfiguration.fatal_restart_seconds, State::in_rendezvous);
     } else if (is_in_rendezvous()) {
       registered_nodes_.push_back(node);
     } else {
@@ -34,8 +34,8 @@ class RedundantJob final : public PublishedJob {
     }
   }
 
-  void open(double seconds, State state) {
-    length_of_rendezvous_ = seconds;
+  void start_rendezvous(double seconds, State state) {
+    rendezvous_seconds_ = seconds;
     open_rendezvous(replay_case_.ticks(seconds), state);
   }
 
@@ -44,12 +44,12 @@ class RedundantJob final : public PublishedJob {
     if (state_ == State::halted) return;
     if (is_in_rendezvous()) {
       // The node was registered, so the rendezvous starts again.
-      if (std::erase(registered_nodes_, node) > 0) open(length_of_rendezvous_, state_);
+      if (std::erase(registered_nodes_, node) > 0) start_rendezvous(rendezvous_seconds_, state_);
       return;
     }
     if (!lost_slots.empty() && !try_takeover(lost_slots.mapped())) {
       registered_nodes_ = ready_nodes();
-      open(replay_case_.reconfiguration.fatal_restart_seconds, State::in_overlapped_rendezvous);
+      start_rendezvous(replay_case_.reconfiguration.fatal_restart_seconds, State::in_overlapped_rendezvous);
     } else {
       slow_down();
     }
@@ -78,7 +78,7 @@ class RedundantJob final : public PublishedJob {
     begin_step(now_, remaining * 3 / 2);
   }
 
-  bool counts(const ReplayEvent& rendezvous_end) const override {
+  bool is_counted(const ReplayEvent& rendezvous_end) const override {
     if (rendezvous_end.number == rendezvous_) return true;
     return is_published() && rebalances_.count(rendezvous_end.number) == 0;
   }
@@ -91,40 +91,42 @@ class RedundantJob final : public PublishedJob {
       slots_[registered_nodes_[static_cast<std::size_t>(i)]] = {{i / stages, i % stages}};
     num_waiting_ = static_cast<int>(std::ssize(registered_nodes_)) - num_pipelines_ * stages;
     is_slow_ = false;
-    length_ = replay_case_.step_ticks(static_cast<int>(nodes));
-    if (length_ > 0) begin_step(now_, length_);
+    step_ticks_ = replay_case_.step_ticks(static_cast<int>(nodes));
+    if (step_ticks_ > 0) begin_step(now_, step_ticks_);
   }
 
-  bool wants_rebalance() const {
+  bool needs_rebalance() const {
     constexpr double kMaxDoubledFraction = 0.05;
-    const auto doubled = static_cast<int>(std::count_if(
+    const auto num_doubled = static_cast<int>(std::count_if(
         slots_.begin(), slots_.end(), [](const auto& entry) { return entry.second.size() > 1; }));
-    const int active = replay_case_.reconfiguration.stages * num_pipelines_ - doubled;
-    if (doubled > 0 && (num_waiting_ >= doubled || 2.0 * doubled / active > kMaxDoubledFraction)) return true;
-    return (active + num_waiting_) / replay_case_.reconfiguration.stages > num_pipelines_;
+    const int num_active = replay_case_.reconfiguration.stages * num_pipelines_ - num_doubled;
+    if (num_doubled > 0 &&
+        (num_waiting_ >= num_doubled || 2.0 * num_doubled / num_active > kMaxDoubledFraction))
+      return true;
+    return (num_active + num_waiting_) / replay_case_.reconfiguration.stages > num_pipelines_;
   }
 
   void on_step_ended(std::int64_t /*began*/) override {
     ++num_steps_;
-    if (state_ == State::running && wants_rebalance()) {
+    if (state_ == State::running && needs_rebalance()) {
       registered_nodes_ = ready_nodes();
       ++run_;
-      open(replay_case_.reconfiguration.reconfigure_seconds, State::in_rendezvous);
+      start_rendezvous(replay_case_.reconfiguration.reconfigure_seconds, State::in_rendezvous);
       rebalances_.insert(rendezvous_);
       return;
     }
-    begin_step(now_, is_slow_ ? length_ * 3 / 2 : length_);
+    begin_step(now_, is_slow_ ? step_ticks_ * 3 / 2 : step_ticks_);
   }
 
-  double steps_that_count() const override { return static_cast<double>(num_steps_); }
+  double num_counted_steps() const override { return static_cast<double>(num_steps_); }
 
   std::map<int, std::vector<Slot>> slots_;  // [node]: its stages
   std::set<std::int64_t> rebalances_;       // rendezvous that were opened at the end of a step, not by a loss
   int num_pipelines_ = 0;
   int num_waiting_ = 0;  // not decremented when a waiting node leaves
   bool is_slow_ = false;
-  double length_of_rendezvous_ = 0;
-  std::int64_t length_ = 0, num_steps_ = 0;
+  double rendezvous_seconds_ = 0;
+  std::int64_t step_ticks_ = 0, num_steps_ = 0;
 };
 
 }  // namespace

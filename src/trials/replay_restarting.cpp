@@ -24,34 +24,34 @@ class RestartingJob : public PublishedJob {
 
   void on_node_removed(int /*node*/, bool /*was_ready*/) override {
     if (!is_in_rendezvous()) registered_nodes_ = ready_nodes();
-    lost();
+    on_loss();
     open_rendezvous(rendezvous_length(), state_ == State::running || state_ == State::in_overlapped_rendezvous
                                              ? State::in_overlapped_rendezvous
                                              : State::in_rendezvous);
   }
 
-  bool counts(const ReplayEvent& rendezvous_end) const override {
+  bool is_counted(const ReplayEvent& rendezvous_end) const override {
     return is_published() || rendezvous_end.number == rendezvous_;
   }
 
   void on_started(std::int64_t nodes) override {
     nodes_ = nodes;
-    length_ = replay_case_.step_ticks(static_cast<int>(nodes));
-    if (length_ > 0) begin_step(now_, length_);
+    step_ticks_ = replay_case_.step_ticks(static_cast<int>(nodes));
+    if (step_ticks_ > 0) begin_step(now_, step_ticks_);
   }
 
   void on_step_ended(std::int64_t /*began*/) override {
     ++num_steps_;
-    begin_step(now_, length_);
+    begin_step(now_, step_ticks_);
   }
 
-  double steps_that_count() const override { return static_cast<double>(num_steps_); }
-  virtual void lost() {}
+  double num_counted_steps() const override { return static_cast<double>(num_steps_); }
+  virtual void on_loss() {}
   virtual std::int64_t rendezvous_length() const {
     return replay_case_.ticks(replay_case_.reconfiguration.reconfigure_seconds);
   }
 
-  std::int64_t nodes_ = 0, length_ = 0, num_steps_ = 0;
+  std::int64_t nodes_ = 0, step_ticks_ = 0, num_steps_ = 0;
 };
 
 // Saves a checkpoint every `checkpoint_every` steps, and after the first step that follows a loss.
@@ -78,11 +78,11 @@ class CheckpointingJob final : public RestartingJob {
   }
 
   // Rolls back to the latest complete checkpoint; later steps are lost.
-  void lost() override {
+  void on_loss() override {
     has_lost_ = true;
     const auto num_saved =
         static_cast<std::size_t>(std::count_if(step_ends_.begin(), step_ends_.end(), [&](std::int64_t end) {
-          return saved_at_ >= 0 && end <= saved_at_;
+          return last_save_time_ >= 0 && end <= last_save_time_;
         }));
     for (std::size_t i = num_saved; i < is_counted_.size(); ++i) revoke(i);
   }
@@ -96,29 +96,30 @@ class CheckpointingJob final : public RestartingJob {
   }
 
   void on_step_ended(std::int64_t /*began*/) override {
-    step_ends_.push_back(now_), is_counted_.push_back(1), step_lengths_.push_back(length_);
+    step_ends_.push_back(now_), is_counted_.push_back(1), step_lengths_.push_back(step_ticks_);
     ++num_steps_;
-    const bool saves = num_steps_ % replay_case_.reconfiguration.checkpoint_every == 0 || has_lost_;
-    if (saves) save();
-    begin_step(now_ + (saves ? checkpoint_ticks() : 0), length_);
+    const bool saves_checkpoint =
+        num_steps_ % replay_case_.reconfiguration.checkpoint_every == 0 || has_lost_;
+    if (saves_checkpoint) save();
+    begin_step(now_ + (saves_checkpoint ? checkpoint_ticks() : 0), step_ticks_);
   }
 
   void save() {
     has_lost_ = false;
     if (!heap_.has_removal_before({.time = now_ + 2 * checkpoint_ticks(), .kind = EventKind::checkpoint})) {
-      saved_at_ = now_ + checkpoint_ticks();
+      last_save_time_ = now_ + checkpoint_ticks();
       return;
     }
-    const auto every = static_cast<std::size_t>(replay_case_.reconfiguration.checkpoint_every);
+    const auto interval = static_cast<std::size_t>(replay_case_.reconfiguration.checkpoint_every);
     // If the list has fewer steps than are revoked, the published code extends it, so that its entries
     // refer to other steps from then on.
-    const std::size_t back = is_published() ? every : std::min(every, is_counted_.size());
-    if (is_counted_.size() < back) is_counted_.resize(back);
-    for (std::size_t i = is_counted_.size() - back; i < is_counted_.size(); ++i) revoke(i);
+    const std::size_t num_revoked = is_published() ? interval : std::min(interval, is_counted_.size());
+    if (is_counted_.size() < num_revoked) is_counted_.resize(num_revoked);
+    for (std::size_t i = is_counted_.size() - num_revoked; i < is_counted_.size(); ++i) revoke(i);
     num_steps_ = std::max<std::int64_t>(0, num_steps_ - replay_case_.reconfiguration.checkpoint_every);
   }
 
-  double steps_that_count() const override {
+  double num_counted_steps() const override {
     double steps = 0;
     for (std::size_t i = 0; i < step_ends_.size(); ++i) steps += is_counted_[i];
     return steps;
@@ -126,7 +127,7 @@ class CheckpointingJob final : public RestartingJob {
 
   std::vector<std::int64_t> step_ends_, step_lengths_;  // [step]
   std::vector<int> is_counted_;                         // [step]: 1, or 0 if revoked
-  std::int64_t saved_at_ = -1;
+  std::int64_t last_save_time_ = -1;
   bool has_lost_ = false;
 };
 

@@ -37,10 +37,10 @@ SimulatedRun::SimulatedRun(const Plan& plan, const ModelSpec& model, const Hardw
   const Cluster cluster(profile_);
   if (noise_.recorded_seconds > 0)
     scale_ = noise_.recorded_seconds / predicted_step(plan_, model_, cluster).seconds;
-  healthy_ = rank_times(cluster);
+  usual_times_ = rank_times(cluster);
   stage_work_ = stage_work(plan_, model_, cluster);
-  ranks_.resize(healthy_.size());
-  for (RankNoise& rank : ranks_) {
+  rank_noise_.resize(usual_times_.size());
+  for (RankNoise& rank : rank_noise_) {
     rank.offset = noise_.rank_spread * normal();
     if (!noise_.recorded.empty())
       rank.rank_offset = static_cast<std::size_t>(uniform() * static_cast<double>(noise_.recorded.size()));
@@ -67,7 +67,7 @@ std::vector<SimulatedRun::RankTimes> SimulatedRun::rank_times(const Cluster& clu
   for (int group = 0; group < topology_.num_groups(); ++group) {
     const StagePrediction& stage = step.stages[static_cast<std::size_t>(group)];
     const Pipeline& pipeline = plan_.pipelines[static_cast<std::size_t>(stage.pipeline)];
-    const auto messages = static_cast<double>(pipeline.microbatches.size());
+    const auto num_microbatches = static_cast<double>(pipeline.microbatches.size());
     for (const int rank : topology_.ranks_of_group(group)) {
       RankTimes& times_of_rank = times[static_cast<std::size_t>(rank)];
       times_of_rank.compute = stage.split.compute * scale_, times_of_rank.host = stage.split.host * scale_;
@@ -83,13 +83,13 @@ std::vector<SimulatedRun::RankTimes> SimulatedRun::rank_times(const Cluster& clu
         const double bytes = channel == Channel::data ? parameters * 4 : activation;
         const auto size = static_cast<double>(members.size());
         const double on_the_wire = is_message ? bytes : bytes * 2 * (size - 1) / size;
-        const double number = channel == Channel::data ? 1 : messages;
+        const double num_messages = channel == Channel::data ? 1 : num_microbatches;
         const double seconds =
             is_message
                 ? cost.message(cluster.link(map[VirtualDevice{rank}], map[VirtualDevice{members.back()}]),
                                bytes)
                 : cost.collective(Collective::all_reduce, shape_of(members, cluster, map), bytes);
-        times_of_rank.links[c] = {on_the_wire * number, seconds * number * scale_};
+        times_of_rank.links[c] = {on_the_wire * num_messages, seconds * num_messages * scale_};
       }
     }
   }
@@ -100,9 +100,9 @@ void SimulatedRun::set(const std::vector<Condition>& conditions) {
   conditions_ = conditions;
   const Cluster cluster(with_conditions(profile_, conditions));
   const DeviceMap map = DeviceMap::of_present(cluster);
-  current_ = rank_times(cluster);
+  current_times_ = rank_times(cluster);
   for (int rank = 0; rank < topology_.num_ranks(); ++rank) {
-    RankTimes& times_of_rank = current_[static_cast<std::size_t>(rank)];
+    RankTimes& times_of_rank = current_times_[static_cast<std::size_t>(rank)];
     const Device device = map[VirtualDevice{rank}];
     const double speed = cluster.speed_of(device);
     times_of_rank.compute /= speed, times_of_rank.optimizer /= speed, times_of_rank.host /= speed;
@@ -115,7 +115,9 @@ void SimulatedRun::set(const std::vector<Condition>& conditions) {
 
 double SimulatedRun::link_slowdown(int rank, Channel channel) const {
   const auto r = static_cast<std::size_t>(rank), c = static_cast<std::size_t>(channel);
-  return healthy_[r].links[c].seconds > 0 ? current_[r].links[c].seconds / healthy_[r].links[c].seconds : 1;
+  return usual_times_[r].links[c].seconds > 0
+             ? current_times_[r].links[c].seconds / usual_times_[r].links[c].seconds
+             : 1;
 }
 
 double SimulatedRun::noise_of(RankNoise& rank) {
@@ -126,11 +128,11 @@ double SimulatedRun::noise_of(RankNoise& rank) {
   }
   rank.level =
       noise_.memory * rank.level + std::sqrt(1 - noise_.memory * noise_.memory) * noise_.spread * normal();
-  if (rank.spike_left > 0) {
-    --rank.spike_left;
+  if (rank.remaining_spike_steps > 0) {
+    --rank.remaining_spike_steps;
   } else if (rank.spike = 0; uniform() < noise_.spike_chance) {
     rank.spike = -noise_.spike_size * std::log(1 - uniform());
-    rank.spike_left = static_cast<int>(-noise_.spike_steps * std::log(1 - uniform()));
+    rank.remaining_spike_steps = static_cast<int>(-noise_.spike_steps * std::log(1 - uniform()));
   }
   return std::exp(rank.level + rank.offset + rank.spike);
 }
@@ -138,20 +140,20 @@ double SimulatedRun::noise_of(RankNoise& rank) {
 Observation SimulatedRun::next() {
   Observation observation;
   observation.step = ++step_;
-  common_ = noise_.memory * common_ +
-            std::sqrt(1 - noise_.memory * noise_.memory) * noise_.common_spread * normal();
+  common_noise_ = noise_.memory * common_noise_ +
+                  std::sqrt(1 - noise_.memory * noise_.memory) * noise_.common_spread * normal();
   double wait = 0, length_imbalance = 1;
   for (const Condition& condition : conditions_) {
     if (condition.cause == Cause::data_loading) wait = (1 - 1 / condition.factor) * step_seconds_;
     if (condition.cause == Cause::uneven_lengths) length_imbalance = condition.factor;
   }
-  const int heavy = static_cast<int>(uniform() * topology_.num_ranks());
+  const int longest_rank = static_cast<int>(uniform() * topology_.num_ranks());
   for (int rank = 0; rank < topology_.num_ranks(); ++rank) {
-    const RankTimes& base = current_[static_cast<std::size_t>(rank)];
+    const RankTimes& base = current_times_[static_cast<std::size_t>(rank)];
     RankStep rank_step{.rank = rank, .group = topology_.group_of(rank)};
     if (rank_step.group < 0) continue;
-    const double noise = noise_of(ranks_[static_cast<std::size_t>(rank)]) * std::exp(common_);
-    if (rank == heavy) rank_step.relative_work = length_imbalance;
+    const double noise = noise_of(rank_noise_[static_cast<std::size_t>(rank)]) * std::exp(common_noise_);
+    if (rank == longest_rank) rank_step.relative_work = length_imbalance;
     const double compute = base.compute * noise * rank_step.relative_work;
     rank_step.kinds[static_cast<std::size_t>(WorkKind::forward)] = {1, compute / 3, 0};
     rank_step.kinds[static_cast<std::size_t>(WorkKind::backward)] = {1, compute * 2 / 3, 0};
@@ -159,9 +161,9 @@ Observation SimulatedRun::next() {
     rank_step.kinds[static_cast<std::size_t>(WorkKind::load_batch)] = {1, base.host * noise, 0};
     if (!stage_work_.empty()) {  // assumes that the cost model is equally accurate for all kinds of blocks
       const auto& stage_compute = stage_work_[static_cast<std::size_t>(rank_step.group)].compute;
-      const double all = std::accumulate(stage_compute.begin(), stage_compute.end(), 0.0);
+      const double total = std::accumulate(stage_compute.begin(), stage_compute.end(), 0.0);
       for (std::size_t role = 0; role < kBlockRoles; ++role)
-        rank_step.rates[role] = {compute * stage_compute[role] / all, stage_compute[role]};
+        rank_step.rates[role] = {compute * stage_compute[role] / total, stage_compute[role]};
     }
     rank_step.data_wait = wait * std::exp(noise_.link_spread * normal());
     rank_step.seconds = std::max(step_seconds_ + wait, compute + base.optimizer);

@@ -4,7 +4,7 @@
 // Times of compute, updates and collectives come from the cost model; conditions change them accordingly.
 // Noise is added to the times of every rank. Its form and parameters were measured
 // (docs/results/adaptation.md): log-normal, correlated between steps, with rare steps that take several
-// times as long. Alternatively, recorded ratios are replayed, for each rank from another offset.
+// times as long. Alternatively, recorded ratios are replayed, starting at a different offset for each rank.
 // Deterministic for a given seed. Pure; not thread-safe.
 #pragma once
 
@@ -45,9 +45,8 @@ class SimulatedRun {
   Observation next();
 
   const Topology& topology() const { return topology_; }
-  double step_seconds() const {
-    return step_seconds_;
-  }  // seconds per step from the cost model, without noise
+  // Seconds per step from the cost model, without noise.
+  double step_seconds() const { return step_seconds_; }
   // The present time of a rank's channel, relative to its time without conditions.
   double link_slowdown(int rank, Channel channel) const;
 
@@ -58,7 +57,7 @@ class SimulatedRun {
   };
   struct RankNoise {
     double level = 0, offset = 0, spike = 0;
-    int spike_left = 0;
+    int remaining_spike_steps = 0;
     std::size_t rank_offset = 0;
   };
   std::vector<RankTimes> rank_times(const Cluster& cluster) const;
@@ -74,10 +73,10 @@ class SimulatedRun {
   RandomKey key_;
   std::uint64_t num_drawn_ = 0;
   std::vector<Condition> conditions_;
-  std::vector<RankTimes> healthy_, current_;
+  std::vector<RankTimes> usual_times_, current_times_;
   std::vector<StageWork> stage_work_;
-  std::vector<RankNoise> ranks_;
-  double step_seconds_ = 0, common_ = 0, scale_ = 1;
+  std::vector<RankNoise> rank_noise_;
+  double step_seconds_ = 0, common_noise_ = 0, scale_ = 1;
   std::int64_t step_ = 0;
 };
 

@@ -10,39 +10,40 @@
 namespace optimus {
 namespace {
 
-// What holds in one segment: indices into TimeLine::conditions, and the absent nodes.
+// The state of one segment: indices into ConditionTimeline::conditions, and the absent nodes.
 struct ActiveConditions {
   std::vector<std::size_t> conditions;
   std::vector<int> absent_nodes;  // ascending
   auto operator<=>(const ActiveConditions&) const = default;
 };
 
-ActiveConditions active_conditions(const TimeLine& line, double at) {
+ActiveConditions active_conditions(const ConditionTimeline& timeline, double at) {
   ActiveConditions present_conditions;
-  for (std::size_t i = 0; i < line.conditions.size(); ++i)
-    if (line.conditions[i].begin <= at && at < line.conditions[i].begin + line.conditions[i].length)
+  for (std::size_t i = 0; i < timeline.conditions.size(); ++i)
+    if (timeline.conditions[i].begin <= at &&
+        at < timeline.conditions[i].begin + timeline.conditions[i].length)
       present_conditions.conditions.push_back(i);
   std::set<int> absent_nodes;
-  for (const TimedLoss& timed_loss : line.losses)
+  for (const TimedLoss& timed_loss : timeline.losses)
     if (timed_loss.begin <= at && at < timed_loss.begin + timed_loss.length)
       absent_nodes.insert(timed_loss.node);
   present_conditions.absent_nodes.assign(absent_nodes.begin(), absent_nodes.end());
   return present_conditions;
 }
 
-bool contains_all(const std::vector<int>& all, const std::vector<int>& some) {
-  return std::includes(all.begin(), all.end(), some.begin(), some.end());
+bool contains_all(const std::vector<int>& superset, const std::vector<int>& subset) {
+  return std::includes(superset.begin(), superset.end(), subset.begin(), subset.end());
 }
 
-std::vector<int> merged(const std::vector<int>& one, const std::vector<int>& other) {
-  std::vector<int> both;
-  std::set_union(one.begin(), one.end(), other.begin(), other.end(), std::back_inserter(both));
-  return both;
+std::vector<int> union_of(const std::vector<int>& a, const std::vector<int>& b) {
+  std::vector<int> result;
+  std::set_union(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(result));
+  return result;
 }
 
 // The profile without these devices and without their speed factors.
 HardwareProfile remove_devices(HardwareProfile profile, const std::vector<int>& devices) {
-  profile.missing_devices = merged(profile.missing_devices, devices);
+  profile.missing_devices = union_of(profile.missing_devices, devices);
   std::erase_if(profile.speed_factors, [&](const SpeedFactor& slow) {
     return std::binary_search(profile.missing_devices.begin(), profile.missing_devices.end(), slow.device);
   });
@@ -56,72 +57,73 @@ struct RenumberedPlan {
   std::vector<int> unused;  // ascending
 };
 RenumberedPlan renumber(Plan plan, const std::vector<Device>& present) {
-  std::vector<int> used;
+  std::vector<int> used_devices;
   for (const Pipeline& pipeline : plan.pipelines)
     for (const Stage& stage : pipeline.stages)
-      used.insert(used.end(), stage.devices.begin(), stage.devices.end());
-  std::sort(used.begin(), used.end());
+      used_devices.insert(used_devices.end(), stage.devices.begin(), stage.devices.end());
+  std::sort(used_devices.begin(), used_devices.end());
   RenumberedPlan result{std::move(plan), {}};
   for (Pipeline& pipeline : result.plan.pipelines)
     for (Stage& stage : pipeline.stages)
       for (int& device : stage.devices)
-        device = static_cast<int>(std::lower_bound(used.begin(), used.end(), device) - used.begin());
+        device = static_cast<int>(std::lower_bound(used_devices.begin(), used_devices.end(), device) -
+                                  used_devices.begin());
   for (int i = 0; i < std::ssize(present); ++i)
-    if (!std::binary_search(used.begin(), used.end(), i))
+    if (!std::binary_search(used_devices.begin(), used_devices.end(), i))
       result.unused.push_back(present[static_cast<std::size_t>(i)].value);
   return result;
 }
 
 class TimelineTrial {
  public:
-  TimelineTrial(const TimeLine& line, const Demand& demand, const RecoveryCosts& costs)
-      : line_(line), demand_(demand), present_(demand.cluster.present_devices()) {
+  TimelineTrial(const ConditionTimeline& timeline, const Demand& demand, const RecoveryCosts& costs)
+      : timeline_(timeline), demand_(demand), present_(demand.cluster.present_devices()) {
     result_.costs = costs, result_.first_mode = 0;
     for (const Device device : present_)
       devices_of_node_[demand.cluster.node_of(device)].push_back(device.value);
-    for (const TimedLoss& timed_loss : line.losses)
+    for (const TimedLoss& timed_loss : timeline.losses)
       if (timed_loss.node >= demand.cluster.num_nodes())
         throw UserError("{}: node {} does not exist; the cluster has {} nodes", demand.cluster.name(),
                         timed_loss.node, demand.cluster.num_nodes());
   }
 
-  TrialCase run(const Plan& plan, const ResponseLimits& limits, TimedResponses* timed) {
-    end_segment();
+  TrialCase run(const Plan& plan, const ResponseLimits& limits, ResponseTimer* timer) {
+    make_segments();
     std::set<ActiveConditions> known_conditions;
-    const auto take = [&](const ActiveConditions& active) {
+    const auto add_once = [&](const ActiveConditions& active) {
       if (!known_conditions.insert(active).second) return;
-      const double begin = timed && timed->clock ? timed->clock() : 0;
+      const double begin = timer && timer->clock ? timer->clock() : 0;
       add_responses(active, plan, limits);
-      if (timed && timed->clock) timed->longest = std::max(timed->longest, timed->clock() - begin);
+      if (timer && timer->clock) timer->max_seconds = std::max(timer->max_seconds, timer->clock() - begin);
     };
-    take({});  // the start plan is always the first mode
-    for (const ActiveConditions& present_conditions : active_conditions_) take(present_conditions);
+    add_once({});  // the start plan is always the first mode
+    for (const ActiveConditions& present_conditions : active_conditions_) add_once(present_conditions);
     std::map<ActiveConditions, std::vector<double>> seconds;
     for (std::size_t s = 0; s < active_conditions_.size(); ++s) {
       auto& row = seconds[active_conditions_[s]];
-      if (row.empty()) row = seconds_under(active_conditions_[s]);
+      if (row.empty()) row = seconds_of_modes(active_conditions_[s]);
       result_.segments[s].step_seconds = row;
     }
     return std::move(result_);
   }
 
  private:
-  void end_segment() {
-    std::set<double> instants = {0, line_.length};
+  void make_segments() {
+    std::set<double> instants = {0, timeline_.length};
     const auto add = [&](double at, double length) {
-      instants.insert({std::min(line_.length, at), std::min(line_.length, at + length)});
+      instants.insert({std::min(timeline_.length, at), std::min(timeline_.length, at + length)});
     };
-    for (const TimedCondition& condition : line_.conditions) add(condition.begin, condition.length);
-    for (const TimedLoss& timed_loss : line_.losses) add(timed_loss.begin, timed_loss.length);
+    for (const TimedCondition& condition : timeline_.conditions) add(condition.begin, condition.length);
+    for (const TimedLoss& timed_loss : timeline_.losses) add(timed_loss.begin, timed_loss.length);
     for (auto it = instants.begin(); std::next(it) != instants.end(); ++it) {
       TrialSegment segment;
       segment.begin = *it, segment.end = *std::next(it);
-      const ActiveConditions present_conditions = active_conditions(line_, segment.begin);
+      const ActiveConditions present_conditions = active_conditions(timeline_, segment.begin);
       segment.is_loss = !active_conditions_.empty() && !contains_all(active_conditions_.back().absent_nodes,
                                                                      present_conditions.absent_nodes);
       segment.is_by_name = true;
       for (const std::size_t i : present_conditions.conditions)
-        if (const TimedCondition& condition = line_.conditions[i];
+        if (const TimedCondition& condition = timeline_.conditions[i];
             affects_present_nodes(condition.condition, present_conditions))
           segment.conditions.push_back(
               {condition.condition.cause, condition.condition.factor, segment.begin - condition.begin});
@@ -133,8 +135,8 @@ class TimelineTrial {
   std::vector<int> devices_of(const std::vector<int>& nodes) const {
     std::vector<int> devices;
     for (const int node : nodes)
-      if (const auto own = devices_of_node_.find(node); own != devices_of_node_.end())
-        devices.insert(devices.end(), own->second.begin(), own->second.end());
+      if (const auto it = devices_of_node_.find(node); it != devices_of_node_.end())
+        devices.insert(devices.end(), it->second.begin(), it->second.end());
     std::sort(devices.begin(), devices.end());
     return devices;
   }
@@ -149,30 +151,30 @@ class TimelineTrial {
   }
 
   std::vector<Condition> conditions_of(const ActiveConditions& active) const {
-    std::vector<Condition> all;
+    std::vector<Condition> conditions;
     for (const std::size_t i : active.conditions)
-      if (affects_present_nodes(line_.conditions[i].condition, active))
-        all.push_back(line_.conditions[i].condition);
-    return all;
+      if (affects_present_nodes(timeline_.conditions[i].condition, active))
+        conditions.push_back(timeline_.conditions[i].condition);
+    return conditions;
   }
 
   // Adds the plans that respond to these conditions on the devices that are present.
   void add_responses(const ActiveConditions& active, const Plan& plan, const ResponseLimits& limits) {
     const std::vector<int> lost_devices = devices_of(active.absent_nodes);
     if (lost_devices.size() == present_.size()) return;
-    const Cluster rest(remove_devices(demand_.cluster.profile(), lost_devices));
-    const Demand demand = demand_on(demand_, rest, demand_.constants);
+    const Cluster remaining_cluster(remove_devices(demand_.cluster.profile(), lost_devices));
+    const Demand demand = demand_on(demand_, remaining_cluster, demand_.constants);
     const std::optional<RenumberedPlan> base =
         lost_devices.empty() ? RenumberedPlan{plan, {}} : plan_for(demand, plan, lost_devices, limits);
     if (!base) return;
-    const Cluster used(remove_devices(rest.profile(), base->unused));
-    ResponseLimits own_limits = limits;
-    std::erase_if(own_limits.known_plans,
-                  [&](const Plan& known) { return num_devices(known) > used.num_present(); });
+    const Cluster used_cluster(remove_devices(remaining_cluster.profile(), base->unused));
+    ResponseLimits fitting_limits = limits;
+    std::erase_if(fitting_limits.known_plans,
+                  [&](const Plan& known) { return num_devices(known) > used_cluster.num_present(); });
     for (PlannedOption& option :
-         value_or_throw(responses(demand_on(demand_, used, demand_.constants), base->plan,
-                                  conditions_of(active), result_.costs, own_limits))) {
-      option.dropped = merged(option.dropped, merged(lost_devices, base->unused));
+         value_or_throw(responses(demand_on(demand_, used_cluster, demand_.constants), base->plan,
+                                  conditions_of(active), result_.costs, fitting_limits))) {
+      option.dropped = union_of(option.dropped, union_of(lost_devices, base->unused));
       add_mode(option);
     }
   }
@@ -183,23 +185,24 @@ class TimelineTrial {
   std::optional<RenumberedPlan> plan_for(const Demand& demand, const Plan& plan,
                                          const std::vector<int>& lost_devices,
                                          const ResponseLimits& limits) const {
-    if (std::ssize(present_) > limits.searched_devices) {
+    if (std::ssize(present_) > limits.max_searched_devices) {
       std::vector<double> speeds;
       for (const Device device : present_)
         speeds.push_back(std::binary_search(lost_devices.begin(), lost_devices.end(), device.value) ? 1e-6
                                                                                                     : 1.0);
       if (const auto without_lost = without_slow_replicas(plan, speeds, 0.5)) {
-        RenumberedPlan found = renumber(*without_lost, present_);
-        const Cluster used(remove_devices(demand.cluster.profile(), found.unused));
-        const ClusterView cluster_view(used);
-        if (peak_memory_of(demand_on(demand_, used, demand_.constants), cluster_view, found.plan).fits())
-          return found;
+        RenumberedPlan result = renumber(*without_lost, present_);
+        const Cluster used_cluster(remove_devices(demand.cluster.profile(), result.unused));
+        const ClusterView cluster_view(used_cluster);
+        if (peak_memory_of(demand_on(demand_, used_cluster, demand_.constants), cluster_view, result.plan)
+                .fits())
+          return result;
       }
     }
-    Feasible<SearchResult> found = find_plan(demand, ClusterView(demand.cluster),
-                                             search_limits(limits, demand.cluster.num_present(), 0));
-    if (!found) return std::nullopt;  // the model does not fit on the remaining devices
-    return RenumberedPlan{std::move(found->plan), {}};
+    Feasible<SearchResult> result = find_plan(demand, ClusterView(demand.cluster),
+                                              search_limits(limits, demand.cluster.num_present(), 0));
+    if (!result) return std::nullopt;  // the model does not fit on the remaining devices
+    return RenumberedPlan{std::move(result->plan), {}};
   }
 
   void add_mode(const PlannedOption& option) {
@@ -218,9 +221,9 @@ class TimelineTrial {
     result_.modes.push_back(mode);
   }
 
-  std::vector<double> seconds_under(const ActiveConditions& force) const {
-    const HardwareProfile present_profile = with_conditions(demand_.cluster.profile(), conditions_of(force));
-    const std::vector<int> lost_devices = devices_of(force.absent_nodes);
+  std::vector<double> seconds_of_modes(const ActiveConditions& active) const {
+    const HardwareProfile present_profile = with_conditions(demand_.cluster.profile(), conditions_of(active));
+    const std::vector<int> lost_devices = devices_of(active.absent_nodes);
     std::map<std::vector<int>, std::vector<std::size_t>> by_dropped;
     for (std::size_t m = 0; m < plans_.size(); ++m)
       if (!uses_any(plans_[m], lost_devices)) by_dropped[plans_[m].dropped].push_back(m);
@@ -246,7 +249,7 @@ class TimelineTrial {
     return false;
   }
 
-  const TimeLine& line_;
+  const ConditionTimeline& timeline_;
   const Demand& demand_;
   const std::vector<Device> present_;
   std::map<int, std::vector<int>> devices_of_node_;
@@ -257,9 +260,9 @@ class TimelineTrial {
 
 }  // namespace
 
-TrialCase trial_of(const TimeLine& line, const Demand& demand, const Plan& plan, const RecoveryCosts& costs,
-                   const ResponseLimits& limits, TimedResponses* timed) {
-  return TimelineTrial(line, demand, costs).run(plan, limits, timed);
+TrialCase trial_of(const ConditionTimeline& timeline, const Demand& demand, const Plan& plan,
+                   const RecoveryCosts& costs, const ResponseLimits& limits, ResponseTimer* timer) {
+  return TimelineTrial(timeline, demand, costs).run(plan, limits, timer);
 }
 
 }  // namespace optimus

@@ -22,7 +22,7 @@ double pause_between(int devices_before, const TrialMode& mode) {
 
 // Statistics of the predictions of one mode under one set of conditions.
 struct PredictionStats {
-  int times = 0;
+  int count = 0;
   double sum = 0, squares = 0;  // of the logarithms of the predictions
   bool is_measured = false;
 };
@@ -56,7 +56,7 @@ class TrialRun {
 
   void run_segment(const TrialSegment& segment) {
     now_ = segment.begin;
-    predicted_ = 0;  // earlier predictions were made under other conditions
+    predicted_gain_ = 0;  // earlier predictions were made under other conditions
     begin_segment(segment);
     if (is_loss_to(segment, mode_)) {
       ++outcome_.steps_lost;
@@ -73,7 +73,7 @@ class TrialRun {
     // growing intervals.
     double wait =
         is_broken ? trial_case_.decision_interval : trial_case_.detection_steps * seconds_in(segment, mode_);
-    for (int asked = 0; asked < 8 && now_ < segment.end && seconds_in(segment, mode_) > 0; ++asked) {
+    for (int i = 0; i < 8 && now_ < segment.end && seconds_in(segment, mode_) > 0; ++i) {
       advance_to(segment, now_ + wait);
       if (now_ < segment.end) decide(segment);
       wait = std::max(2 * wait, trial_case_.decision_interval);
@@ -89,14 +89,15 @@ class TrialRun {
     restored_steps_ = outcome_.useful_steps;
   }
 
-  // Updates what every policy observes of the nodes.
+  // Updates the numbers of nodes, losses and arrivals that every policy observes.
   void begin_segment(const TrialSegment& segment) {
     predictions_.assign(trial_case_.modes.size(), 0);
-    const int present_before = present_;
-    present_ = 0;
+    const int present_before = num_present_devices_;
+    num_present_devices_ = 0;
     for (std::size_t m = 0; m < trial_case_.modes.size(); ++m)
-      if (segment.step_seconds[m] > 0) present_ = std::max(present_, trial_case_.modes[m].devices);
-    if (present_ > present_before && segment_index_ > 0) membership_.arrivals.add(now_);
+      if (segment.step_seconds[m] > 0)
+        num_present_devices_ = std::max(num_present_devices_, trial_case_.modes[m].devices);
+    if (num_present_devices_ > present_before && segment_index_ > 0) membership_.arrivals.add(now_);
     if (segment.is_loss) membership_.losses.add(now_);
   }
 
@@ -120,10 +121,10 @@ class TrialRun {
   // A running mode has a measured step time; the error of its prediction is recorded.
   void record_measurement(double seconds) {
     history_[{mode_, seconds}].is_measured = true;
-    if (expected_ <= 0) return;
-    const double miss = std::log(seconds / expected_);
-    ++prediction_errors_.times, prediction_errors_.sum += miss, prediction_errors_.squares += miss * miss;
-    expected_ = 0;
+    if (predicted_seconds_ <= 0) return;
+    const double error = std::log(seconds / predicted_seconds_);
+    ++prediction_errors_.count, prediction_errors_.sum += error, prediction_errors_.squares += error * error;
+    predicted_seconds_ = 0;
   }
 
   double normal(const RandomKey& key) const {
@@ -142,31 +143,31 @@ class TrialRun {
     if (prediction > 0) return prediction;
     const RandomKey key = key_.derive(segment_index_).derive(static_cast<std::uint64_t>(mode));
     double error = trial_case_.prediction_error * normal(key);
-    if (const double lasting = permanent_error(mode); lasting > 0)
-      error += lasting * normal(key_.derive("for good").derive(static_cast<std::uint64_t>(mode)));
+    if (const double permanent = permanent_error(mode); permanent > 0)
+      error += permanent * normal(key_.derive("for good").derive(static_cast<std::uint64_t>(mode)));
     prediction = seconds_in(segment, mode) * std::exp(error) * trial_case_.prediction_bias;
     const double logarithm = std::log(prediction);
-    ++history.times, history.sum += logarithm, history.squares += logarithm * logarithm;
+    ++history.count, history.sum += logarithm, history.squares += logarithm * logarithm;
     return prediction;
   }
 
   PlanOption option_of(const TrialSegment& segment, int mode) {
-    const TrialMode& prediction = trial_case_.modes[static_cast<std::size_t>(mode)];
-    const double truth = seconds_in(segment, mode);
-    PlanOption option{Response::stay, truth, prediction.usual_seconds, 0.01, 0, prediction.devices};
-    option.is_measured = mode == mode_, option.undone_steps = prediction.undone_steps;
+    const TrialMode& trial_mode = trial_case_.modes[static_cast<std::size_t>(mode)];
+    const double true_seconds = seconds_in(segment, mode);
+    PlanOption option{Response::stay, true_seconds, trial_mode.usual_seconds, 0.01, 0, trial_mode.devices};
+    option.is_measured = mode == mode_, option.undone_steps = trial_mode.undone_steps;
     if (mode == mode_) return option;
-    option.response = mode == previous_mode_ ? Response::resume : prediction.response;
-    option.pause_seconds = pause_between(devices_now(), prediction) * trial_case_.pause_prediction_bias;
-    PredictionStats& history = history_[{mode, truth}];
+    option.response = mode == previous_mode_ ? Response::resume : trial_mode.response;
+    option.pause_seconds = pause_between(devices_now(), trial_mode) * trial_case_.pause_prediction_bias;
+    PredictionStats& history = history_[{mode, true_seconds}];
     option.is_measured = history.is_measured;
     if (history.is_measured) return option;
     option.uncertainty = std::hypot(trial_case_.prediction_error, permanent_error(mode));
     option.step_seconds = predicted_seconds(segment, mode, history);
-    option.usual_seconds *= option.step_seconds / truth;  // the same cost model predicts both
-    const double mean = history.sum / history.times;
-    option.mean_predicted_seconds = std::exp(mean), option.num_predictions = history.times;
-    option.prediction_spread = std::sqrt(std::max(0.0, history.squares / history.times - mean * mean));
+    option.usual_seconds *= option.step_seconds / true_seconds;  // the same cost model predicts both
+    const double mean = history.sum / history.count;
+    option.mean_predicted_seconds = std::exp(mean), option.num_predictions = history.count;
+    option.prediction_spread = std::sqrt(std::max(0.0, history.squares / history.count - mean * mean));
     return option;
   }
 
@@ -184,14 +185,14 @@ class TrialRun {
     situation.conditions = segment.conditions;
     for (OngoingCondition& condition : situation.conditions) condition.age += now_ - segment.begin;
     situation.since_switch = now_ - last_switch_;
-    if (predicted_ > 0 && now_ - last_switch_ > 10 * seconds_in(segment, mode_) &&
+    if (predicted_gain_ > 0 && now_ - last_switch_ > 10 * seconds_in(segment, mode_) &&
         seconds_in(segment, mode_) > 0) {
-      situation.predicted_gain = predicted_;
-      situation.measured_gain = 1 - seconds_in(segment, mode_) / step_before_;
+      situation.predicted_gain = predicted_gain_;
+      situation.measured_gain = 1 - seconds_in(segment, mode_) / seconds_before_;
       if (!is_gain_recorded_) record_gain(*situation.predicted_gain, *situation.measured_gain);
     }
     situation.recovery_seconds = trial_case_.costs.detection_seconds + trial_case_.costs.recovery_seconds;
-    situation.exploration_left = std::max(0.0, 0.01 * now_ - explored_);
+    situation.exploration_left = std::max(0.0, 0.01 * now_ - exploration_seconds_);
     add_history(situation);
     return situation;
   }
@@ -202,16 +203,16 @@ class TrialRun {
   }
 
   void add_history(Situation& situation) {
-    situation.switches = outcome_.switches, situation.devices_present = present_;
-    situation.num_prediction_errors = prediction_errors_.times;
-    if (prediction_errors_.times > 0) {
-      situation.mean_prediction_error = prediction_errors_.sum / prediction_errors_.times;
+    situation.switches = outcome_.switches, situation.devices_present = num_present_devices_;
+    situation.num_prediction_errors = prediction_errors_.count;
+    if (prediction_errors_.count > 0) {
+      situation.mean_prediction_error = prediction_errors_.sum / prediction_errors_.count;
       situation.prediction_error_spread =
-          std::sqrt(std::max(0.0, prediction_errors_.squares / prediction_errors_.times -
+          std::sqrt(std::max(0.0, prediction_errors_.squares / prediction_errors_.count -
                                       situation.mean_prediction_error * situation.mean_prediction_error));
     }
-    situation.num_judged = num_recorded_gains_, situation.predicted_gain_sum = predicted_gain_sum_,
-    situation.gain_measured = measured_gain_sum_;
+    situation.num_judged_switches = num_recorded_gains_, situation.predicted_gain_sum = predicted_gain_sum_,
+    situation.measured_gain_sum = measured_gain_sum_;
   }
 
   void decide(const TrialSegment& segment) {
@@ -224,17 +225,17 @@ class TrialRun {
     const int next_mode = modes[choice.option];
     const PlanOption& option = situation.options[choice.option];
     const bool is_first = mode_ == kNoMode;
-    predicted_ = is_broken ? 0 : 1 - option.step_seconds / situation.options.front().step_seconds;
-    step_before_ = situation.options.front().step_seconds;
-    const double change =
+    predicted_gain_ = is_broken ? 0 : 1 - option.step_seconds / situation.options.front().step_seconds;
+    seconds_before_ = situation.options.front().step_seconds;
+    const double switch_pause =
         pause_between(devices_now(), trial_case_.modes[static_cast<std::size_t>(next_mode)]);
     const double pause = is_first    ? trial_case_.costs.start_seconds
-                         : is_broken ? trial_case_.costs.recovery_seconds + change
-                                     : change;
-    if (!is_broken) explored_ += change;
+                         : is_broken ? trial_case_.costs.recovery_seconds + switch_pause
+                                     : switch_pause;
+    if (!is_broken) exploration_seconds_ += switch_pause;
     membership_.add_time(now_, devices_now());
     previous_mode_ = mode_, mode_ = next_mode, last_switch_ = now_, is_gain_recorded_ = false;
-    expected_ = option.is_measured ? 0 : option.step_seconds;
+    predicted_seconds_ = option.is_measured ? 0 : option.step_seconds;
     if (!is_first) ++outcome_.switches;
     stay_idle(segment, pause);
   }
@@ -242,11 +243,11 @@ class TrialRun {
   const Decider& decider_;
   const TrialCase& trial_case_;
   const RandomKey key_;
-  int mode_, previous_mode_ = kNoMode, present_ = 0;
+  int mode_, previous_mode_ = kNoMode, num_present_devices_ = 0;
   std::size_t segment_index_ = 0;
-  double now_ = 0, last_switch_ = -1e9, predicted_ = 0, step_before_ = 1, explored_ = 0;
-  double restored_steps_ = 0;  // useful steps at the last rollback; they are not undone again
-  double expected_ = 0;        // predicted step time of the new mode, until it is measured
+  double now_ = 0, last_switch_ = -1e9, predicted_gain_ = 0, seconds_before_ = 1, exploration_seconds_ = 0;
+  double restored_steps_ = 0;     // useful steps at the last rollback; they are not undone again
+  double predicted_seconds_ = 0;  // predicted step time of the new mode, until it is measured
   PredictionStats prediction_errors_;
   bool is_gain_recorded_ = true;
   int num_recorded_gains_ = 0;

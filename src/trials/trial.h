@@ -1,5 +1,5 @@
-// Trial: how far a policy gets in a simulated run in which nodes join and leave and conditions begin and
-// end.
+// Trial: measures the progress that a policy makes in a simulated run in which nodes join and leave and
+// conditions begin and end.
 //
 // A run consists of *segments* in which nothing changes. In each segment, every *mode* (a plan, or a number
 // of nodes in use) has a step time. Policies learn of a change with a delay (of a loss after some time, of
@@ -55,7 +55,7 @@ struct TrialCase {
   double decision_interval = 5;  // seconds until the policy is asked again; doubles each time
   // standard deviation of the logarithm of predicted step times; for modes that are not running
   double prediction_error = 0.05;
-  double permanent_error = 0;  // the same, but drawn once for each mode
+  double permanent_error = 0;  // standard deviation of an error that is drawn once for each mode
   double prediction_bias = 1;  // systematic factor on predicted step times, as from an inaccurate cost model
   double pause_prediction_bias = 1;  // systematic factor on predicted pauses
   std::uint64_t seed = 1;
@@ -69,8 +69,8 @@ struct TrialOutcome {
 
 TrialOutcome run_trial(const Policy& policy, const TrialCase& trial_case);
 
-// The same with an arbitrary decision function. It also receives the position in the trial, which training
-// may use but policies may not.
+// Runs a trial with an arbitrary decision function. The function also receives the position in the trial,
+// which training may use but policies may not.
 struct TrialPoint {
   std::size_t segment = 0;
   double elapsed_seconds = 0, useful_steps = 0;

@@ -6,11 +6,11 @@
 namespace optimus {
 
 TrialValues::TrialValues(const TrialCase& trial_case) : trial_case_(trial_case) {
-  const std::size_t num = trial_case.modes.size();
-  values_.assign(trial_case.segments.size() + 1, std::vector<double>(num + 1, 0));
+  const std::size_t num_modes = trial_case.modes.size();
+  values_.assign(trial_case.segments.size() + 1, std::vector<double>(num_modes + 1, 0));
   for (std::size_t s = trial_case.segments.size(); s-- > 0;) {
-    values_[s][num] = best_from(s, -1);
-    for (std::size_t m = 0; m < num; ++m) values_[s][m] = best_from(s, static_cast<int>(m));
+    values_[s][num_modes] = best_from(s, -1);
+    for (std::size_t m = 0; m < num_modes; ++m) values_[s][m] = best_from(s, static_cast<int>(m));
   }
 }
 
@@ -26,7 +26,7 @@ double TrialValues::pause(int from, int to) const {
 
 // At most the steps of the mode in the preceding segment; steps that were already undone there are not
 // considered.
-double TrialValues::undone(std::size_t segment, int mode) const {
+double TrialValues::num_undone_steps(std::size_t segment, int mode) const {
   const auto m = static_cast<std::size_t>(mode);
   if (segment == 0 || trial_case_.segments[segment - 1].step_seconds[m] <= 0) return 0;
   const TrialSegment& previous_segment = trial_case_.segments[segment - 1];
@@ -42,7 +42,7 @@ double TrialValues::best_from(std::size_t segment, int mode) const {
   const double mode_seconds = mode < 0 ? 0 : trial_segment.step_seconds[static_cast<std::size_t>(mode)];
   const bool has_lost = is_loss_to(trial_segment, mode);
   double halt = has_lost ? trial_case_.costs.detection_seconds : 0;
-  double useful_steps = has_lost ? -0.5 - undone(segment, mode) : 0;
+  double useful_steps = has_lost ? -0.5 - num_undone_steps(segment, mode) : 0;
   if (has_lost && mode_seconds > 0) halt += trial_case_.costs.recovery_seconds;
   double best_value = at(segment + 1, mode) + useful_steps +
                       (mode_seconds > 0 ? std::max(0.0, length - halt) / mode_seconds : 0);
@@ -63,7 +63,7 @@ double TrialValues::best_from(std::size_t segment, int mode) const {
   return best_value;
 }
 
-std::vector<double> TrialValues::of_options(const TrialPoint& point) const {
+std::vector<double> TrialValues::values_of_options(const TrialPoint& point) const {
   const TrialSegment& trial_segment = trial_case_.segments[point.segment];
   const double remaining_seconds = trial_segment.end - point.elapsed_seconds;
   const int mode = point.modes.front();

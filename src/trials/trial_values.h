@@ -1,7 +1,7 @@
-// TrialValues: the value of the rest of a trial, for training: for every mode at the start of every
-// segment, the largest number of steps that can still be completed with full knowledge of the future, with
-// the same costs of losses, detection and pauses that policies pay. The regret of a decision is the value
-// that it forgoes. Policies cannot use these values, because they do not know the future.
+// TrialValues: the value of the rest of a trial, for training. The value of a mode at the start of a segment
+// is the largest number of steps that can still be completed with full knowledge of the future, at the same
+// costs of losses, detection and pauses that policies pay. The regret of a decision is the value that it
+// loses. Policies cannot use these values, because they do not know the future.
 #pragma once
 
 #include <vector>
@@ -16,12 +16,13 @@ class TrialValues {
   // The value of each option: the steps from `point` to the end of the trial if the option is chosen now
   // and the best sequence of modes follows after this segment. The first option is to keep the present
   // mode.
-  std::vector<double> of_options(const TrialPoint& point) const;
+  std::vector<double> values_of_options(const TrialPoint& point) const;
 
  private:
   double at(std::size_t segment, int mode) const;
   double pause(int from, int to) const;
-  double undone(std::size_t segment, int mode) const;  // steps that a loss at the start of the segment undoes
+  double num_undone_steps(std::size_t segment,
+                          int mode) const;  // steps that a loss at the start of the segment undoes
   double best_from(std::size_t segment, int mode) const;
 
   const TrialCase& trial_case_;

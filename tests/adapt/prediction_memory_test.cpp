@@ -33,8 +33,8 @@ TEST(PredictionMemory, CorrectsKindsThatHaveRun) {
   memory.record(grid(1, 4), 1, 3, false);
   EXPECT_DOUBLE_EQ(memory.trust_in(grid(1, 2), grid(4, 1)).factor, 3);
   EXPECT_DOUBLE_EQ(memory.trust_in(grid(1, 2), grid(4, 1)).uncertainty, 0);
-  EXPECT_TRUE(memory.knows_quiet(grid(2, 1)));
-  EXPECT_FALSE(memory.knows_quiet(grid(1, 4))) << "measured under a condition";
+  EXPECT_TRUE(memory.has_run_undisturbed(grid(2, 1)));
+  EXPECT_FALSE(memory.has_run_undisturbed(grid(1, 4))) << "measured under a condition";
 }
 
 // Sharded state uses other collectives than replicated state.
@@ -73,7 +73,7 @@ TEST(PredictionMemory, DoubtsAnotherSchedule) {
   EXPECT_GT(other.uncertainty, memory.trust_in(stages(Schedule::one_f_one_b, 1), usual).uncertainty);
   EXPECT_GT(others.uncertainty, other.uncertainty);
   EXPECT_LT(others.uncertainty, memory.trust_in(grid(1, 4), usual).uncertainty);
-  EXPECT_FALSE(memory.knows_quiet(split));
+  EXPECT_FALSE(memory.has_run_undisturbed(split));
   memory.record(split, 1, 3, true);
   EXPECT_DOUBLE_EQ(memory.trust_in(split, usual).factor, 3);
   EXPECT_DOUBLE_EQ(memory.trust_in(split, usual).uncertainty, 0);

@@ -123,7 +123,7 @@ TEST(Respond, FindsFasterPlansForSlowDevice) {
 TEST(Respond, RuleRecoversMostOfTheLostSpeed) {
   const SmallRun run(1, 8);
   const Demand demand = run.demand();
-  const TimeLine line{3600, {{{Cause::device, 5, 3}, 600, 1800}}};
+  const ConditionTimeline line{3600, {{{Cause::device, 5, 3}, 600, 1800}}};
   const TrialCase trial = trial_of(line, demand, run.plan, {});
   const double never = run_trial({.kind = PolicyKind::never}, trial).useful_steps,
                rule = run_trial({.kind = PolicyKind::rule}, trial).useful_steps,
@@ -138,7 +138,7 @@ TEST(Respond, RuleRecoversMostOfTheLostSpeed) {
 TEST(Respond, CombinesLossesAndConditions) {
   const SmallRun run(1, 16, "v100x16");
   const Demand demand = run.demand();
-  const TimeLine line{4000, {{{Cause::device, 5, 3}, 1000, 2000}}, {{1, 2000, 1000}}};
+  const ConditionTimeline line{4000, {{{Cause::device, 5, 3}, 1000, 2000}}, {{1, 2000, 1000}}};
   const TrialCase trial = trial_of(line, demand, run.plan, {});
   ASSERT_EQ(trial.segments.size(), 4u)
       << "no condition, slow device, slow device without the node, no condition";
@@ -163,8 +163,9 @@ TEST(Respond, CombinesLossesAndConditions) {
   EXPECT_LT(never.useful_steps, rule.useful_steps);
   EXPECT_LE(rule.useful_steps, best.useful_steps);
   EXPECT_GT(rule.useful_steps, 0.9 * best.useful_steps);
-  EXPECT_THROW((void)trial_of(TimeLine{100, {}, {{2, 10, 10}}}, demand, run.plan, {}), UserError);
-  const TrialCase empty_trial = trial_of(TimeLine{100, {}, {{0, 10, 10}, {1, 10, 10}}}, demand, run.plan, {});
+  EXPECT_THROW((void)trial_of(ConditionTimeline{100, {}, {{2, 10, 10}}}, demand, run.plan, {}), UserError);
+  const TrialCase empty_trial =
+      trial_of(ConditionTimeline{100, {}, {{0, 10, 10}, {1, 10, 10}}}, demand, run.plan, {});
   ASSERT_EQ(empty_trial.segments.size(), 3u);
   EXPECT_EQ(empty_trial.segments[1].step_seconds, std::vector<double>(empty_trial.modes.size(), 0));
 }
@@ -174,27 +175,28 @@ TEST(Respond, CombinesLossesAndConditions) {
 TEST(Respond, HandlesLossesOfAbsentAndUnusedNodes) {
   const SmallRun run(1, 16, "v100x16"), small(1, 8);
   const Demand demand = run.demand();
-  const TrialCase begins = trial_of(TimeLine{1000, {}, {{1, 0, 400}}}, demand, run.plan, {});
+  const TrialCase begins = trial_of(ConditionTimeline{1000, {}, {{1, 0, 400}}}, demand, run.plan, {});
   ASSERT_EQ(begins.segments.size(), 2u);
   EXPECT_EQ(begins.modes[0].devices, 16) << "the requested plan";
   EXPECT_EQ(begins.segments[0].step_seconds[0], 0);
   EXPECT_GT(begins.segments[1].step_seconds[0], 0);
   EXPECT_GT(run_trial({.kind = PolicyKind::rule}, begins).useful_steps, 0);
 
-  const TrialCase spare = trial_of(TimeLine{1000, {}, {{1, 400, 100}}}, demand, small.plan, {});
+  const TrialCase spare = trial_of(ConditionTimeline{1000, {}, {{1, 400, 100}}}, demand, small.plan, {});
   for (const TrialSegment& segment : spare.segments)
     EXPECT_GT(segment.step_seconds[0], 0) << "it uses only node 0";
   EXPECT_EQ(run_trial({.kind = PolicyKind::never}, spare).steps_lost, 0);
   EXPECT_EQ(run_trial({.kind = PolicyKind::never}, spare).seconds_lost, 0);
 
-  const TrialCase empty_trial = trial_of(TimeLine{1000, {}, {{0, 0, 1e6}}}, small.demand(), small.plan, {});
+  const TrialCase empty_trial =
+      trial_of(ConditionTimeline{1000, {}, {{0, 0, 1e6}}}, small.demand(), small.plan, {});
   EXPECT_EQ(run_trial({.kind = PolicyKind::rule}, empty_trial).useful_steps, 0);
   EXPECT_EQ(hindsight(empty_trial).useful_steps, 0);
 
   HardwareProfile halves = run.cluster.profile();
   halves.missing_devices = {4, 5, 6, 7, 12, 13, 14, 15};
   const Cluster half(halves);
-  const TrialCase left = trial_of(TimeLine{1000, {}, {{1, 400, 100}}},
+  const TrialCase left = trial_of(ConditionTimeline{1000, {}, {{1, 400, 100}}},
                                   demand_on(demand, half, fitted_constants()), small.plan, {});
   const std::vector<double>& without_node = left.segments[1].step_seconds;
   EXPECT_TRUE(std::any_of(without_node.begin(), without_node.end(), [](double seconds) {
@@ -206,8 +208,8 @@ TEST(Respond, HandlesLossesOfAbsentAndUnusedNodes) {
 TEST(Respond, DropsReplicasWithoutSearchOnLargeClusters) {
   const SmallRun run(1, 32, "v100x32");
   const Demand demand = run.demand();
-  const TimeLine line{3000, {}, {{1, 1000, 1000}, {3, 1500, 1500}}};
-  const TrialCase trial = trial_of(line, demand, run.plan, {}, {.searched_devices = 16});
+  const ConditionTimeline line{3000, {}, {{1, 1000, 1000}, {3, 1500, 1500}}};
+  const TrialCase trial = trial_of(line, demand, run.plan, {}, {.max_searched_devices = 16});
   ASSERT_EQ(trial.segments.size(), 4u);
   const std::vector<int> expected = {32, 24, 16, 24};
   for (std::size_t s = 0; s < 4; ++s) {

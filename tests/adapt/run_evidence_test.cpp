@@ -29,7 +29,7 @@ class RunEvidence : public testing::Test {
     run.set(conditions);
     RunMeasurements result{plan_, model_, cluster_, "h100", {}, {}};
     for (int i = 0; i < steps; ++i) result.observations.push_back(run.next());
-    result.step_seconds.assign(static_cast<std::size_t>(steps), 2 * kLeastRunSeconds / steps);
+    result.step_seconds.assign(static_cast<std::size_t>(steps), 2 * kMinRunSeconds / steps);
     return result;
   }
 
@@ -71,7 +71,7 @@ TEST_F(RunEvidence, UsesStepTimesWithoutTimedInstructions) {
   const double predicted = StepSimulator({plan_, model_, cluster_, DeviceMap::identity(8), optimus_software(),
                                           format_of(plan_.precision)})
                                .seconds(fitted_constants());
-  const int steps = static_cast<int>(kLeastRunSeconds / predicted) + kMinSteps;
+  const int steps = static_cast<int>(kMinRunSeconds / predicted) + kMinSteps;
   timed.step_seconds.assign(static_cast<std::size_t>(steps), 1.3 * predicted);
   const std::vector<Evidence> evidence = evidence_of(timed);
   ASSERT_EQ(evidence.size(), 1u);

@@ -51,7 +51,7 @@ TEST(StepMeter, AveragesStepsAndBlockRates) {
     EXPECT_EQ(step.lengths, (LengthSum{.sequences = 4, .tokens = 40, .squares = 400}));
     const bool is_first = step.group == 0;
     for (const BlockRole role : {BlockRole::embedding, BlockRole::layer, BlockRole::head}) {
-      const Rate& rate = step.rates[static_cast<std::size_t>(role)];
+      const BlockTime& rate = step.rates[static_cast<std::size_t>(role)];
       const bool has = role == BlockRole::layer || (role == BlockRole::embedding) == is_first;
       EXPECT_EQ(rate.predicted > 0, has);
       if (has) {
@@ -101,7 +101,7 @@ TEST(StepMeter, UntimedStepsDoNotAffectInstructionTimes) {
   EXPECT_NEAR(step.seconds, 5.0 / 3, 1e-12) << "mean over all steps";
   EXPECT_NEAR(step.compute_seconds(), computing, 1e-9);
   EXPECT_DOUBLE_EQ(step.relative_work, 1) << "work of the timed step";
-  const Rate& rate = step.rates[static_cast<std::size_t>(BlockRole::layer)];
+  const BlockTime& rate = step.rates[static_cast<std::size_t>(BlockRole::layer)];
   EXPECT_NEAR(rate.seconds / rate.predicted, 2, 1e-9);
   meter.observe(with_long, {});
   EXPECT_GT(meter.take().relative_work, 1) << "take() has reset the sums";
@@ -241,11 +241,11 @@ TEST(Calibration, RefreshedMachinesMatchProbe) {
       EXPECT_NEAR(message(refreshed, false) / message(machines, false), slower, 1e-6 * slower);
       EXPECT_NEAR(calibration.ring_factor(machines) * ring(refreshed), seen.ring_seconds,
                   1e-6 * seen.ring_seconds);
-      EXPECT_EQ(calibration.missing(), ProbeRequest());
+      EXPECT_EQ(calibration.missing_measurements(), ProbeRequest());
       seen.ring_seconds = 0;
       Calibration half;
       half.learn(seen, cluster);
-      EXPECT_EQ(half.missing(), ProbeRequest{.ring = true});
+      EXPECT_EQ(half.missing_measurements(), ProbeRequest{.ring = true});
     }
 }
 }  // namespace

@@ -156,7 +156,8 @@ TEST(Manifest, MergesShardLists) {
   EXPECT_EQ(message_of([&] { merge(lists, "m"); }),
             "m: tensor 'w' has shape [4, 6] on one rank, but [4, 7] on another");
   lists[1].step = 8;
-  EXPECT_EQ(message_of([&] { merge(lists, "m"); }), "m: one rank has stored step 7, but another rank step 8");
+  EXPECT_EQ(message_of([&] { merge(lists, "m"); }),
+            "m: one rank has stored step 7, but another rank has stored step 8");
 }
 
 // Recursively cuts a box in two.
@@ -183,9 +184,9 @@ std::optional<TilingMistake> counted(const Shape& shape, const std::vector<Box>&
         const auto at = element.element[static_cast<std::size_t>(d)];
         is_inside = is_inside && at >= box[d].begin && at < box[d].end;
       }
-      element.times += is_inside;
+      element.num_boxes += is_inside;
     }
-    if (element.times != 1) return element;
+    if (element.num_boxes != 1) return element;
   }
   return std::nullopt;
 }
@@ -211,7 +212,7 @@ TEST(TilingProperty, MatchesElementCounting) {
     RC_ASSERT(found.has_value() == expected.has_value());
     if (!found) return;
     RC_ASSERT(found->element == expected->element);
-    RC_ASSERT(found->times == expected->times);
+    RC_ASSERT(found->num_boxes == expected->num_boxes);
   }));
 }
 

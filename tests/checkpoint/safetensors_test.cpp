@@ -55,11 +55,11 @@ TEST(Safetensors, NoTensorsAndEmptyTensors) {
 
 TEST(Safetensors, RejectsBadLengths) {
   EXPECT_EQ(message_of([] { parse("abc"); }),
-            "f.safetensors: not a safetensors file: it has 3 bytes, at least 8 are required");
+            "f.safetensors: not a safetensors file: it has 3 bytes; at least 8 are required");
   EXPECT_EQ(message_of([] { parse(file_text("{}", "", 3)); }),
             "f.safetensors: truncated: a header of 3 bytes in a file of 10 bytes");
   EXPECT_EQ(message_of([] { parse(file_text("{}", "", UINT64_MAX)); }),
-            "f.safetensors: not a safetensors file: the header has 18446744073709551615 bytes, at most "
+            "f.safetensors: not a safetensors file: the header has 18446744073709551615 bytes; at most "
             "100000000 are allowed");
   EXPECT_EQ(header_error(" {}"),
             "f.safetensors: not a safetensors file: expected a header that starts with '{'");

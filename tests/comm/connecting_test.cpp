@@ -26,7 +26,7 @@ class HangingStore final : public KeyStore {
     if (!is_arrival(key)) return failure("hangs");
     return store_->find(key);
   }
-  Outcome<std::int64_t> count(const std::string& key) override { return store_->count(key); }
+  Outcome<std::int64_t> increment(const std::string& key) override { return store_->increment(key); }
   Outcome<void> set_last_will(const std::string& key, const std::string& value) override {
     return store_->set_last_will(key, value);
   }

@@ -269,25 +269,25 @@ TEST(Decide, TriesDoubtfulOptionsWithinBudget) {
 
 TEST(Scenario, TimeLineRoundTrip) {
   const Cluster cluster(standard_cluster("h100x64"));
-  const TimeLine line = random_time_line(
+  const ConditionTimeline line = random_timeline(
       cluster, 86'400, {.device_per_hour = 0.01, .host_per_hour = 0.01, .link_per_hour = 0.05}, 3);
   EXPECT_GT(line.conditions.size(), 10u);
-  EXPECT_EQ(parse_time_line(to_json(line).dump(), "line"), line);
+  EXPECT_EQ(parse_timeline(to_json(line).dump(), "line"), line);
   OrderedJson bad = to_json(line);
   bad["conditions"][0]["factor"] = 0.5;
-  EXPECT_THROW((void)parse_time_line(bad.dump(), "line"), UserError);
+  EXPECT_THROW((void)parse_timeline(bad.dump(), "line"), UserError);
   bad = to_json(line), bad["conditions"][0]["cause"] = "memory";
-  EXPECT_THROW((void)parse_time_line(bad.dump(), "line"), UserError);
-  TimeLine with_losses = line;
+  EXPECT_THROW((void)parse_timeline(bad.dump(), "line"), UserError);
+  ConditionTimeline with_losses = line;
   with_losses.losses = {{3, 600, 1200}, {0, 86'000, 1e6}};
-  EXPECT_EQ(parse_time_line(to_json(with_losses).dump(), "line"), with_losses);
+  EXPECT_EQ(parse_timeline(to_json(with_losses).dump(), "line"), with_losses);
   for (const auto& [key, value] :
        std::map<std::string, double>{{"where", -1}, {"at", 1e6}, {"for", -1}, {"node", 1}}) {
     bad = to_json(with_losses), bad["losses"][0][key] = value;
-    EXPECT_THROW((void)parse_time_line(bad.dump(), "line"), UserError) << key;
+    EXPECT_THROW((void)parse_timeline(bad.dump(), "line"), UserError) << key;
   }
   bad = to_json(line), bad["losess"] = OrderedJson::array();
-  EXPECT_THROW((void)parse_time_line(bad.dump(), "line"), UserError);
+  EXPECT_THROW((void)parse_timeline(bad.dump(), "line"), UserError);
 }
 
 }  // namespace

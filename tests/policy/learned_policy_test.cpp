@@ -271,9 +271,9 @@ TEST(LearnedPolicyGuards, SlowerChoicesAreVetoed) {
 TEST(LearnedPolicyGuards, RuleDecidesAfterMissedGains) {
   const LearnedPolicy network = one_sided(20);
   Situation now = usual_situation();
-  now.num_judged = 4, now.predicted_gain_sum = 0.4, now.gain_measured = 0.05;
+  now.num_judged_switches = 4, now.predicted_gain_sum = 0.4, now.measured_gain_sum = 0.05;
   expect_reason(choose(with_network(network), now), "predicted gains were not reached");
-  now.gain_measured = 0.3;
+  now.measured_gain_sum = 0.3;
   expect_reason(choose(with_network(network), now), "learned policy, ");
 }
 
@@ -332,7 +332,7 @@ TEST(TrialValues, PayingHindsightIsBetweenRuleAndOracle) {
       const TrialCase trial_case = random_trial(family, number);
       const TrialValues values(trial_case);
       const Decider with_hindsight = [&](const Situation&, const TrialPoint& point) {
-        const std::vector<double> worth = values.of_options(point);
+        const std::vector<double> worth = values.values_of_options(point);
         const auto most = std::max_element(worth.begin(), worth.end());
         return Choice{
             *most > worth.front() + 1e-9 ? static_cast<std::size_t>(most - worth.begin()) : 0, 0, {}};

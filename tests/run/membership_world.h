@@ -183,7 +183,7 @@ class MembershipChangeTest : public testing::Test {
   static void join_run(World& world, const RankFate& fate, int num_first) {
     while (world.step < fate.joins_after && !world.is_over)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    const JoinKeys keys{*world.store->count(JoinKeys::counter())};
+    const JoinKeys keys{*world.store->increment(JoinKeys::counter())};
     (void)world.store->set(keys.request(), text(WorkerJoinRequest{1, "here", "cpu"}));
     while (!world.is_over) {
       if (const auto join_reply = *world.store->find(keys.join_reply())) {

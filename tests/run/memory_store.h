@@ -21,7 +21,7 @@ class MemoryStore final : public KeyStore {
     const auto found = values_.find(key);
     return found == values_.end() ? std::nullopt : std::optional(found->second);
   }
-  Outcome<std::int64_t> count(const std::string& key) override {
+  Outcome<std::int64_t> increment(const std::string& key) override {
     const std::lock_guard lock(mutex_);
     return ++counts_[key];
   }

@@ -85,20 +85,20 @@ TEST(Store, Counts) {
   for (int i = 0; i < 4; ++i)
     threads.emplace_back([&] {
       const auto client = client_of(server);
-      for (int k = 0; k < 100; ++k) value_or_throw(client->count("n"));
+      for (int k = 0; k < 100; ++k) value_or_throw(client->increment("n"));
     });
   for (std::thread& thread : threads) thread.join();
   const auto client = client_of(server);
-  EXPECT_EQ(value_or_throw(client->count("n")), 401);
+  EXPECT_EQ(value_or_throw(client->increment("n")), 401);
   value_or_throw(client->set("text", "abc"));
-  EXPECT_FALSE(client->count("text"));
+  EXPECT_FALSE(client->increment("text"));
   EXPECT_EQ(value_or_throw(client->find("text")), "abc");
   value_or_throw(client->set("last", "9223372036854775807"));
-  EXPECT_FALSE(client->count("last"));
+  EXPECT_FALSE(client->increment("last"));
   value_or_throw(client->set("set", "9"));
-  EXPECT_EQ(value_or_throw(client->count("set")), 10);
+  EXPECT_EQ(value_or_throw(client->increment("set")), 10);
   value_or_throw(client->set("set", ""));
-  EXPECT_EQ(value_or_throw(client->count("set")), 1);
+  EXPECT_EQ(value_or_throw(client->increment("set")), 1);
 }
 
 TEST(Store, WaitsForAKey) {
@@ -181,7 +181,7 @@ TEST(Store, UnreadAnswersAreBounded) {
   std::string many = std::string(store_protocol::kGreeting) + kToken + "\n";
   for (int i = 0; i < 500; ++i) many += request;
   value_or_throw(slow_reader.send(many, within(5)));
-  EXPECT_EQ(value_or_throw(client->count("n")), 1);
+  EXPECT_EQ(value_or_throw(client->increment("n")), 1);
   value_or_throw(slow_reader.receive(store_protocol::kAccepted.size(), within(5)));
   for (int i = 0; i < 500; ++i)
     EXPECT_EQ(value_or_throw(slow_reader.receive((1 << 20) + store_protocol::kAnswerHeader, within(10)))[0],
@@ -198,13 +198,13 @@ TEST(Store, SurvivesConnectionFlood) {
     if (!connection) break;
     connections.push_back(std::move(*connection));
     if (i % 100 == 0) {
-      EXPECT_EQ(value_or_throw(client->count("n")), i / 100 + 1);
+      EXPECT_EQ(value_or_throw(client->increment("n")), i / 100 + 1);
     }
   }
   EXPECT_GT(connections.size(), 200U);
   const auto late = client_of(server);
-  const std::int64_t counted = value_or_throw(late->count("n"));
-  EXPECT_EQ(value_or_throw(client->count("n")), counted + 1);
+  const std::int64_t counted = value_or_throw(late->increment("n"));
+  EXPECT_EQ(value_or_throw(client->increment("n")), counted + 1);
 }
 
 TEST(Store, ReconnectsAfterRestart) {

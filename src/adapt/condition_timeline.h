@@ -1,5 +1,5 @@
-// TimeLine: the conditions of a run and the failures of its nodes with their times, read from a file or
-// drawn at random. trials/timeline_trial.h makes simulated runs from timelines.
+// ConditionTimeline: the conditions of a run and the failures of its nodes with their times, read from a file
+// or drawn at random. trials/timeline_trial.h makes simulated runs from timelines.
 //
 // The file format; times are seconds from the start of the run:
 //
@@ -36,19 +36,19 @@ struct TimedLoss {
   bool operator==(const TimedLoss&) const = default;
 };
 
-struct TimeLine {
+struct ConditionTimeline {
   double length = 0;
   std::vector<TimedCondition> conditions;
   std::vector<TimedLoss> losses{};
-  bool operator==(const TimeLine&) const = default;
+  bool operator==(const ConditionTimeline&) const = default;
 };
 
-bool looks_like_time_line(std::string_view text);
-OrderedJson to_json(const TimeLine& line);
+bool looks_like_timeline(std::string_view text);
+OrderedJson to_json(const ConditionTimeline& timeline);
 // Throws UserError with the location in the file if it has another format, a cause that does not concern
 // machines, times beyond the length, factors below 1, or unknown keys.
-TimeLine parse_time_line(std::string_view text, const std::string& source);
-TimeLine read_time_line(const Path& file);  // throws ReportedError
+ConditionTimeline parse_timeline(std::string_view text, const std::string& source);
+ConditionTimeline read_timeline(const Path& file);  // throws ReportedError
 
 // Rates of random conditions and losses, in events per hour. The rates are estimates; severities and
 // durations follow published figures (docs/understand/adaptation.md).
@@ -59,7 +59,7 @@ struct ConditionRates {
   double loss_per_hour = 0;             // per node; 1 / 2,434 in InfiniteHBD's trace
 };
 // Draws slow devices and hosts, congested networks of nodes, and losses of nodes, for `length` seconds.
-TimeLine random_time_line(const Cluster& cluster, double length, const ConditionRates& rates,
-                          std::uint64_t seed);
+ConditionTimeline random_timeline(const Cluster& cluster, double length, const ConditionRates& rates,
+                                  std::uint64_t seed);
 
 }  // namespace optimus

@@ -1,5 +1,5 @@
-// Implements time_line.h: random timelines.
-#include "adapt/time_line.h"
+// Implements condition_timeline.h: random timelines.
+#include "adapt/condition_timeline.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,28 +10,29 @@
 
 namespace optimus {
 
-TimeLine random_time_line(const Cluster& cluster, double length, const ConditionRates& rates,
-                          std::uint64_t seed) {
+ConditionTimeline random_timeline(const Cluster& cluster, double length, const ConditionRates& rates,
+                                  std::uint64_t seed) {
   const RandomKey key = RandomKey(seed).derive("time line");
-  std::uint64_t drawn = 0;
-  const auto uniform = [&] { return random_uniform(key, drawn++); };
-  TimeLine line{length, {}};
-  const auto add_conditions = [&](Cause cause, int places, double per_hour, double minimum, double maximum) {
-    const double rate = per_hour * places / 3600;
+  std::uint64_t num_drawn = 0;
+  const auto uniform = [&] { return random_uniform(key, num_drawn++); };
+  ConditionTimeline timeline{length, {}};
+  const auto add_conditions = [&](Cause cause, int num_locations, double per_hour, double minimum,
+                                  double maximum) {
+    const double rate = per_hour * num_locations / 3600;
     for (double at = -std::log(1 - uniform()) / rate; at < length; at += -std::log(1 - uniform()) / rate) {
       const Lifetime lifetime = usual_lifetime(cause);
       const double radius = std::sqrt(-2 * std::log(1 - uniform()));
       const double normal = radius * std::cos(2 * std::numbers::pi * uniform());
       const double factor = minimum * std::pow(maximum / minimum, uniform());
-      const int location = static_cast<int>(uniform() * places);
-      line.conditions.push_back(
+      const int location = static_cast<int>(uniform() * num_locations);
+      timeline.conditions.push_back(
           {{cause, location, factor}, at, lifetime.median * std::exp(lifetime.spread * normal)});
     }
   };
   add_conditions(Cause::device, cluster.num_devices(), rates.device_per_hour, 1.1, 5);
   add_conditions(Cause::host, cluster.num_nodes(), rates.host_per_hour, 1.1, 2);
   add_conditions(Cause::link, cluster.num_nodes(), rates.link_per_hour, 1.15, 3);
-  std::sort(line.conditions.begin(), line.conditions.end(),
+  std::sort(timeline.conditions.begin(), timeline.conditions.end(),
             [](const TimedCondition& a, const TimedCondition& b) { return a.begin < b.begin; });
   // Outages in InfiniteHBD's trace have a median of 33 h, and their logarithm has a standard deviation of 2
   // (environment_traces.cpp).
@@ -41,10 +42,10 @@ TimeLine random_time_line(const Cluster& cluster, double length, const Condition
        at += -std::log(1 - uniform()) / losses) {
     const double radius = std::sqrt(-2 * std::log(1 - uniform()));
     const double normal = radius * std::cos(2 * std::numbers::pi * uniform());
-    line.losses.push_back({static_cast<int>(uniform() * cluster.num_nodes()), at,
-                           std::min(kLongestOutage, kRepair * std::exp(kRepairSpread * normal))});
+    timeline.losses.push_back({static_cast<int>(uniform() * cluster.num_nodes()), at,
+                               std::min(kLongestOutage, kRepair * std::exp(kRepairSpread * normal))});
   }
-  return line;
+  return timeline;
 }
 
 }  // namespace optimus
