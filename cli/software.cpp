@@ -25,7 +25,8 @@ PredictionInputs prediction_inputs(const std::string& cluster, const std::string
   const Constants default_constants =
       is_measured_cluster_name(cluster) ? with_measured_links(constants) : constants;
   if (history.empty()) return {std::move(known_cluster), default_constants, "", {}};
-  Corrected by_runs = corrected(known_cluster.profile(), default_constants, residuals(read_history(history)));
+  CorrectedInputs by_runs =
+      correct_inputs(known_cluster.profile(), default_constants, residuals(read_history(history)));
   std::string description = text(by_runs) + "\n";
   return {Cluster(std::move(by_runs.profile), cluster), by_runs.constants, std::move(description),
           std::move(by_runs.used)};

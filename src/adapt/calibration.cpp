@@ -27,7 +27,7 @@ double message_seconds(const Cluster& cluster, double bytes, bool is_alone = fal
   while (cluster.node_of(Device{remote}) == cluster.node_of(Device{0})) ++remote;
   Link link = cluster.link(Device{0}, Device{remote});
   if (is_alone) link.shared_bytes_per_second = link.bytes_per_second;
-  return LinkCost(fitted_constants()).message(link, bytes);
+  return LinkCost(fitted_constants()).message_seconds(link, bytes);
 }
 
 // Seconds of an all-reduce over all devices.
@@ -35,7 +35,7 @@ double ring_seconds(const Cluster& cluster, double bytes) {
   std::vector<int> all(static_cast<std::size_t>(cluster.num_devices()));
   std::iota(all.begin(), all.end(), 0);
   const GroupShape shape = shape_of(all, cluster, DeviceMap::identity(cluster.num_devices()));
-  return LinkCost(fitted_constants()).collective(Collective::all_reduce, shape, bytes);
+  return LinkCost(fitted_constants()).collective_seconds(Collective::all_reduce, shape, bytes);
 }
 
 // Scales network bandwidths so that messages take `slower` times as long. Uses bisection, because latencies
@@ -68,11 +68,11 @@ void set_links(const Setup& setup, const StepMeter& meter, const PricedProgram& 
     const auto c = static_cast<std::size_t>(channel);
     if (bytes <= largest[c]) continue;
     const Instruction& at = program.instructions[i];
-    const double duration = at.peer < 0
-                                ? seconds[i]
-                                : cost.message(setup.cluster.link(setup.map[VirtualDevice{program.device}],
-                                                                  setup.map[VirtualDevice{at.peer}]),
-                                               bytes);
+    const double duration =
+        at.peer < 0 ? seconds[i]
+                    : cost.message_seconds(setup.cluster.link(setup.map[VirtualDevice{program.device}],
+                                                              setup.map[VirtualDevice{at.peer}]),
+                                           bytes);
     largest[c] = bytes, stage_work.links[c] = duration / bytes;
   }
 }

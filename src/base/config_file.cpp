@@ -5,7 +5,7 @@
 #include <charconv>
 #include <map>
 
-// toml++ 3.3 asserts that a section name begins with a letter before it has checked this, so [=] aborts.
+// toml++ 3.3 asserts that a section name begins with a letter earlier it has checked this, so [=] aborts.
 // With clang and NDEBUG, the assertion becomes an assumption of the compiler; toml++'s own check follows
 // only later. Therefore both assertions and assumptions are disabled (found by fuzzing).
 #pragma push_macro("NDEBUG")
@@ -95,21 +95,21 @@ class SettingsReader {
   void read_value(const std::string& name, const toml::node& node) {
     const auto line = node.source().begin.line;
     const std::string location = fmt::format("{}:{}", path_.string(), line);
-    std::string spelled = name;
-    std::replace(spelled.begin(), spelled.end(), '_', '-');
+    std::string spelling = name;
+    std::replace(spelling.begin(), spelling.end(), '_', '-');
     Option* option = options_.find(name);
-    if (option == nullptr && !is_ignored_key(spelled)) {
+    if (option == nullptr && !is_ignored_key(spelling)) {
       std::vector<std::string> known_names = options_.names();
       known_names.insert(known_names.end(), ignored_keys_.begin(), ignored_keys_.end());
       throw UserError("{}: unknown key {}{}", location, in_quotes(name), did_you_mean(name, known_names));
     }
     // toml++ yields sections in alphabetical order, not in file order.
-    if (const auto [before, is_new] = lines_.try_emplace(spelled, line); !is_new)
+    if (const auto [earlier, is_new] = lines_.try_emplace(spelling, line); !is_new)
       throw UserError("{}:{}: key {} is already set on line {}", path_.string(),
-                      std::max(line, before->second), in_quotes(spelled), std::min(line, before->second));
+                      std::max(line, earlier->second), in_quotes(spelling), std::min(line, earlier->second));
     if (option == nullptr) return;
     try {
-      options_.set(*option, display_value(node, *option, location), origin_, location);
+      options_.set(*option, value_texts(node, *option, location), origin_, location);
     } catch (const UserError& error) {
       const std::string message = error.what();
       if (message.starts_with(path_.string())) throw;
@@ -117,8 +117,8 @@ class SettingsReader {
     }
   }
 
-  bool is_ignored_key(const std::string& spelled) const {
-    return std::find(ignored_keys_.begin(), ignored_keys_.end(), spelled) != ignored_keys_.end();
+  bool is_ignored_key(const std::string& spelling) const {
+    return std::find(ignored_keys_.begin(), ignored_keys_.end(), spelling) != ignored_keys_.end();
   }
 
   // The text of a single value, as it would be given to a flag; nullopt for dates, lists and tables.
@@ -130,18 +130,18 @@ class SettingsReader {
     return std::nullopt;
   }
 
-  std::vector<std::string> display_value(const toml::node& node, const Option& option,
-                                         const std::string& location) const {
-    if (const auto one = scalar_text(node)) return {*one};
+  std::vector<std::string> value_texts(const toml::node& node, const Option& option,
+                                       const std::string& location) const {
+    if (const auto scalar = scalar_text(node)) return {*scalar};
     std::vector<std::string> texts;
     const toml::array* list = node.as_array();
     if (list == nullptr || !option.is_list)
       throw UserError("{}: {}: expected {}", location, option.name,
                       option.is_list ? "a list of values" : "a single value");
     for (const toml::node& element : *list) {
-      const auto one = scalar_text(element);
-      if (!one) throw UserError("{}: {}: expected a list of single values", location, option.name);
-      texts.push_back(*one);
+      const auto scalar = scalar_text(element);
+      if (!scalar) throw UserError("{}: {}: expected a list of single values", location, option.name);
+      texts.push_back(*scalar);
     }
     return texts;
   }

@@ -57,34 +57,34 @@ struct TrackingIterator {
   using reference = const char&;
 
   const char* at;
-  const char** reached;
+  const char** furthest;
 
   reference operator*() const { return *at; }
   TrackingIterator& operator++() {
-    *reached = ++at;
+    *furthest = ++at;
     return *this;
   }
   bool operator==(const TrackingIterator& other) const { return at == other.at; }
 };
 
 Json parse_without_repeated_keys(std::string_view text, const std::string& source) {
-  const char* reached = text.data();
+  const char* furthest = text.data();
   std::vector<std::unordered_set<std::string>> open_objects;
-  const auto watch = [&](int, Json::parse_event_t event, Json& parsed) {
+  const auto check_key = [&](int, Json::parse_event_t event, Json& parsed) {
     if (event == Json::parse_event_t::object_start) open_objects.emplace_back();
     if (event == Json::parse_event_t::object_end) open_objects.pop_back();
     if (event == Json::parse_event_t::key) {
       const auto& key = parsed.get_ref<const std::string&>();
       if (!open_objects.back().insert(key).second) {
-        const Place location = place_of(text, static_cast<std::size_t>(reached - text.data()) - 1);
+        const Place location = place_of(text, static_cast<std::size_t>(furthest - text.data()) - 1);
         throw UserError("{}: line {}, column {}: key {} appears twice in one object", source, location.line,
                         location.column, in_quotes(key));
       }
     }
     return true;
   };
-  return Json::parse(TrackingIterator{text.data(), &reached},
-                     TrackingIterator{text.data() + text.size(), &reached}, watch);
+  return Json::parse(TrackingIterator{text.data(), &furthest},
+                     TrackingIterator{text.data() + text.size(), &furthest}, check_key);
 }
 
 }  // namespace

@@ -32,10 +32,11 @@ Option& OptionTable::add_word(std::string name, std::string& target, const std::
                               std::string help) {
   Option option = make(std::move(name), target, join(choices, "|"), std::move(help));
   option.choices = choices;
-  option.assign = [&target, choices, what = "--" + option.name](const std::vector<std::string>& values) {
+  option.assign = [&target, choices,
+                   setting_name = "--" + option.name](const std::vector<std::string>& values) {
     const std::string given_value = join(values, " ");
     if (!given_value.empty() && std::find(choices.begin(), choices.end(), given_value) == choices.end())
-      throw UserError("{}: {} is not one of {}{}", what, in_quotes(given_value), join(choices, ", "),
+      throw UserError("{}: {} is not one of {}{}", setting_name, in_quotes(given_value), join(choices, ", "),
                       did_you_mean(given_value, choices));
     target = given_value;
   };

@@ -28,9 +28,9 @@ std::optional<int> parse_num_workers(std::string_view name) {
   const std::string prefix = std::string(kMeasuredName) + "x";
   if (!name.starts_with(prefix) || name.size() > prefix.size() + 6) return std::nullopt;
   int count = 0;
-  const auto [rest, problem] = std::from_chars(name.data() + prefix.size(), name.data() + name.size(), count);
-  return problem == std::errc() && rest == name.data() + name.size() && count > 0 ? std::optional(count)
-                                                                                  : std::nullopt;
+  const auto [rest, error] = std::from_chars(name.data() + prefix.size(), name.data() + name.size(), count);
+  return error == std::errc() && rest == name.data() + name.size() && count > 0 ? std::optional(count)
+                                                                                : std::nullopt;
 }
 
 // The device type that has 1 / `num_parts` of the performance and memory of `type`.

@@ -27,10 +27,10 @@ class Headroom {
   }
   // The smallest free memory of the affected classes after the move.
   std::int64_t headroom_after(const std::vector<MemoryDemand>& demands) const {
-    std::int64_t least = std::numeric_limits<std::int64_t>::max();
+    std::int64_t smallest = std::numeric_limits<std::int64_t>::max();
     for (const MemoryDemand& demand : demands)
-      least = std::min(least, at(demand) - demand.allocated + demand.freed);
-    return least;
+      smallest = std::min(smallest, at(demand) - demand.allocated + demand.freed);
+    return smallest;
   }
   void begin(const std::vector<MemoryDemand>& demands) {
     for (const MemoryDemand& demand : demands) at(demand) -= demand.allocated;
@@ -137,7 +137,8 @@ MergedOrder merge_adjacent(const MoveOrderProblem& problem, const std::vector<in
                        headroom.excess(demands) <= reserve;
     if (!joins) {
       if (!merged.groups.empty())
-        for (const int done : merged.groups.back()) headroom.end(demands_of(problem, kind_of, done));
+        for (const int finished_item : merged.groups.back())
+          headroom.end(demands_of(problem, kind_of, finished_item));
       merged.groups.emplace_back();
     }
     merged.excess = std::max(merged.excess, headroom.excess(demands));

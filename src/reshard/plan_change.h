@@ -43,7 +43,8 @@ struct PlanChange {
   Layout old_layout, new_layout;
   std::vector<Rank> dead;  // devices of `from` that are lost together with their state
   WaveOrder order;
-  Bytes room;     // memory that every rank has for received data, beyond the larger of its old and new state
+  // Memory that every rank has for received data, beyond the larger of its old and new state.
+  Bytes spare_memory;
   Bytes moved;    // bytes that all ranks together move
   Bytes minimum;  // lower bound of `moved` over all assignments of positions to ranks
 };
@@ -66,7 +67,7 @@ struct AvailableRanks {
 // The reason, in one sentence, if the change is impossible: another model, batch, sequence length or
 // precision, too few ranks, or state that only lost ranks had.
 Feasible<PlanChange> find_plan_change(const Plan& from, const Plan& to, const ModelSpec& model,
-                                      const AvailableRanks& there);
+                                      const AvailableRanks& available_ranks);
 // Throws the reason as a UserError.
 PlanChange change_plan(const Plan& from, const Plan& to, const ModelSpec& model,
                        const AvailableRanks& available_ranks);

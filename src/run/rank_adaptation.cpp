@@ -41,7 +41,7 @@ Plan RankRun::best_plan(const Plan& now) const {
   Plan plan = choose_plan(request.with_shape_of(now).for_devices(rank_.comm.size())).plan;
   plan.fp8 = now.fp8;  // keeps the numerics unchanged
   if (plan.copy_distance > 0)
-    plan = with_copies_in_other_domains(std::move(plan), numbered(hosts_of_ranks()));
+    plan = with_copies_in_other_domains(std::move(plan), indices_of_distinct(hosts_of_ranks()));
   return plan;
 }
 

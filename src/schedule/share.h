@@ -1,6 +1,6 @@
-// Which part of a micro-batch's activations each device of a stage owns, and what is sent where two
-// consecutive layers split activations differently (in the next stage, or under another strategy in the
-// same stage).
+// Determines which part of a micro-batch's activations each device of a stage owns, and which data devices
+// send each other where two consecutive layers split activations differently (in the next stage, or under
+// another strategy in the same stage).
 //
 // Activations are [samples, positions, hidden]. dp splits samples. cp splits positions into 2 * cp chunks;
 // context part i has chunks i and 2 * cp - 1 - i, which balances causal attention. tp splits nothing, or,

@@ -20,8 +20,8 @@ Setup setup_of(const Demand& demand, const ClusterView& cluster_view, const Sear
           cluster_view.map(), demand.software, format_of(result.plan.precision)};
 }
 
-std::string relative_change(double seconds, double than) {
-  return fmt::format("{}{:.1f} %", seconds >= than ? "+" : "", 100 * (seconds / than - 1));
+std::string relative_change(double seconds, double baseline) {
+  return fmt::format("{}{:.1f} %", seconds >= baseline ? "+" : "", 100 * (seconds / baseline - 1));
 }
 
 // For example "one of 64 devices fails every 78 h; the other devices have copies of all state, so failures
@@ -75,9 +75,9 @@ RunEstimate estimate_run(const Demand& demand, const ClusterView& cluster_view, 
 std::string search_text(const Demand& demand, const ClusterView& cluster_view, const SearchResult& result) {
   std::string out =
       full_text(result.plan) + "\n\n" + prediction_text(result.step, setup_of(demand, cluster_view, result));
-  const int idle = cluster_view.num_devices() - num_devices(result.plan);
-  if (idle > 0)
-    out += fmt::format("{} of {} devices are idle\n", with_commas(idle),
+  const int num_idle = cluster_view.num_devices() - num_devices(result.plan);
+  if (num_idle > 0)
+    out += fmt::format("{} of {} devices are idle\n", with_commas(num_idle),
                        with_commas(cluster_view.num_devices()));
   out += fmt::format("peak memory per process: {} of {}\n\n", text(as_bytes(result.peak_memory.bytes)),
                      text(as_bytes(result.peak_memory.limit)));
@@ -107,8 +107,8 @@ std::string search_text(const Demand& demand, const ClusterView& cluster_view, c
   out += result.gap == 0          ? others + " is better"
          : std::isinf(result.gap) ? "no grid plan fits; the distance to the optimum is unknown"
                                   : fmt::format("{} is better by more than {}", others, percent(result.gap));
-  constexpr double kShown = 5e-4;  // percent() shows smaller values as 0.0 %
-  if (result.step.seconds < result.grid_seconds * (1 - kShown) && demand.goal == Goal::throughput)
+  constexpr double kMinShownGain = 5e-4;  // percent() shows smaller values as 0.0 %
+  if (result.step.seconds < result.grid_seconds * (1 - kMinShownGain) && demand.goal == Goal::throughput)
     out += fmt::format("; this plan is {} faster than the best grid plan",
                        percent(1 - result.step.seconds / result.grid_seconds));
   return out + "\n";

@@ -26,7 +26,7 @@ bool is_possible(const Demand& demand, const ClusterView& cluster_view) {
 
 namespace {
 
-Demand on(const Demand& demand, const Cluster& cluster) {
+Demand demand_on_cluster(const Demand& demand, const Cluster& cluster) {
   Demand other{demand.model, cluster, demand.software, demand.constants};
   other.batch = demand.batch, other.sequence_length = demand.sequence_length,
   other.precision = demand.precision;
@@ -62,13 +62,13 @@ int max_nodes(const Demand& demand, int per_node) {
 
 int devices_to_fit(const Demand& demand) {
   const int per_node = demand.cluster.profile().groups.front().devices_per_node;
-  const int have = demand.cluster.num_present() / per_node;
+  const int num_present_nodes = demand.cluster.num_present() / per_node;
   // Beyond this size, the state is only a small part of a device's memory.
-  const int upper_bound = std::min(max_nodes(demand, per_node), std::max(16, have) * 256);
-  if (have >= upper_bound) return 0;
-  return per_node * fewest_nodes(have, upper_bound, [&](int nodes) {
+  const int upper_bound = std::min(max_nodes(demand, per_node), std::max(16, num_present_nodes) * 256);
+  if (num_present_nodes >= upper_bound) return 0;
+  return per_node * fewest_nodes(num_present_nodes, upper_bound, [&](int nodes) {
            const Cluster cluster = with_devices(demand.cluster, nodes * per_node);
-           return is_possible(on(demand, cluster), ClusterView(cluster));
+           return is_possible(demand_on_cluster(demand, cluster), ClusterView(cluster));
          });
 }
 
@@ -81,15 +81,15 @@ Sizing devices_to_finish(const Demand& demand, double step_seconds) {
     if (tries_without_gain >= 1 && sizing.num_devices == 0) return false;
     const Cluster cluster = with_devices(demand.cluster, nodes * per_node);
     const ClusterView cluster_view(cluster);
-    const Demand larger = on(demand, cluster);
-    BoundModel bound_model(larger, cluster_view);
-    const GridResult grid = search_grid(larger, cluster_view, bound_model, {.max_simulations = 8});
+    const Demand larger_demand = demand_on_cluster(demand, cluster);
+    BoundModel bound_model(larger_demand, cluster_view);
+    const GridResult grid = search_grid(larger_demand, cluster_view, bound_model, {.max_simulations = 8});
     if (grid.evaluated.empty()) return false;
     const double seconds = grid.evaluated.front().seconds;
     tries_without_gain =
-        sizing.least_seconds == 0 || seconds < 0.97 * sizing.least_seconds ? 0 : tries_without_gain + 1;
-    if (sizing.least_seconds == 0 || seconds < sizing.least_seconds)
-      sizing.least_seconds = seconds, sizing.fastest_num_devices = nodes * per_node;
+        sizing.min_seconds == 0 || seconds < 0.97 * sizing.min_seconds ? 0 : tries_without_gain + 1;
+    if (sizing.min_seconds == 0 || seconds < sizing.min_seconds)
+      sizing.min_seconds = seconds, sizing.fastest_num_devices = nodes * per_node;
     if (seconds > step_seconds) return false;
     sizing.seconds = seconds, sizing.num_devices = nodes * per_node;
     return true;

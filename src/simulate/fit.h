@@ -17,7 +17,7 @@ struct FitProblem {
   std::vector<double> measured;
   std::vector<double> weights;  // weight of each measurement
   std::function<double(std::size_t, const Constants&)> predict;
-  std::vector<std::string> fitted;  // names of the constants to fit
+  std::vector<std::string> constant_names;  // names of the constants to fit
 };
 
 struct FitOptions {

@@ -114,7 +114,8 @@ void apply(const Replace& step, Tokens& tokens) {
 
 std::string TokenDecoder::decode(std::vector<std::string> tokens) const {
   if (steps_.empty()) return join(tokens, " ");
-  for (const DecoderStep& step : steps_) std::visit([&](const auto& chosen) { apply(chosen, tokens); }, step);
+  for (const DecoderStep& step : steps_)
+    std::visit([&](const auto& decoder) { apply(decoder, tokens); }, step);
   return joined(tokens);
 }
 

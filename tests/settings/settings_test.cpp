@@ -120,7 +120,7 @@ TEST_F(Settings, WorkersShareProcessorMemory) {
     FAIL() << "it fits";
   } catch (const UserError& error) {
     const std::string text = error.what();
-    EXPECT_NE(text.find("available are 512.00 MiB"), std::string::npos) << text;
+    EXPECT_NE(text.find("512.00 MiB is available"), std::string::npos) << text;
     EXPECT_EQ(text.find("more)"), std::string::npos) << text;
     EXPECT_EQ(text.find("--offload"), std::string::npos) << text;
   }

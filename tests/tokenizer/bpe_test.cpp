@@ -32,7 +32,7 @@ TEST(MergeTable, FindsRanks) {
   for (TokenId i = 0; i < 5'000; ++i) table.add(i, kMaxTokenId - i, i + 7);
   for (TokenId i = 0; i < 5'000; ++i) {
     ASSERT_EQ(table.find(i, kMaxTokenId - i), static_cast<std::uint32_t>(i));
-    ASSERT_EQ(table.merged(static_cast<std::uint32_t>(i)), i + 7);
+    ASSERT_EQ(table.merged_id(static_cast<std::uint32_t>(i)), i + 7);
     ASSERT_EQ(table.find(i, i), MergeTable::kNone);
   }
   table.add(3, kMaxTokenId - 3, 1);  // added again: the later rank counts
