@@ -5,7 +5,7 @@
 #include <charconv>
 #include <map>
 
-// toml++ 3.3 asserts that a section name begins with a letter earlier it has checked this, so [=] aborts.
+// toml++ 3.3 asserts that a section name begins with a letter before it has checked this, so [=] aborts.
 // With clang and NDEBUG, the assertion becomes an assumption of the compiler; toml++'s own check follows
 // only later. Therefore both assertions and assumptions are disabled (found by fuzzing).
 #pragma push_macro("NDEBUG")
@@ -38,11 +38,11 @@ void check_nesting_depth(const std::string& content, const Path& path) {
 // \u0025, which toml++ would decode to %, another ASCII character replaces %. Outside quotes and comments
 // such characters are not valid TOML either.
 char choose_escape_character(std::string_view content, const Path& path) {
-  const std::string lowered = lower(content);
+  const std::string lower_content = lower(content);
   for (const char escape : {'%', '~', '^', '`', '@', '!', '$', '&', '*', ';', '?', '|'}) {
     const std::string code = fmt::format("00{:02x}", static_cast<unsigned char>(escape));
-    if (lowered.find("\\u" + code) == std::string::npos &&
-        lowered.find("\\u0000" + code) == std::string::npos)
+    if (lower_content.find("\\u" + code) == std::string::npos &&
+        lower_content.find("\\u0000" + code) == std::string::npos)
       return escape;
   }
   throw UserError(
@@ -161,14 +161,14 @@ void read_config_file(OptionTable& table, const Path& path, std::span<const std:
   const std::string content = read_input_file(path, Bytes(1 << 24));
   check_nesting_depth(content, path);
   const char escape = choose_escape_character(content, path);
-  toml::table parsed;
+  toml::table root_table;
   try {
-    parsed = toml::parse(as_ascii(content, escape), path.string());
+    root_table = toml::parse(as_ascii(content, escape), path.string());
   } catch (const toml::parse_error& error) {
     throw UserError("{}:{}: not valid TOML: {}", path.string(), error.source().begin.line,
                     in_quotes(error.description(), 200));
   }
-  SettingsReader(table, path, ignored_keys, escape, origin).read(parsed);
+  SettingsReader(table, path, ignored_keys, escape, origin).read(root_table);
 }
 
 }  // namespace optimus

@@ -33,11 +33,11 @@ class PosixWritableFile final : public WritableFile {
 
   Outcome<void> write(std::span<const std::byte> bytes) override {
     while (!bytes.empty()) {
-      const ssize_t written = ::write(file_.fd, bytes.data(), bytes.size());
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) return failure("cannot write {}: {}", path_.string(), last_error_text());
-      bytes = bytes.subspan(static_cast<std::size_t>(written));
-      size_ += written;
+      const ssize_t num_written = ::write(file_.fd, bytes.data(), bytes.size());
+      if (num_written < 0 && errno == EINTR) continue;
+      if (num_written < 0) return failure("cannot write {}: {}", path_.string(), last_error_text());
+      bytes = bytes.subspan(static_cast<std::size_t>(num_written));
+      size_ += num_written;
     }
     start_write_back();
     return {};
@@ -183,8 +183,7 @@ Outcome<std::size_t> regular_size(const Descriptor& file, const Path& path) {
   if (file.fd < 0) return failure("cannot open {}: {}", path.string(), last_error_text());
   struct stat info {};
   if (::fstat(file.fd, &info) != 0) return failure("cannot open {}: {}", path.string(), last_error_text());
-  if (S_ISDIR(info.st_mode))
-    return failure("cannot open {}: expected a file, num_read a folder", path.string());
+  if (S_ISDIR(info.st_mode)) return failure("cannot open {}: expected a file, got a folder", path.string());
   if (!S_ISREG(info.st_mode)) return failure("cannot open {}: it is not a regular file", path.string());
   return static_cast<std::size_t>(info.st_size);
 }

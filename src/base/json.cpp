@@ -47,8 +47,8 @@ void check_json_nesting(std::string_view text, const std::string& source) {
   }
 }
 
-// A character iterator that records its position: the library's callbacks receive what was parsed, but not
-// where.
+// A character iterator that records its position: the library's callbacks receive the parsed value, but not
+// its position.
 struct TrackingIterator {
   using iterator_category = std::input_iterator_tag;
   using value_type = char;
@@ -96,10 +96,10 @@ Json parse_json(std::string_view text, const std::string& source) {
   } catch (const Json::parse_error& error) {
     const std::size_t offset = error.byte == 0 ? 0 : error.byte - 1;
     const Place location = place_of(text, offset);
-    const std::string found =
+    const std::string actual =
         offset < text.size() ? in_quotes(text.substr(offset, 12)) : "the end of the text";
     throw UserError("{}: line {}, column {}: not valid JSON at {}", source, location.line, location.column,
-                    found);
+                    actual);
   } catch (const Json::exception& error) {
     throw UserError("{}: not valid JSON ({})", source, in_quotes(error.what(), 200));
   }
@@ -111,9 +111,9 @@ Json read_json(const Path& path) {
 }
 
 void JsonView::refuse(std::string_view expected) const {
-  std::string found = value_->is_object() ? "an object" : value_->is_array() ? "a list" : "";
-  if (found.empty()) found = in_quotes(value_->dump(-1, ' ', false, Json::error_handler_t::replace));
-  throw UserError("{}: expected {}, got {}", location_, expected, found);
+  std::string actual = value_->is_object() ? "an object" : value_->is_array() ? "a list" : "";
+  if (actual.empty()) actual = in_quotes(value_->dump(-1, ' ', false, Json::error_handler_t::replace));
+  throw UserError("{}: expected {}, got {}", location_, expected, actual);
 }
 
 namespace {
@@ -125,16 +125,16 @@ std::string member_path(const std::string& location, std::string_view key) {
 
 JsonView JsonView::at(std::string_view key) const {
   if (!value_->is_object()) refuse("an object");
-  const auto found = value_->find(key);
-  if (found == value_->end()) throw UserError("{} is missing", member_path(location_, key));
-  return {*found, member_path(location_, key)};
+  const auto member = value_->find(key);
+  if (member == value_->end()) throw UserError("{} is missing", member_path(location_, key));
+  return {*member, member_path(location_, key)};
 }
 
 std::optional<JsonView> JsonView::find(std::string_view key) const {
   if (!value_->is_object()) refuse("an object");
-  const auto found = value_->find(key);
-  if (found == value_->end() || found->is_null()) return std::nullopt;
-  return JsonView(*found, member_path(location_, key));
+  const auto member = value_->find(key);
+  if (member == value_->end() || member->is_null()) return std::nullopt;
+  return JsonView(*member, member_path(location_, key));
 }
 
 std::vector<std::pair<std::string, JsonView>> JsonView::members() const {

@@ -69,12 +69,12 @@ std::vector<const Option*> OptionTable::options() const {
 }
 
 Option* OptionTable::find(std::string_view name) {
-  std::string spelled(name);
-  for (char& c : spelled)
+  std::string spelling(name);
+  for (char& c : spelling)
     if (c == '_') c = '-';
   for (const auto& option : options_)
-    if (option->name == spelled ||
-        std::find(option->old_names.begin(), option->old_names.end(), spelled) != option->old_names.end())
+    if (option->name == spelling ||
+        std::find(option->old_names.begin(), option->old_names.end(), spelling) != option->old_names.end())
       return option.get();
   return nullptr;
 }

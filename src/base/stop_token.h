@@ -12,7 +12,7 @@ namespace optimus {
 // In ascending order of precedence.
 enum class StopRequest {
   none,
-  leave,  // this worker is_leave_requested the run; the others continue
+  leave,  // this worker leaves the run; the others continue
   stop,   // the run ends, after a checkpoint
 };
 

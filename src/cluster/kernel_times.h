@@ -19,7 +19,8 @@
 //   norm.KIND.narrow, activation.NAME.narrow, activation.NAME.narrow.backward
 //                                       as above, with fp8 output
 //   rope, embedding, embedding.backward, loss, add, bias (a sum over rows)
-//   update of the parameters, including the gradient norm and clearing the gradients
+//   update                              update of the parameters, including the gradient norm and clearing
+//                                       the gradients
 #pragma once
 
 #include <array>

@@ -60,22 +60,22 @@ Cluster open_measured_cluster(const std::string& name) {
     throw UserError(
         "cluster {}: this machine was measured with {} {}; use {}x{} for the vendor's specification", name,
         measured_cluster.num_devices(), type.name, type.name, *workers);
-  HardwareProfile replicated =
+  HardwareProfile profile =
       replicate_device(measured_cluster.profile(), type, *workers, is_shared ? *workers : 1);
-  replicated.name = name;
-  return Cluster(std::move(replicated), "cluster " + in_quotes(name));
+  profile.name = name;
+  return Cluster(std::move(profile), "cluster " + in_quotes(name));
 }
 
 }  // namespace
 
-HardwareProfile replicate_device(HardwareProfile measured, const DeviceType& type, int num_devices,
+HardwareProfile replicate_device(HardwareProfile measured_profile, const DeviceType& type, int num_devices,
                                  int workers_per_processor) {
-  measured.types = {part_of_device(type, workers_per_processor)};
-  measured.groups.resize(1);
-  NodeGroup& group = measured.groups.front();
+  measured_profile.types = {part_of_device(type, workers_per_processor)};
+  measured_profile.groups.resize(1);
+  NodeGroup& group = measured_profile.groups.front();
   group.type = 0;
   group.num_devices = group.devices_per_node = group.devices_per_domain = num_devices;
-  return measured;
+  return measured_profile;
 }
 
 bool is_measured_cluster_name(const std::string& name) {

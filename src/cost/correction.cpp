@@ -85,8 +85,8 @@ class Corrector {
   }
 
   double factor(ResidualKind kind, const std::string& device_type) {
-    const Residual* const known = find(kind, device_type);
-    return known == nullptr ? 1 : apply_residual(*known);
+    const Residual* const residual = find(kind, device_type);
+    return residual == nullptr ? 1 : apply_residual(*residual);
   }
 
   CorrectedInputs& result_;

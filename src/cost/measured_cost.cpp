@@ -70,13 +70,13 @@ double pointwise_seconds(const KernelTimes& times, const MeasuredTask& task) {
   const bool writes_fp8 =
       task.is_low_precision && !task.has_current_scaling &&
       (item.kind == OperationKind::activation || (item.kind == OperationKind::norm && !task.is_post_norm));
-  const auto measured = [&](const std::string& ending) {
+  const auto kernel_seconds = [&](const std::string& ending) {
     const double fp8_seconds =
         writes_fp8 ? times.seconds(item.kernel + ".narrow" + ending, elements, {elements}) : -1;
     return fp8_seconds >= 0 ? fp8_seconds : times.seconds(item.kernel + ending, elements, {elements});
   };
-  const auto forward = [&] { return measured(""); };
-  const auto backward = [&] { return measured(".backward"); };
+  const auto forward = [&] { return kernel_seconds(""); };
+  const auto backward = [&] { return kernel_seconds(".backward"); };
   switch (item.kind) {
     case OperationKind::embedding:
       return task.op == Op::backward_weight ? backward() : is_forward ? forward() : 0;

@@ -200,8 +200,8 @@ class StageMemoryModel {
   // The head's contribution to a tied embedding's gradient stays live until the embedding adds its own
   // contribution.
   double tied_gradient_bytes(int num_done) const {
-    const bool waits = setup_.model.is_tied && has_embedding() && has_head();
-    return waits ? num_head_gradients(num_done) * gathered_bytes(0).gradient : 0;
+    const bool is_tied_on_stage = setup_.model.is_tied && has_embedding() && has_head();
+    return is_tied_on_stage ? num_head_gradients(num_done) * gathered_bytes(0).gradient : 0;
   }
 
   // The peak at the embedding: its gradient is computed while the gradient of the next layer is being
@@ -210,11 +210,11 @@ class StageMemoryModel {
     const GatheredBytes own_bytes = gathered_bytes(0),
                         next = stage_.chunks.front().end_block() > 1 ? gathered_bytes(1) : GatheredBytes{};
     const bool has_norm = setup_.model.norm_position == NormPosition::post;
-    const double again =
+    const double regathered =
         position_.num_microbatches > 1 ? own_bytes.weights : 0;  // gathered again for the next forward
     return std::max(
         {own_bytes.weights + next.weights,
-         own_bytes.gradient + next.gradient + next.exchange + again + (has_norm ? own_bytes.weights : 0),
+         own_bytes.gradient + next.gradient + next.exchange + regathered + (has_norm ? own_bytes.weights : 0),
          own_bytes.gradient + own_bytes.exchange});
   }
 
@@ -257,7 +257,7 @@ class StageMemoryModel {
     if (!is_mixture_block(setup_.model, block) || s.ep == 1 || setup_.software.balances_experts) return 0;
     const auto hidden = static_cast<double>(setup_.model.hidden);
     const auto even_bytes =
-        static_cast<double>(sizes_.dispatched(block, pipeline_.microbatches.front()).value);
+        static_cast<double>(sizes_.dispatched_tokens(block, pipeline_.microbatches.front()).value);
     return even_bytes * (1 + 3 * static_cast<double>(setup_.model.mixture.ffn) / hidden) *
            (constants.expert_imbalance - 1);
   }
@@ -284,13 +284,13 @@ class StageMemoryModel {
     const double tokens = static_cast<double>((sequences + dp - 1) / dp) *
                           static_cast<double>(setup_.plan.sequence_length) / s.cp;
     const int width = bytes_of(setup_.plan.precision);
-    double all = 0, input = 0;
+    double saved_bytes = 0, input = 0;
     for (const Operation& op : operations(setup_.model, block, setup_.plan.sequence_length))
       for (const SavedTensor& saved : op.saved) {
         const double share = saved.split == SplitUnit::none ? (s.sequence_parallel ? 1.0 / s.tp : 1)
                                                             : share_of_part(setup_.model, saved.split, s.tp);
         const double bytes = saved.elements_per_token * bytes_per_element(saved.type, width) * share * tokens;
-        all += bytes;
+        saved_bytes += bytes;
         if (saved.strongest_saving_mode == RecomputeMode::full) input += bytes;
       }
     if (block_kind(setup_.model, block) == BlockKind::head) {
@@ -308,12 +308,13 @@ class StageMemoryModel {
                                     static_cast<double>(setup_.plan.sequence_length) * tokens;
     switch (s.recompute) {
       case RecomputeMode::none:
-        return {compiled_bytes(all) + scores, 0.4 * all};
+        return {compiled_bytes(saved_bytes) + scores, 0.4 * saved_bytes};
       case RecomputeMode::selective:
-        if (setup_.software.selective == SelectiveMeaning::attention_core) return {all, 0.4 * all + scores};
-        return {0.5 * (compiled_bytes(all) + input), 0.5 * all};
+        if (setup_.software.selective == SelectiveMeaning::attention_core)
+          return {saved_bytes, 0.4 * saved_bytes + scores};
+        return {0.5 * (compiled_bytes(saved_bytes) + input), 0.5 * saved_bytes};
       case RecomputeMode::full:
-        return {input, 1.4 * all + scores, all};
+        return {input, 1.4 * saved_bytes + scores, saved_bytes};
     }
     return {};
   }

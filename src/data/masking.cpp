@@ -13,13 +13,13 @@ void mask_tokens(RandomKey key, const MaskingOptions& options, Sample& sample) {
   const RandomKey choice_key = key.derive("choose"), action_key = key.derive("act");
   const RandomKey replacement_key = key.derive("replace");
   std::vector<std::size_t> positions;
-  // The position with the smallest draw; it is chosen if no draw is below options.chosen.
+  // The position with the smallest draw; it is chosen if no draw is below options.chosen_fraction.
   std::size_t smallest = sample.inputs.size();
   double smallest_draw = 2;
   for (std::size_t i = 0; i < sample.inputs.size(); ++i) {
     if (is_special(sample.inputs[i])) continue;
     const double draw = random_uniform(choice_key, i);
-    if (draw < options.chosen) positions.push_back(i);
+    if (draw < options.chosen_fraction) positions.push_back(i);
     if (draw < smallest_draw) smallest = i, smallest_draw = draw;
   }
   if (positions.empty() && smallest < sample.inputs.size()) positions.push_back(smallest);

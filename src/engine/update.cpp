@@ -192,10 +192,10 @@ void Engine::add_moment_sum() {
 void Engine::update_noise(const double* numbers) {
   const auto at = [&](StepScalar which) { return numbers[static_cast<int>(which)]; };
   const double to_mean = at(StepScalar::loss_scale) * at(StepScalar::num_targets);
-  noise.add_measurement({.squared = at(StepScalar::grad_norm) * at(StepScalar::grad_norm),
-                         .product = at(StepScalar::moment_sum) / to_mean,
+  noise.add_measurement({.gradient_squared = at(StepScalar::grad_norm) * at(StepScalar::grad_norm),
+                         .moment_product = at(StepScalar::moment_sum) / to_mean,
                          .samples = static_cast<double>(plan_.batch),
-                         .factor = at(StepScalar::factor) * to_mean,
+                         .clip_factor = at(StepScalar::factor) * to_mean,
                          .beta1 = update_.beta1});
 }
 

@@ -129,23 +129,23 @@ std::optional<std::vector<int>> find_order(const MoveOrderProblem& problem, std:
 MergedOrder merge_adjacent(const MoveOrderProblem& problem, const std::vector<int>& kind_of,
                            const std::vector<int>& order, std::int64_t reserve,
                            const std::function<bool(int before, int item)>& may_join) {
-  MergedOrder merged;
+  MergedOrder result;
   Headroom headroom(problem);
   for (const int item : order) {
     const auto& demands = demands_of(problem, kind_of, item);
-    const bool joins = !merged.groups.empty() && may_join(merged.groups.back().back(), item) &&
+    const bool joins = !result.groups.empty() && may_join(result.groups.back().back(), item) &&
                        headroom.excess(demands) <= reserve;
     if (!joins) {
-      if (!merged.groups.empty())
-        for (const int finished_item : merged.groups.back())
+      if (!result.groups.empty())
+        for (const int finished_item : result.groups.back())
           headroom.end(demands_of(problem, kind_of, finished_item));
-      merged.groups.emplace_back();
+      result.groups.emplace_back();
     }
-    merged.excess = std::max(merged.excess, headroom.excess(demands));
+    result.excess = std::max(result.excess, headroom.excess(demands));
     headroom.begin(demands);
-    merged.groups.back().push_back(item);
+    result.groups.back().push_back(item);
   }
-  return merged;
+  return result;
 }
 
 }  // namespace optimus

@@ -29,8 +29,8 @@ class Execution {
   // Operations from one rank to another that were posted on one side and are not matched yet.
   struct Channel {
     bool holds_sends = false;
-    std::size_t num_matched = 0;  // number of matched operations at the front of `posted`
-    std::vector<std::uint64_t> posted;
+    std::size_t num_matched = 0;  // number of matched operations at the front of `posted_ids`
+    std::vector<std::uint64_t> posted_ids;
   };
 
   // Posts the rank's next wave; continues with the following wave while no operation is unmatched.
@@ -52,16 +52,17 @@ class Execution {
     const int receiver = operation.is_send ? operation.peer : rank;
     const auto key = static_cast<std::uint64_t>(sender) << 32 | static_cast<std::uint64_t>(receiver);
     Channel& channel = channels_[key];
-    if (channel.posted.empty() || channel.holds_sends == operation.is_send) {
+    if (channel.posted_ids.empty() || channel.holds_sends == operation.is_send) {
       channel.holds_sends = operation.is_send;
-      channel.posted.push_back(operation.data_id);
+      channel.posted_ids.push_back(operation.data_id);
       return;
     }
-    if (channel.posted[channel.num_matched] != operation.data_id && mismatch_.empty())
+    if (channel.posted_ids[channel.num_matched] != operation.data_id && mismatch_.empty())
       mismatch_ =
           fmt::format("in wave {}, rank {} sends data to rank {} that differs from the data it expects",
                       operation.wave, sender, receiver);
-    if (++channel.num_matched == channel.posted.size()) channel.posted.clear(), channel.num_matched = 0;
+    if (++channel.num_matched == channel.posted_ids.size())
+      channel.posted_ids.clear(), channel.num_matched = 0;
     --num_unmatched_[static_cast<std::size_t>(rank)];
     const auto peer = static_cast<std::size_t>(operation.peer);
     if (--num_unmatched_[peer] == 0 && operation.peer != rank) ready_ranks_.push_back(operation.peer);

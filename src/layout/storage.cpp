@@ -117,13 +117,13 @@ class StorageBuilder {
     if (fusion < 0) return {i};
     std::vector<std::size_t> result;
     for (const int t : spec_.fusions[static_cast<std::size_t>(fusion)]) {
-      const auto found = std::find_if(boxes.begin(), boxes.end(),
+      const auto match = std::find_if(boxes.begin(), boxes.end(),
                                       [&](const PaddedBox& candidate) { return candidate.tensor == t; });
-      if (found == boxes.end()) continue;
-      if (found->columns != boxes[i].columns)
+      if (match == boxes.end()) continue;
+      if (match->columns != boxes[i].columns)
         throw UserError("tensors {} and {} cannot be fused: their rows are {} and {} wide",
-                        name(boxes[i].tensor), name(t), boxes[i].columns, found->columns);
-      result.push_back(static_cast<std::size_t>(found - boxes.begin()));
+                        name(boxes[i].tensor), name(t), boxes[i].columns, match->columns);
+      result.push_back(static_cast<std::size_t>(match - boxes.begin()));
     }
     // A second box of a fused tensor (held through another group) is stored separately.
     if (std::find(result.begin(), result.end(), i) == result.end()) return {i};

@@ -318,7 +318,7 @@ ImportedGrid grid_from_flags(ArgumentList& flags, const std::string& source, con
   return grid;
 }
 
-// Adds notes for flags that a plan cannot express and whose value differs from what the plan does.
+// Adds notes for flags that a plan cannot express and whose value differs from the plan's behaviour.
 void note_differences(ArgumentList& flags, const ImportedGrid& grid, std::vector<std::string>& notes) {
   if (const auto name = flags.text("--optimizer"); name && *name != "adam")
     notes.push_back(fmt::format("memory is computed for Adam's state, not for that of {}", in_quotes(*name)));

@@ -74,11 +74,11 @@ bool have_equal_stages(const Pipeline& a, const Pipeline& b) {
 std::vector<PipelineGroup> groups_of_pipelines(const Plan& plan) {
   std::vector<PipelineGroup> groups;
   for (const Pipeline& pipeline : plan.pipelines) {
-    const auto found = std::find_if(groups.begin(), groups.end(), [&](const PipelineGroup& group) {
+    const auto match = std::find_if(groups.begin(), groups.end(), [&](const PipelineGroup& group) {
       return have_equal_stages(*group.front(), pipeline);
     });
-    if (found != groups.end())
-      found->push_back(&pipeline);
+    if (match != groups.end())
+      match->push_back(&pipeline);
     else
       groups.push_back({&pipeline});
   }
@@ -322,14 +322,14 @@ Plan with_copies_in_other_domains(Plan plan, const std::vector<int>& domain_of) 
   };
   int max_shards = 1;
   for (const ShardedStage& sharded_stage : stages) max_shards = std::max(max_shards, sharded_stage.shards);
-  std::int64_t fewest = num_in_same_domain(plan.copy_distance);
+  std::int64_t min_count = num_in_same_domain(plan.copy_distance);
   int best = plan.copy_distance;
-  for (int distance = 1; distance < max_shards && fewest > 0; ++distance) {
+  for (int distance = 1; distance < max_shards && min_count > 0; ++distance) {
     const bool is_own_copy = std::any_of(stages.begin(), stages.end(),
                                          [&](const auto& stage) { return distance % stage.shards == 0; });
     if (is_own_copy) continue;
-    if (const std::int64_t count = num_in_same_domain(distance); count < fewest)
-      fewest = count, best = distance;
+    if (const std::int64_t count = num_in_same_domain(distance); count < min_count)
+      min_count = count, best = distance;
   }
   plan.copy_distance = best;
   return plan;

@@ -37,7 +37,7 @@ using ControlRequest = std::variant<SwitchRequest, DrainRequest>;
 
 struct ControlAnswer {
   bool is_done = false;
-  std::string text;  // one line: what was done, or why not
+  std::string text;  // one line: the action, or the reason why it was refused
 };
 
 // The side of the running training, on one rank. Not thread-safe.

@@ -2,9 +2,9 @@
 // in the new plan, and which state moves in which order. Every rank computes the same result in advance
 // from the two plans; nothing is modified. switching/move.h executes the transition.
 //
-// State is what cannot be recomputed: master weights and moments. Weights of lower precision are rounded
-// from master weights, and gradients start again in the next step. If the weights serve as master weights
-// (fp32, fp64), master weights are distributed like weights, otherwise like moments:
+// State is the data that cannot be recomputed: master weights and moments. Weights of lower precision are
+// rounded from master weights, and gradients start again in the next step. If the weights serve as master
+// weights (fp32, fp64), master weights are distributed like weights, otherwise like moments:
 //
 //              bf16                                 fp32
 //   zero 0     masters + moments everywhere         masters, moments everywhere
@@ -24,8 +24,8 @@
 
 namespace optimus {
 
-// Which copies of master weights are valid. all: those of the table above. owned: only those on the owners
-// of the moments, which is the case after an update whose weights have not been gathered yet.
+// The valid copies of master weights. all: as in the table above. owned: only the copies on the owners of the
+// moments, which is the case after an update whose weights have not been gathered yet.
 enum class MasterCopies { all, owned };
 
 // The layout of the state to move. If master weights and moments are distributed differently, it lists the

@@ -286,8 +286,8 @@ Dependencies StepCompiler::send(const Crossing& crossing, int microbatch, bool i
   return messages;
 }
 
-// Likewise, a receive waits until the data of the second-last crossing have been read, which frees their
-// memory.
+// In the same way, a receive waits until the data of the second-last crossing have been read, which frees
+// their memory.
 Dependencies StepCompiler::receive(const Crossing& crossing, int microbatch, bool is_backward) {
   std::vector<int>& buffers = received_buffers_[{is_backward, crossing.to_block, microbatch}];
   Dependencies free_memory_waits, receives;
@@ -321,10 +321,11 @@ Dependencies StepCompiler::join_parts(const Crossing& crossing, int microbatch, 
   if (has_buffers_) {
     std::vector<int>& arrivals = received_buffers_[{is_backward, block, microbatch}];
     for (const int buffer : arrivals) builder_.use(buffer, false);
-    const int joined = builder_.add_buffer(BufferKind::joined, block, microbatch,
-                                           sizes_.joined(block, sequences(microbatch), crossing.width));
-    builder_.use(joined, true);
-    arrivals = {joined};
+    const int joined_buffer =
+        builder_.add_buffer(BufferKind::joined, block, microbatch,
+                            sizes_.joined_activation(block, sequences(microbatch), crossing.width));
+    builder_.use(joined_buffer, true);
+    arrivals = {joined_buffer};
   }
   return {gather};
 }

@@ -13,6 +13,7 @@
 // `waits` and the preceding instruction of the same lane. Therefore parameter gathers and receives are
 // placed early in the list, as soon as memory for their results is available. At most two messages are in
 // flight in each direction.
+//
 // The work of the engine in an instruction and its modelled cost follow from (op, part, block) and the plan;
 // messages carry their size.
 #pragma once

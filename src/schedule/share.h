@@ -50,9 +50,9 @@ struct Route {
   std::vector<Box> boxes;
 };
 
-// routes_out(): what device `index` of `from` sends to each device of `to`. routes_in(): what device
-// `index` of `to` receives from each device of `from`. They take time proportional to the number of peers,
-// not of devices.
+// routes_out(): the data that device `index` of `from` sends to each device of `to`. routes_in(): the data
+// that device `index` of `to` receives from each device of `from`. They take time proportional to the number
+// of peers, not of devices.
 std::vector<Route> routes_out(const Side& from, const Side& to, int index, int sequences,
                               std::int64_t sequence_length, std::int64_t hidden);
 std::vector<Route> routes_in(const Side& from, const Side& to, int index, int sequences,

@@ -150,7 +150,7 @@ Bytes DeviceSizes::copy_state(int block) const {
          (has_sharded_weights ? state(block, StateKind::weights) : Bytes(0));
 }
 
-std::map<std::vector<int>, Bytes> DeviceSizes::partial(int block) const {
+std::map<std::vector<int>, Bytes> DeviceSizes::partial_gradients(int block) const {
   const LayerStrategy& strategy = strategy_of(stage_, block);
   std::map<std::vector<int>, Bytes> sums;
   if (strategy.tp == 1) return sums;
@@ -175,7 +175,7 @@ std::map<std::vector<int>, Bytes> DeviceSizes::partial(int block) const {
   return sums;
 }
 
-Bytes DeviceSizes::shared(int block) const {
+Bytes DeviceSizes::shared_gradients(int block) const {
   const bool is_end = block == 0 || block == plan_.num_blocks - 1;
   if (!is_end || !model_.is_tied || has_shared_tied_embedding_) return Bytes(0);
   const LayerStrategy& strategy = strategy_of(stage_, block);
@@ -336,7 +336,7 @@ Bytes DeviceSizes::whole_activation(int block, int sequences) const {
   return Bytes(share(block, sequences, false).num_tokens() * model_.hidden * bytes_of(plan_.precision));
 }
 
-Bytes DeviceSizes::joined(int block, int sequences, std::int64_t width) const {
+Bytes DeviceSizes::joined_activation(int block, int sequences, std::int64_t width) const {
   const int tp = strategy_of(stage_, block).tp;
   return Bytes(share(block, sequences, false).num_tokens() * ((width + tp - 1) / tp) * tp *
                bytes_of(plan_.precision));
@@ -363,7 +363,7 @@ Bytes DeviceSizes::ring_gradients(int block, int sequences) const {
   return Bytes(shape.rows * shape.columns * std::max(4, bytes_of(plan_.precision)));
 }
 
-Bytes DeviceSizes::dispatched(int block, int sequences) const {
+Bytes DeviceSizes::dispatched_tokens(int block, int sequences) const {
   const LayerStrategy& s = strategy_of(stage_, block);
   const int dp = data_parallel(stage_, s);
   // Padded to the longest context part, as for ring(), so that all members of a group specify the same

@@ -43,8 +43,8 @@ class StepCompiler {
     bool is_inside() const { return &from == &to; }
   };
   // Moves an activation, or its gradient if `is_backward`, from block `from_block` of `from` to block
-  // `to_block` of `to`. This device belongs to one of the two stages or to both. Returns what the receiving
-  // block waits for.
+  // `to_block` of `to`. This device belongs to one of the two stages or to both. Returns the dependencies of
+  // the receiving block.
   Dependencies add_crossing(const Stage& from, int from_block, const Stage& to, int to_block, int microbatch,
                             bool is_backward, const Dependencies& dependencies);
   // Cached, because chunks have few distinct crossings. The reference is valid until the next call.

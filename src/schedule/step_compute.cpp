@@ -207,11 +207,11 @@ int StepCompiler::compute(Op op, Part part, int microbatch, int block, const Dep
                                   .ring_step = ring_step},
                                  waits);
   last_compute_ = index;
-  const Instruction added = builder_.program().instructions.back();
-  use_received(added);
+  const Instruction instruction = builder_.program().instructions.back();
+  use_received(instruction);
   if (!has_buffers_) return index;
-  use_activation_buffers(added);
-  use_graph(added);
+  use_activation_buffers(instruction);
+  use_graph(instruction);
   // Weight gradients do not need weights, with two exceptions: an embedding with a norm, and a custom
   // block, whose gradients autograd computes together.
   const bool has_weight_path = kind(block) == BlockKind::embedding || kind(block) == BlockKind::custom;
@@ -305,7 +305,7 @@ Dependencies StepCompiler::exchange_tokens(Op op, int microbatch, int block, boo
       .op = op, .lane = Lane::tensor, .is_backward = is_backward, .microbatch = microbatch};
   instruction.chunk = chunk_of(block), instruction.block = block;
   instruction.group = expert_group(block);
-  instruction.bytes = sizes_.dispatched(block, sequences(microbatch)).value;
+  instruction.bytes = sizes_.dispatched_tokens(block, sequences(microbatch)).value;
   // The earlier instructions stay in the list, because they may be on other lanes.
   dependencies.push_back(builder_.add(instruction, dependencies));
   return dependencies;

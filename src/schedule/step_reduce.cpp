@@ -44,7 +44,7 @@ int StepCompiler::expert_data_group(int block, Role role) {
 
 const std::map<std::vector<int>, Bytes>& StepCompiler::partial(int block) {
   const auto [at, is_new] = partial_.try_emplace({pattern(model_, block), &strategy(block)});
-  if (is_new) at->second = sizes_.partial(block);
+  if (is_new) at->second = sizes_.partial_gradients(block);
   return at->second;
 }
 
@@ -74,11 +74,11 @@ void StepCompiler::reduce_gradients(int block, int microbatch, bool is_last) {
   // ZeRO 2 and 3 store only a shard of the summed gradient, so every micro-batch is reduced immediately.
   if (is_sharded_now) reduce(data_group(block, Role::shard), sizes_.part(block, StateKind::gradients));
   if (replicas > 1 && is_final && !needs_sync_) {
-    const Bytes own_bytes = sizes_.part(block, StateKind::gradients) - sizes_.shared(block);
+    const Bytes own_bytes = sizes_.part(block, StateKind::gradients) - sizes_.shared_gradients(block);
     if (own_bytes.value > 0) reduce(data_group(block, Role::replica), Bytes(own_bytes.value / shards));
   }
   // Gradients that other stages or pipelines also own are not complete yet.
-  if (is_last && has_shard_copies(plan_, s) && !needs_sync_ && sizes_.shared(block).value == 0)
+  if (is_last && has_shard_copies(plan_, s) && !needs_sync_ && sizes_.shared_gradients(block).value == 0)
     pending_copies_.push_back(block);
   if (!has_experts(block)) return;
   const Bytes experts = sizes_.experts(block, StateKind::gradients);
@@ -171,9 +171,9 @@ void StepCompiler::update_blocks(const Dependencies& gate, int microbatch) {
                               .microbatch = microbatch,
                               .chunk = chunk_of(block)};
       instruction.block = block, instruction.group = group, instruction.bytes = bytes.value;
-      const int gathered = builder_.add(instruction, {update_index});
+      const int gather_index = builder_.add(instruction, {update_index});
       use_exchange(block, sizes_.exchange_buffer(block, StateKind::weights));
-      if (is_async) pending_updates_.push_back(gathered);
+      if (is_async) pending_updates_.push_back(gather_index);
     };
     if (shard_count(stage_, s) > 1)
       gather(data_group(block, Role::gather), sizes_.part(block, StateKind::weights));

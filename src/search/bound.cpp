@@ -87,15 +87,15 @@ double BoundModel::last_gradient_time(const Candidate& c, const std::vector<Stag
   return end;
 }
 
-// Seconds of the updates and of what delays them: the gate, and gathers of updated weights. The forwards of
-// the next step hide most of these waits.
+// Seconds of the updates and of the waits that delay them: for the gate, and for gathers of updated weights.
+// The forwards of the next step hide most of these waits.
 double BoundModel::update_seconds(const Candidate& c, const StageCost& stage, double gate) const {
   const bool gathers = c.zero == 1 || c.zero == 2;
   if (!demand_.software.overlaps_gather) return gate + stage.update + (gathers ? stage.gather : 0);
-  const double waits = gate + (gathers ? std::max(0.0, stage.gather - stage.update) : 0);
+  const double wait_seconds = gate + (gathers ? std::max(0.0, stage.gather - stage.update) : 0);
   const double interference = demand_.constants.interference;
-  return stage.update +
-         std::max(interference * waits, waits - (1 - interference) * (stage.forward + stage.slack));
+  return stage.update + std::max(interference * wait_seconds,
+                                 wait_seconds - (1 - interference) * (stage.forward + stage.slack));
 }
 
 BoundModel::StageWork BoundModel::work_of(const Candidate& c, int s, const StageLayers& layers) {

@@ -99,7 +99,7 @@ class BoundModel {
            gathered_at_ends = 0;  // of the embedding and the head (the ends of the model)
     // Gathered buffers of an end of the model together with neighbouring layers, if the stage has any.
     double gathered_with_ends = 0;
-    // `dense`: those of `layers` that are of the second kind.
+    // `dense`: the layers of the second kind among `layers`.
     double total_bytes(const StageLayers& layers, const StageLayers& dense) const;
   };
   // Buffers of a sharded block: its gathered weights, its unreduced gradient, and the exchange buffer with

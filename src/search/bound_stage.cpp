@@ -92,13 +92,13 @@ BlockCounts BoundModel::block_counts_of(const Candidate& c, int s, const StageLa
 
 std::pair<int, int> BoundModel::min_and_max_dense(const Candidate& c, int s) const {
   if (!has_two_kinds_) return {0, 0};
-  Candidate other = c;
+  Candidate candidate = c;
   const StageLayers layers = uniform_layers(RecomputeMode::none, split_layers(demand_.model.layers, c.pp, s));
-  other.chunks = 1;
-  int min_dense = dense_of(other, s, layers).total(), max_dense = min_dense;
+  candidate.chunks = 1;
+  int min_dense = dense_of(candidate, s, layers).total(), max_dense = min_dense;
   for (const ScheduleChoice& choice : schedule_choices(demand_, c.pp)) {
-    other.chunks = choice.chunks;
-    const int dense_layers = dense_of(other, s, layers).total();
+    candidate.chunks = choice.chunks;
+    const int dense_layers = dense_of(candidate, s, layers).total();
     min_dense = std::min(min_dense, dense_layers), max_dense = std::max(max_dense, dense_layers);
   }
   return {min_dense, max_dense};
@@ -121,8 +121,8 @@ ChunkCost BoundModel::chunk_cost(const Candidate& c, int s, int chunk, const Sta
   if (is_split) cost.weight = sample.weight.of(block_counts);
   for (const RecomputeMode mode : {RecomputeMode::selective, RecomputeMode::full})
     if (const int count = c.is_fitted ? layers.of(mode) : 0; count > 0) {
-      const SampleCost& other = sample_cost(kind, c, mode);
-      const SlotCost &slow = is_split ? other.input : other.backward,
+      const SampleCost& recomputed_sample = sample_cost(kind, c, mode);
+      const SlotCost &slow = is_split ? recomputed_sample.input : recomputed_sample.backward,
                      &fast = is_split ? sample.input : sample.backward;
       cost.backward += count * (slow.layer - fast.layer) + dense.of(mode) * (slow.dense - fast.dense);
     }

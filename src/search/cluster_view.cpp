@@ -70,15 +70,15 @@ int ClusterView::slowest(int begin, int end) const {
 }
 
 Bytes ClusterView::min_memory(int begin, int end) const {
-  Bytes least = kinds_.front().memory;
+  Bytes smallest = kinds_.front().memory;
   bool is_first = true;
-  if (is_uniform()) return least;
+  if (is_uniform()) return smallest;
   for_sections(sections_, begin, end, [&](int kind) {
     const Bytes memory = kinds_[static_cast<std::size_t>(kind)].memory;
-    if (is_first || memory < least) least = memory;
+    if (is_first || memory < smallest) smallest = memory;
     is_first = false;
   });
-  return least;
+  return smallest;
 }
 
 GroupShape ClusterView::spread(int kind, int count, int stride) const {

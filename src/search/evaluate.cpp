@@ -49,10 +49,10 @@ StageContents contents_of(const Plan& plan, const ModelSpec& model, const Stage&
 Bytes min_memory_of(const ClusterView& cluster_view, const Stage& stage) {
   if (cluster_view.is_uniform()) return cluster_view.kinds().front().memory;
   const Cluster& cluster = cluster_view.cluster();
-  Bytes least = cluster.type_of(cluster_view.map()[VirtualDevice{stage.devices.front()}]).memory;
+  Bytes smallest = cluster.type_of(cluster_view.map()[VirtualDevice{stage.devices.front()}]).memory;
   for (const int device : stage.devices)
-    least = std::min(least, cluster.type_of(cluster_view.map()[VirtualDevice{device}]).memory);
-  return least;
+    smallest = std::min(smallest, cluster.type_of(cluster_view.map()[VirtualDevice{device}]).memory);
+  return smallest;
 }
 
 // Bytes of optimizer state that one device of the stage stores in host memory.

@@ -152,15 +152,15 @@ std::string find_contradiction(const Demand& demand, const ClusterView& cluster_
   const auto min_value = [](const std::optional<Range>& range) {
     return range ? std::max(1, range->min) : 1;
   };
-  const std::int64_t needed =
+  const std::int64_t num_needed =
       static_cast<std::int64_t>(min_value(c.tp)) * min_value(c.pp) * min_value(c.cp) * min_value(c.dp);
   if (const std::string text = find_expert_contradiction(demand, num_available); !text.empty()) return text;
-  if (needed > num_available) {
+  if (num_needed > num_available) {
     std::string product;
     for (const auto& [name, range] : {std::pair{"tp", c.tp}, {"pp", c.pp}, {"cp", c.cp}, {"dp", c.dp}})
       if (min_value(range) > 1)
         product += fmt::format("{}{} {}", product.empty() ? "" : " x ", name, min_value(range));
-    return fmt::format("{} needs {} devices, {} has {}; add devices or lower the sizes", product, needed,
+    return fmt::format("{} needs {} devices, {} has {}; add devices or lower the sizes", product, num_needed,
                        demand.cluster.name(), num_available);
   }
   const std::int64_t heads = max_tensor_parts(demand.model);
@@ -188,18 +188,18 @@ std::string why_impossible(const Demand& demand, const ClusterView& cluster_view
       search_grid(demand, cluster_view, bound_model, {.max_simulations = 1}).nearest;
   std::vector<std::string> suggestions;
   for (const Relaxation& relaxation : relaxations(demand)) {
-    Demand other = demand;
-    other.constraints = relaxation.constraints;
-    if (is_possible(other, cluster_view)) suggestions.push_back(relaxation.description);
+    Demand relaxed_demand = demand;
+    relaxed_demand.constraints = relaxation.constraints;
+    if (is_possible(relaxed_demand, cluster_view)) suggestions.push_back(relaxation.description);
     if (suggestions.size() == 2) break;
   }
   if (!nearest)
     return fmt::format("no plan for {} on {} meets these constraints{}", demand.model.name,
                        demand.cluster.name(),
                        suggestions.empty() ? "" : "; would work: " + join(suggestions, " or "));
-  if (const int needed = demand.shares_memory ? 0 : devices_to_fit(demand); needed > 0)
-    suggestions.insert(suggestions.begin(),
-                       fmt::format("{} devices ({} more)", needed, needed - cluster_view.num_devices()));
+  if (const int num_needed = demand.shares_memory ? 0 : devices_to_fit(demand); num_needed > 0)
+    suggestions.insert(suggestions.begin(), fmt::format("{} devices ({} more)", num_needed,
+                                                        num_needed - cluster_view.num_devices()));
   return fmt::format("{} does not fit into the memory of {}: {} needs {} per device, {} is available; {}",
                      demand.model.name, demand.cluster.name(),
                      short_text(plan_of(demand, nearest->candidate)), bytes_text(nearest->peak_memory.bytes),

@@ -58,17 +58,17 @@ RunEstimate estimate_run(const Demand& demand, const ClusterView& cluster_view, 
   const double seconds = estimate.steps * result.step.seconds;
   estimate.days = seconds / 86400;
   const int devices = num_devices(result.plan);
-  Demand other = demand;
+  Demand goal_demand = demand;
   const auto all_have = [&](auto&& is_known) {
     const std::vector<DeviceType>& types = demand.cluster.profile().types;
     return std::all_of(types.begin(), types.end(), is_known);
   };
-  other.goal = Goal::cost;
+  goal_demand.goal = Goal::cost;
   if (demand.price || all_have([](const DeviceType& type) { return type.price_per_hour.has_value(); }))
-    estimate.cost = cost_rate(other, cluster_view.map(), devices) * seconds;
-  other.goal = Goal::energy;
+    estimate.cost = cost_rate(goal_demand, cluster_view.map(), devices) * seconds;
+  goal_demand.goal = Goal::energy;
   if (demand.watts || all_have([](const DeviceType& type) { return type.watts > 0; }))
-    estimate.megawatt_hours = cost_rate(other, cluster_view.map(), devices) * seconds / 3.6e9;
+    estimate.megawatt_hours = cost_rate(goal_demand, cluster_view.map(), devices) * seconds / 3.6e9;
   return estimate;
 }
 
@@ -92,8 +92,8 @@ std::string search_text(const Demand& demand, const ClusterView& cluster_view, c
   }
   if (result.front.size() > 1) {
     TextTable table({"using less memory", "memory", "step", ""});
-    constexpr std::size_t kShown = 6;
-    for (std::size_t i = 1; i < std::min(result.front.size(), kShown + 1); ++i)
+    constexpr std::size_t kMaxShown = 6;
+    for (std::size_t i = 1; i < std::min(result.front.size(), kMaxShown + 1); ++i)
       table.row({result.front[i].plan, text(as_bytes(result.front[i].bytes)),
                  text(Seconds(result.front[i].seconds)),
                  relative_change(result.front[i].seconds, result.step.seconds)});

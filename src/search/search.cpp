@@ -113,18 +113,18 @@ class Explainer {
                        return std::pair(!a.peak_memory.fits(), a.objective) <
                               std::pair(!b.peak_memory.fits(), b.objective);
                      });
-    std::vector<Candidate> explained;
+    std::vector<Candidate> explained_candidates;
     for (const Axis axis : kAxes) {
       const auto is_new = [&](const Candidate& c) {
-        return std::none_of(explained.begin(), explained.end(),
+        return std::none_of(explained_candidates.begin(), explained_candidates.end(),
                             [&](const Candidate& t) { return has_equal_axes(c, t); });
       };
-      const auto found = std::find_if(others.begin(), others.end(), [&](const EvaluatedCandidate& o) {
+      const auto match = std::find_if(others.begin(), others.end(), [&](const EvaluatedCandidate& o) {
         return differs(best_candidate, o.candidate, axis) && is_new(o.candidate);
       });
-      if (found == others.end() || std::ssize(explained) == max_alternatives) continue;
-      explained.push_back(found->candidate);
-      add(*found);
+      if (match == others.end() || std::ssize(explained_candidates) == max_alternatives) continue;
+      explained_candidates.push_back(match->candidate);
+      add(*match);
     }
     std::stable_sort(result_.alternatives.begin(), result_.alternatives.end(),
                      [](const Alternative& a, const Alternative& b) {

@@ -27,11 +27,11 @@ bool is_possible(const Demand& demand, const ClusterView& cluster_view) {
 namespace {
 
 Demand demand_on_cluster(const Demand& demand, const Cluster& cluster) {
-  Demand other{demand.model, cluster, demand.software, demand.constants};
-  other.batch = demand.batch, other.sequence_length = demand.sequence_length,
-  other.precision = demand.precision;
-  other.constraints = demand.constraints;
-  return other;
+  Demand result{demand.model, cluster, demand.software, demand.constants};
+  result.batch = demand.batch, result.sequence_length = demand.sequence_length,
+  result.precision = demand.precision;
+  result.constraints = demand.constraints;
+  return result;
 }
 
 // The smallest number of nodes above `insufficient` for which works(nodes) is true; 0 if there is none up
@@ -76,7 +76,7 @@ Sizing devices_to_finish(const Demand& demand, double step_seconds) {
   const int per_node = demand.cluster.profile().groups.front().devices_per_node;
   Sizing sizing;
   int tries_without_gain = 0;
-  const auto works = [&](int nodes) {
+  const auto is_fast_enough = [&](int nodes) {
     // Doubling the devices did not help, so the batch cannot be split further.
     if (tries_without_gain >= 1 && sizing.num_devices == 0) return false;
     const Cluster cluster = with_devices(demand.cluster, nodes * per_node);
@@ -95,7 +95,7 @@ Sizing devices_to_finish(const Demand& demand, double step_seconds) {
     return true;
   };
   const int upper_bound = std::min(max_nodes(demand, per_node), 125'000);
-  if (fewest_nodes(0, upper_bound, works) == 0) sizing.num_devices = 0;
+  if (fewest_nodes(0, upper_bound, is_fast_enough) == 0) sizing.num_devices = 0;
   return sizing;
 }
 

@@ -24,7 +24,7 @@ namespace {
 
 constexpr std::size_t kLanes = 6;
 
-// Executes the instructions of a program in list order. Records when each lane becomes free and what
+// Executes the instructions of a program in list order. Records when each lane becomes free and which lanes
 // compute has waited for.
 class LaneRunner {
  public:

@@ -53,8 +53,8 @@ Refit refit(std::span<const MeasuredPlan> plans, const Constants& start) {
   for (const MeasuredPlan& plan : plans)
     problem.measured.push_back(plan.seconds), problem.weights.push_back(1);
   problem.predict = [&](std::size_t i, const Constants& c) { return plans[i].simulator->seconds(c); };
-  // Medians of a run's own steps are accurate to half a percent, while a residual may well be a factor of
-  // 2.
+  // Medians of a run's own steps are accurate to half a percent, whereas a residual may be as large as a
+  // factor of 2.
   result.constants = fit(problem, start, {.steps = 60, .spread = 0.7, .noise = 0.005, .prior = start});
   for (const MeasuredPlan& plan : plans)
     result.rows.push_back({plan.name, plan.seconds, plan.simulator->seconds(start),

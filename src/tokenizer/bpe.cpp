@@ -134,8 +134,8 @@ void Bpe::add_byte_symbols(std::string_view word, std::vector<TokenId>& ids) con
     const bool is_unknown = id < 0;
     if (!is_unknown)
       ids.push_back(id);
-    else if (options_.unknown && !(was_unknown && options_.fuse_unknown))
-      ids.push_back(*options_.unknown);
+    else if (options_.unknown_id && !(was_unknown && options_.fuse_unknown))
+      ids.push_back(*options_.unknown_id);
     was_unknown = is_unknown;
   }
 }
@@ -145,7 +145,7 @@ void Bpe::add_character_symbols(std::string_view word, std::vector<TokenId>& ids
   // the tokenizers library does the same.
   bool has_unknown = false;
   const auto put_unknown = [&] {
-    if (std::exchange(has_unknown, false)) ids.push_back(*options_.unknown);
+    if (std::exchange(has_unknown, false)) ids.push_back(*options_.unknown_id);
   };
   const auto id_of_byte = [&](char c) { return byte_ids_[static_cast<unsigned char>(c)]; };
   for (std::size_t at = 0; at < word.size();) {
@@ -158,7 +158,7 @@ void Bpe::add_character_symbols(std::string_view word, std::vector<TokenId>& ids
     } else if (options_.byte_fallback &&
                std::all_of(character.begin(), character.end(), [&](char c) { return id_of_byte(c) >= 0; })) {
       for (const char c : character) ids.push_back(id_of_byte(c));
-    } else if (options_.unknown) {
+    } else if (options_.unknown_id) {
       if (!options_.fuse_unknown) put_unknown();
       has_unknown = true;
     }

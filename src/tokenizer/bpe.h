@@ -73,7 +73,7 @@ struct BpeOptions {
   bool ignore_merges = false;  // a word that is itself a token is not split
   bool byte_fallback = false;  // unknown characters become "<0x..>" tokens
   bool fuse_unknown = false;   // adjacent unknown characters become one unknown token
-  std::optional<TokenId> unknown = std::nullopt;
+  std::optional<TokenId> unknown_id = std::nullopt;
 };
 
 // The working memory of one thread.

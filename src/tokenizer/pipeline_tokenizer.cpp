@@ -117,7 +117,7 @@ class PipelineTokenizer final : public Tokenizer {
   explicit PipelineTokenizer(TokenizerParts parts) : parts_(std::move(parts)) {
     vocab_size_ = parts_.vocabulary.end();
     for (const AddedToken& token : parts_.added_tokens) {
-      added_.emplace(token.id, &token);
+      added_tokens_by_id_.emplace(token.id, &token);
       vocab_size_ = std::max<std::int64_t>(vocab_size_, token.id + 1);
       if (token.special) special_texts_.insert(token.content);
     }
@@ -127,8 +127,8 @@ class PipelineTokenizer final : public Tokenizer {
     if (text.size() > INT32_MAX)
       throw UserError("the text has {} bytes, which is too long for the tokenizer; at most {} are supported",
                       text.size(), INT32_MAX);
-    std::string repaired;
-    if (!is_valid_utf8(text)) text = repaired = repair_utf8(text);
+    std::string repaired_text;
+    if (!is_valid_utf8(text)) text = repaired_text = repair_utf8(text);
     std::unique_ptr<Scratch> scratch = scratches_.take();
     Encoding(parts_, *scratch, out).encode_text(text);
     scratches_.put_back(std::move(scratch));
@@ -143,9 +143,10 @@ class PipelineTokenizer final : public Tokenizer {
   std::string decode(const std::vector<TokenId>& ids, bool skip_special) const override {
     std::vector<std::string> texts;
     for (const TokenId id : ids) {
-      const auto added = added_.find(id);
-      if (added == added_.end() && !parts_.vocabulary.has_token(id)) continue;
-      std::string text(added != added_.end() ? added->second->pattern : parts_.vocabulary.token_of(id));
+      const auto added = added_tokens_by_id_.find(id);
+      if (added == added_tokens_by_id_.end() && !parts_.vocabulary.has_token(id)) continue;
+      std::string text(added != added_tokens_by_id_.end() ? added->second->pattern
+                                                          : parts_.vocabulary.token_of(id));
       if (!skip_special || !special_texts_.contains(text)) texts.push_back(std::move(text));
     }
     return parts_.decoder.decode(std::move(texts));
@@ -166,8 +167,8 @@ class PipelineTokenizer final : public Tokenizer {
   std::optional<TokenId> mask_token() const override { return first_of({"[MASK]", "<mask>", "<|mask|>"}); }
 
   bool is_special(TokenId id) const override {
-    const auto added = added_.find(id);
-    return added != added_.end() && added->second->special;
+    const auto added = added_tokens_by_id_.find(id);
+    return added != added_tokens_by_id_.end() && added->second->special;
   }
   const std::string& source_json() const override { return parts_.source_json; }
 
@@ -179,7 +180,7 @@ class PipelineTokenizer final : public Tokenizer {
   }
 
   TokenizerParts parts_;
-  std::unordered_map<TokenId, const AddedToken*> added_;
+  std::unordered_map<TokenId, const AddedToken*> added_tokens_by_id_;
   std::unordered_set<std::string> special_texts_;
   std::int64_t vocab_size_ = 0;
   mutable ScratchPool scratches_;

@@ -106,8 +106,8 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
     }
     return true;
   }
-  // Adds the value to the innermost open list or object. The returned address is valid as long as that list
-  // or object is the innermost one.
+  // Adds the value to the innermost open list or object. The returned address is valid while that list or
+  // object is the innermost one.
   Json* append_value(Json value) {
     if (open_.empty()) return &(document_.remainder = std::move(value));
     Json& inside = *open_.back();
@@ -128,11 +128,11 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
 
   void add_token(TokenId id) {
     switch (document_.vocabulary.add(key_, id)) {
-      case Vocabulary::Added::kAdded:
+      case Vocabulary::AddResult::kAdded:
         return;
-      case Vocabulary::Added::kDuplicateToken:
+      case Vocabulary::AddResult::kDuplicateToken:
         throw UserError("{}: model.vocab has the token {} twice", source_, in_quotes(key_));
-      case Vocabulary::Added::kDuplicateId:
+      case Vocabulary::AddResult::kDuplicateId:
         throw UserError("{}: model.vocab has the id {} twice, for {} and for {}", source_, id,
                         in_quotes(document_.vocabulary.token_of(id)), in_quotes(key_));
     }

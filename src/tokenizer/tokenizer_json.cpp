@@ -51,11 +51,11 @@ Bpe read_bpe(const JsonView& view, const TokenizerDocument& document, const std:
                      .byte_fallback = view.boolean_or("byte_fallback", false),
                      .fuse_unknown = view.boolean_or("fuse_unk", false)};
   const auto unknown = view.find("unk_token");
-  if (unknown) options.unknown = document.vocabulary.id_of(unknown->text());
+  if (unknown) options.unknown_id = document.vocabulary.id_of(unknown->text());
   Bpe result(document.vocabulary, resolve_merges(document.merges, document.vocabulary, source), options);
   // If every byte has a token, no text is unknown.
   const bool covers_all_bytes = result.has_all_bytes() && (options.is_byte_level || options.byte_fallback);
-  if (unknown && !options.unknown && !covers_all_bytes) unknown->refuse("a token of model.vocab");
+  if (unknown && !options.unknown_id && !covers_all_bytes) unknown->refuse("a token of model.vocab");
   if (options.is_byte_level && options.byte_fallback && !covers_all_bytes)
     view.at("byte_fallback").refuse("false (a ByteLevel vocabulary lacks some bytes)");
   return result;
@@ -67,7 +67,7 @@ WordPiece read_wordpiece(const JsonView& view, const Vocabulary& vocabulary, boo
     throw UserError("{}: WordPiece after a ByteLevel pre-tokenizer is not supported", view.location());
   const std::optional<TokenId> unknown = vocabulary.id_of(view.at("unk_token").text());
   if (!unknown) view.at("unk_token").refuse("a token of model.vocab");
-  return WordPiece(vocabulary, {.unknown = *unknown,
+  return WordPiece(vocabulary, {.unknown_id = *unknown,
                                 .continuing_prefix = view.at("continuing_subword_prefix").text(),
                                 .max_characters = static_cast<std::size_t>(
                                     view.at("max_input_chars_per_word").integer(0, INT32_MAX))});
@@ -127,7 +127,7 @@ void read_added_tokens(const JsonView& root, TokenizerParts& parts) {
     if (token.id != expected)
       view.at("id").refuse(
           fmt::format("{} ({})", expected, known_id ? "as in model.vocab" : "the next free id"));
-    if (previous_tokens.add(token.content, token.id) != Vocabulary::Added::kAdded)
+    if (previous_tokens.add(token.content, token.id) != Vocabulary::AddResult::kAdded)
       throw UserError("{}: the token {} or its id {} appears twice", view.location(),
                       in_quotes(token.content), token.id);
     token.pattern = token.content;
@@ -137,8 +137,8 @@ void read_added_tokens(const JsonView& root, TokenizerParts& parts) {
       view.at("content").refuse("a text that is shorter after normalization");
     AddedTokenMatcher& matcher = token.normalized ? parts.normalized_tokens : parts.raw_tokens;
     if (!matcher.add(token))
-      throw UserError("{}: {} and another added token are merged_token {} after normalization",
-                      view.location(), in_quotes(token.content), in_quotes(token.pattern));
+      throw UserError("{}: {} and another added token are both {} after normalization", view.location(),
+                      in_quotes(token.content), in_quotes(token.pattern));
     parts.added_tokens.push_back(std::move(token));
   }
 }
