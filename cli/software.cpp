@@ -29,7 +29,7 @@ PredictionInputs prediction_inputs(const std::string& cluster, const std::string
       correct_inputs(known_cluster.profile(), default_constants, residuals(read_history(history)));
   std::string description = text(by_runs) + "\n";
   return {Cluster(std::move(by_runs.profile), cluster), by_runs.constants, std::move(description),
-          std::move(by_runs.used)};
+          std::move(by_runs.applied_residuals)};
 }
 
 }  // namespace optimus

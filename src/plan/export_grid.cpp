@@ -226,12 +226,13 @@ PlanGrid grid_of(const Plan& plan, Trainer trainer, std::vector<std::string>& no
 }
 
 NodeShape node_shape(int devices, int devices_per_node, std::vector<std::string>& notes) {
-  int devices_on_each = std::clamp(devices_per_node, 1, devices);
-  while (devices % devices_on_each != 0) --devices_on_each;
-  if (devices_on_each < std::min(devices, devices_per_node))
+  int used_devices_per_node = std::clamp(devices_per_node, 1, devices);
+  while (devices % used_devices_per_node != 0) --used_devices_per_node;
+  if (used_devices_per_node < std::min(devices, devices_per_node))
     notes.push_back(fmt::format("{} devices on nodes of {}: started as {} nodes with {} devices each",
-                                devices, devices_per_node, devices / devices_on_each, devices_on_each));
-  return {devices / devices_on_each, devices_on_each};
+                                devices, devices_per_node, devices / used_devices_per_node,
+                                used_devices_per_node));
+  return {devices / used_devices_per_node, used_devices_per_node};
 }
 
 std::string shell_quoted(const std::string& word) {
