@@ -29,11 +29,12 @@ OrderedJson collectives_json(const MachineProfile& machine) {
   for (const CollectiveTime& report : machine.collectives) {
     const GroupShape shape{
         .size = report.members, .domains = 1, .nodes = 1, .intra_node = link, .inter_node = {}};
-    list.push_back({{"members", report.members},
-                    {"bytes", report.bytes},
-                    {"seconds", report.seconds},
-                    {"predicted_seconds", LinkCost(with_measured_links(fitted_constants()))
-                                              .collective(Collective::all_reduce, shape, report.bytes)}});
+    list.push_back(
+        {{"members", report.members},
+         {"bytes", report.bytes},
+         {"seconds", report.seconds},
+         {"predicted_seconds", LinkCost(with_measured_links(fitted_constants()))
+                                   .collective_seconds(Collective::all_reduce, shape, report.bytes)}});
   }
   return list;
 }

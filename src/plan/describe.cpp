@@ -181,7 +181,7 @@ std::vector<std::string> difference(const Plan& a, const Plan& b) {
       result.push_back(fmt::format("{} micro-batches: {} → {}{}", name, microbatch_text(from.microbatches),
                                    microbatch_text(to.microbatches),
                                    microbatch_text(from.microbatches) == microbatch_text(to.microbatches)
-                                       ? " (in another order or number of each)"
+                                       ? " (the same sizes in a different order or in different numbers)"
                                        : ""));
     for (std::size_t s = 0; s < std::min(from.stages.size(), to.stages.size()); ++s) {
       const std::string stage = fmt::format("{}, stage {}", name, s);

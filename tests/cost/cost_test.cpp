@@ -59,8 +59,8 @@ TEST(Device, SlowDevicesTakeLonger) {
   const Constants& constants = fitted_constants();
   const DeviceCost whole(type, 1, optimus_software(), constants),
       half(type, 0.5, optimus_software(), constants);
-  EXPECT_NEAR(half.gemm(4096, 4096, 4096, {}) / whole.gemm(4096, 4096, 4096, {}), 2, 1e-9);
-  EXPECT_NEAR(half.traffic(1e9) / whole.traffic(1e9), 2, 1e-9);
+  EXPECT_NEAR(half.gemm_seconds(4096, 4096, 4096, {}) / whole.gemm_seconds(4096, 4096, 4096, {}), 2, 1e-9);
+  EXPECT_NEAR(half.traffic_seconds(1e9) / whole.traffic_seconds(1e9), 2, 1e-9);
 }
 
 TEST(Links, GroupShapes) {
