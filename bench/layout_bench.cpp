@@ -86,7 +86,7 @@ void bench_sync_and_assign(const ClusterSize& a, const ClusterSize& b, TextTable
                                : fmt::format("within {:.1f} %",
                                              100 * (1 - found.bytes_in_place / found.in_place_bound)));
   const auto moved = [&](Bytes bytes_in_place) {
-    return fmt::format("{:.1f}", 100 * (1 - bytes_in_place / found.needed));
+    return fmt::format("{:.1f}", 100 * (1 - bytes_in_place / found.needed_bytes));
   };
   const DiffOutcome<WaveOrder> identity = order_waves(LayoutChange(from, to, {}));
   row.push_back(fmt::format("{:.1f}", 100 * (identity->lower_bound / identity->full_fetch_bytes)));

@@ -54,7 +54,7 @@ void show_bounds(const std::string& model_name, const std::string& cluster_name,
   GridResult grid;
   const double seconds = seconds_for([&] { grid = search_grid(demand, cluster_view, bound_model, {}); });
   for (const EvaluatedCandidate& one : grid.evaluated) {
-    const Bound bound = bound_model.of(one.candidate), any = bound_model.bound_any_schedule(one.candidate);
+    const Bound bound = bound_model.bound(one.candidate), any = bound_model.bound_any_schedule(one.candidate);
     fmt::print("{:9.4f} s  bound {:.4f} {:.4f}  shape {:.4f}  mb{} {}{} {}\n", one.seconds,
                bound_model.tighten_bound(one.candidate, bound) / one.seconds, bound.seconds / one.seconds,
                any.seconds / one.seconds, one.candidate.microbatch, text(one.candidate.recompute),

@@ -66,7 +66,7 @@ int main(int count, char** words) try {
   fmt::print(
       "{} -> {}: {} devices, moved {} (lower bound {}), at most {} in or out of a device, headroom {}\n",
       short_text(from), short_text(to), ranks, text(change.moved), text(change.minimum),
-      text(Bytes(static_cast<std::int64_t>(most))), text(change.room));
+      text(Bytes(static_cast<std::int64_t>(most))), text(change.spare_memory));
   fmt::print(
       "links at full speed {:.2f} s, at {:.0f} % {:.2f} s; planning takes {:.0f} ms per rank, {} waves\n",
       seconds, 100 * share, seconds / share, 1e3 * planned, first.waves.size());

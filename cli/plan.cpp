@@ -192,7 +192,7 @@ class PlanCommand final : public Command {
                           type, sizing.seconds * estimate.steps / 86400)
             : fmt::format("no number of {} finishes in {:.4g} days with a batch of {}; {} take {:.1f} days\n",
                           type, *days_, demand.batch, with_commas(sizing.fastest_num_devices),
-                          sizing.least_seconds * estimate.steps / 86400);
+                          sizing.min_seconds * estimate.steps / 86400);
   }
 
   ModelOptions model_;

@@ -25,11 +25,11 @@ PredictionInputs prediction_inputs(const std::string& cluster, const std::string
   const Constants default_constants =
       is_measured_cluster_name(cluster) ? with_measured_links(constants) : constants;
   if (history.empty()) return {std::move(known_cluster), default_constants, "", {}};
-  Corrected corrected_inputs =
-      corrected(known_cluster.profile(), default_constants, residuals(read_history(history)));
+  CorrectedInputs corrected_inputs =
+      correct_inputs(known_cluster.profile(), default_constants, residuals(read_history(history)));
   std::string description = text(corrected_inputs) + "\n";
   return {Cluster(std::move(corrected_inputs.profile), cluster), corrected_inputs.constants,
-          std::move(description), std::move(corrected_inputs.used)};
+          std::move(description), std::move(corrected_inputs.applied_residuals)};
 }
 
 }  // namespace optimus

@@ -28,7 +28,7 @@ double message_seconds(const Cluster& cluster, double bytes, bool is_alone = fal
   while (cluster.node_of(Device{remote}) == cluster.node_of(Device{0})) ++remote;
   Link link = cluster.link(Device{0}, Device{remote});
   if (is_alone) link.shared_bytes_per_second = link.bytes_per_second;
-  return LinkCost(fitted_constants()).message(link, bytes);
+  return LinkCost(fitted_constants()).message_seconds(link, bytes);
 }
 
 // Seconds of an all-reduce over all devices.
@@ -36,7 +36,7 @@ double ring_seconds(const Cluster& cluster, double bytes) {
   std::vector<int> devices(static_cast<std::size_t>(cluster.num_devices()));
   std::iota(devices.begin(), devices.end(), 0);
   const GroupShape shape = shape_of(devices, cluster, DeviceMap::identity(cluster.num_devices()));
-  return LinkCost(fitted_constants()).collective(Collective::all_reduce, shape, bytes);
+  return LinkCost(fitted_constants()).collective_seconds(Collective::all_reduce, shape, bytes);
 }
 
 // Scales network bandwidths so that messages take `slowdown` times as long. Uses bisection, because latencies
@@ -69,11 +69,12 @@ void set_links(const Setup& setup, const StepMeter& meter, const PricedProgram& 
     const auto c = static_cast<std::size_t>(channel);
     if (bytes <= largest[c]) continue;
     const Instruction& instruction = program.instructions[i];
-    const double duration = instruction.peer < 0
-                                ? seconds[i]
-                                : cost.message(setup.cluster.link(setup.map[VirtualDevice{program.device}],
-                                                                  setup.map[VirtualDevice{instruction.peer}]),
-                                               bytes);
+    const double duration =
+        instruction.peer < 0
+            ? seconds[i]
+            : cost.message_seconds(setup.cluster.link(setup.map[VirtualDevice{program.device}],
+                                                      setup.map[VirtualDevice{instruction.peer}]),
+                                   bytes);
     largest[c] = bytes, stage_work.links[c] = duration / bytes;
   }
 }

@@ -38,11 +38,11 @@ void check_nesting_depth(const std::string& content, const Path& path) {
 // \u0025, which toml++ would decode to %, another ASCII character replaces %. Outside quotes and comments
 // such characters are not valid TOML either.
 char choose_escape_character(std::string_view content, const Path& path) {
-  const std::string lowered = lower(content);
+  const std::string lower_content = lower(content);
   for (const char escape : {'%', '~', '^', '`', '@', '!', '$', '&', '*', ';', '?', '|'}) {
     const std::string code = fmt::format("00{:02x}", static_cast<unsigned char>(escape));
-    if (lowered.find("\\u" + code) == std::string::npos &&
-        lowered.find("\\u0000" + code) == std::string::npos)
+    if (lower_content.find("\\u" + code) == std::string::npos &&
+        lower_content.find("\\u0000" + code) == std::string::npos)
       return escape;
   }
   throw UserError(
@@ -95,21 +95,21 @@ class SettingsReader {
   void read_value(const std::string& name, const toml::node& node) {
     const auto line = node.source().begin.line;
     const std::string location = fmt::format("{}:{}", path_.string(), line);
-    std::string spelled = name;
-    std::replace(spelled.begin(), spelled.end(), '_', '-');
+    std::string spelling = name;
+    std::replace(spelling.begin(), spelling.end(), '_', '-');
     Option* option = options_.find(name);
-    if (option == nullptr && !is_ignored_key(spelled)) {
+    if (option == nullptr && !is_ignored_key(spelling)) {
       std::vector<std::string> known_names = options_.names();
       known_names.insert(known_names.end(), ignored_keys_.begin(), ignored_keys_.end());
       throw UserError("{}: unknown key {}{}", location, in_quotes(name), did_you_mean(name, known_names));
     }
     // toml++ yields sections in alphabetical order, not in file order.
-    if (const auto [before, is_new] = lines_.try_emplace(spelled, line); !is_new)
+    if (const auto [earlier, is_new] = lines_.try_emplace(spelling, line); !is_new)
       throw UserError("{}:{}: key {} is already set on line {}", path_.string(),
-                      std::max(line, before->second), in_quotes(spelled), std::min(line, before->second));
+                      std::max(line, earlier->second), in_quotes(spelling), std::min(line, earlier->second));
     if (option == nullptr) return;
     try {
-      options_.set(*option, display_value(node, *option, location), origin_, location);
+      options_.set(*option, value_texts(node, *option, location), origin_, location);
     } catch (const UserError& error) {
       const std::string message = error.what();
       if (message.starts_with(path_.string())) throw;
@@ -117,8 +117,8 @@ class SettingsReader {
     }
   }
 
-  bool is_ignored_key(const std::string& spelled) const {
-    return std::find(ignored_keys_.begin(), ignored_keys_.end(), spelled) != ignored_keys_.end();
+  bool is_ignored_key(const std::string& spelling) const {
+    return std::find(ignored_keys_.begin(), ignored_keys_.end(), spelling) != ignored_keys_.end();
   }
 
   // The text of a single value, as it would be given to a flag; nullopt for dates, lists and tables.
@@ -130,18 +130,18 @@ class SettingsReader {
     return std::nullopt;
   }
 
-  std::vector<std::string> display_value(const toml::node& node, const Option& option,
-                                         const std::string& location) const {
-    if (const auto one = scalar_text(node)) return {*one};
+  std::vector<std::string> value_texts(const toml::node& node, const Option& option,
+                                       const std::string& location) const {
+    if (const auto scalar = scalar_text(node)) return {*scalar};
     std::vector<std::string> texts;
     const toml::array* list = node.as_array();
     if (list == nullptr || !option.is_list)
       throw UserError("{}: {}: expected {}", location, option.name,
                       option.is_list ? "a list of values" : "a single value");
     for (const toml::node& element : *list) {
-      const auto one = scalar_text(element);
-      if (!one) throw UserError("{}: {}: expected a list of single values", location, option.name);
-      texts.push_back(*one);
+      const auto scalar = scalar_text(element);
+      if (!scalar) throw UserError("{}: {}: expected a list of single values", location, option.name);
+      texts.push_back(*scalar);
     }
     return texts;
   }
@@ -161,14 +161,14 @@ void read_config_file(OptionTable& table, const Path& path, std::span<const std:
   const std::string content = read_input_file(path, Bytes(1 << 24));
   check_nesting_depth(content, path);
   const char escape = choose_escape_character(content, path);
-  toml::table parsed;
+  toml::table root_table;
   try {
-    parsed = toml::parse(as_ascii(content, escape), path.string());
+    root_table = toml::parse(as_ascii(content, escape), path.string());
   } catch (const toml::parse_error& error) {
     throw UserError("{}:{}: not valid TOML: {}", path.string(), error.source().begin.line,
                     in_quotes(error.description(), 200));
   }
-  SettingsReader(table, path, ignored_keys, escape, origin).read(parsed);
+  SettingsReader(table, path, ignored_keys, escape, origin).read(root_table);
 }
 
 }  // namespace optimus

@@ -21,7 +21,7 @@ class Deadline {
 
   const std::string& name() const { return name_; }
   bool has_passed() const { return Clock::now() >= end_; }
-  // The time left; 0 if the deadline has passed.
+  // The remaining time; 0 if the deadline has passed.
   Seconds remaining() const {
     return Seconds(std::max(0.0, std::chrono::duration<double>(end_ - Clock::now()).count()));
   }

@@ -24,11 +24,12 @@
 
 namespace optimus {
 
-// What the program reports to people: what() is one line. The command line prints it and exits with code 1.
-// Catch ReportedError where the cause does not matter, and one of its classes where it does.
+// The base of the errors that the program reports to its user. what() is one line; the command line prints it
+// and exits with code 1. Catch ReportedError where the cause does not matter, and one of its classes where it
+// does.
 class ReportedError : public std::runtime_error {
  protected:
-  explicit ReportedError(const std::string& what) : std::runtime_error(what) {}
+  explicit ReportedError(const std::string& message) : std::runtime_error(message) {}
 };
 
 // A mistake of the user: an option, a file or a request that cannot work.
@@ -80,7 +81,8 @@ T value_or_throw(Outcome<T> outcome) {
   if constexpr (!std::is_void_v<T>) return std::move(*outcome);
 }
 
-// The reason why no plan, or not this plan, is possible: one line with the value and what would be right.
+// The reason why no plan, or not the requested plan, is possible: one line with the value and the expected
+// value.
 struct Infeasible {
   std::string why;
 };
@@ -93,7 +95,7 @@ tl::unexpected<Infeasible> infeasible(fmt::format_string<Args...> format, Args&&
   return tl::unexpected<Infeasible>(Infeasible{fmt::format(format, std::forward<Args>(args)...)});
 }
 
-// Where what the user has requested is refused: throws the reason as a UserError.
+// For callers that refuse a request of the user: throws the reason as a UserError.
 template <typename T>
 T value_or_throw(Feasible<T> result) {
   if (!result) throw UserError("{}", result.error().why);
@@ -108,8 +110,8 @@ struct FormatHere {
   fmt::format_string<Args...> format;
   std::source_location where;
   template <typename Text>
-  consteval FormatHere(const Text& text, std::source_location here = std::source_location::current())
-      : format(text), where(here) {}
+  consteval FormatHere(const Text& text, std::source_location location = std::source_location::current())
+      : format(text), where(location) {}
 };
 
 // Checks an internal invariant. If `is_true` is false, throws InternalError with the message, file and

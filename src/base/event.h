@@ -28,7 +28,7 @@ struct Warning {
 using Event = std::variant<Progress, Warning>;
 
 // Thrown by report() when the user interrupts the work, to cancel preparations such as tokenizing. The caller
-// of report() releases its resources and lets the exception propagate. A training that runs ends by value
+// of report() releases its resources and lets the exception propagate. A running training returns a value
 // instead: see report_and_check_interrupt() and base/stop_token.h.
 struct Interrupted {};
 

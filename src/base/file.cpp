@@ -15,12 +15,12 @@
 namespace optimus {
 namespace {
 
-std::string reason() { return std::strerror(errno); }
+std::string last_error_text() { return std::strerror(errno); }
 
 // Owns a file descriptor.
 struct Descriptor {
   int fd = -1;
-  explicit Descriptor(int opened) : fd(opened) {}
+  explicit Descriptor(int descriptor) : fd(descriptor) {}
   Descriptor(const Descriptor&) = delete;
   ~Descriptor() {
     if (fd >= 0) ::close(fd);
@@ -33,18 +33,18 @@ class PosixWritableFile final : public WritableFile {
 
   Outcome<void> write(std::span<const std::byte> bytes) override {
     while (!bytes.empty()) {
-      const ssize_t written = ::write(file_.fd, bytes.data(), bytes.size());
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) return failure("cannot write {}: {}", path_.string(), reason());
-      bytes = bytes.subspan(static_cast<std::size_t>(written));
-      size_ += written;
+      const ssize_t num_written = ::write(file_.fd, bytes.data(), bytes.size());
+      if (num_written < 0 && errno == EINTR) continue;
+      if (num_written < 0) return failure("cannot write {}: {}", path_.string(), last_error_text());
+      bytes = bytes.subspan(static_cast<std::size_t>(num_written));
+      size_ += num_written;
     }
     start_write_back();
     return {};
   }
 
   Outcome<void> sync() override {
-    if (::fsync(file_.fd) != 0) return failure("cannot write {}: {}", path_.string(), reason());
+    if (::fsync(file_.fd) != 0) return failure("cannot write {}: {}", path_.string(), last_error_text());
     return {};
   }
 
@@ -70,18 +70,19 @@ Path folder_of(const Path& path) { return path.has_parent_path() ? path.parent_p
 
 Outcome<std::unique_ptr<WritableFile>> RealFileSystem::create(const Path& path) {
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-  if (fd < 0) return failure("cannot create {}: {}", path.string(), reason());
+  if (fd < 0) return failure("cannot create {}: {}", path.string(), last_error_text());
   return std::make_unique<PosixWritableFile>(fd, path);
 }
 
 Outcome<void> RealFileSystem::rename(const Path& from, const Path& to) {
-  if (::rename(from.c_str(), to.c_str()) != 0) return failure("cannot write {}: {}", to.string(), reason());
+  if (::rename(from.c_str(), to.c_str()) != 0)
+    return failure("cannot write {}: {}", to.string(), last_error_text());
   return {};
 }
 
 Outcome<void> RealFileSystem::remove(const Path& path) {
   if (::remove(path.c_str()) != 0 && errno != ENOENT)
-    return failure("cannot remove {}: {}", path.string(), reason());
+    return failure("cannot remove {}: {}", path.string(), last_error_text());
   return {};
 }
 
@@ -98,7 +99,7 @@ Outcome<void> RealFileSystem::sync_folder(const Path& path) {
   const Descriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (folder.fd < 0 && errno == EACCES) return {};
   if (folder.fd >= 0 && (::fsync(folder.fd) == 0 || errno == EINVAL || errno == EROFS)) return {};
-  return failure("cannot write folder {}: {}", path.string(), reason());
+  return failure("cannot write folder {}: {}", path.string(), last_error_text());
 }
 
 Outcome<AtomicFile> AtomicFile::create(FileSystem& files, const Path& path) {
@@ -130,7 +131,7 @@ Outcome<void> AtomicFile::write(std::span<const std::byte> bytes) {
   constexpr std::size_t kBlock = 1 << 20;
   size_ += static_cast<std::int64_t>(bytes.size());
   if (bytes.size() >= kBlock) {
-    if (Outcome<void> done = flush(); !done) return done;
+    if (Outcome<void> result = flush(); !result) return result;
     return file_->write(bytes);
   }
   pending_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
@@ -138,9 +139,9 @@ Outcome<void> AtomicFile::write(std::span<const std::byte> bytes) {
 }
 
 Outcome<void> AtomicFile::flush() {
-  Outcome<void> done = file_->write(std::as_bytes(std::span(pending_)));
+  Outcome<void> result = file_->write(std::as_bytes(std::span(pending_)));
   pending_.clear();
-  return done;
+  return result;
 }
 
 Outcome<void> AtomicFile::commit() {
@@ -150,18 +151,20 @@ Outcome<void> AtomicFile::commit() {
 }
 
 Outcome<std::unique_ptr<WritableFile>> AtomicFile::commit_and_continue() {
-  if (Outcome<void> done = flush(); !done) return tl::unexpected(done.error());
-  if (Outcome<void> done = file_->sync(); !done) return tl::unexpected(done.error());
-  if (Outcome<void> done = files_->rename(temporary_, path_); !done) return tl::unexpected(done.error());
+  if (Outcome<void> result = flush(); !result) return tl::unexpected(result.error());
+  if (Outcome<void> result = file_->sync(); !result) return tl::unexpected(result.error());
+  if (Outcome<void> result = files_->rename(temporary_, path_); !result)
+    return tl::unexpected(result.error());
   temporary_.clear();
-  if (Outcome<void> done = files_->sync_folder(folder_of(path_)); !done) return tl::unexpected(done.error());
+  if (Outcome<void> result = files_->sync_folder(folder_of(path_)); !result)
+    return tl::unexpected(result.error());
   return std::move(file_);
 }
 
 Outcome<void> write_atomically(FileSystem& files, const Path& path, std::string_view text) {
   Outcome<AtomicFile> file = AtomicFile::create(files, path);
   if (!file) return tl::unexpected(file.error());
-  if (Outcome<void> done = file->write(text); !done) return done;
+  if (Outcome<void> result = file->write(text); !result) return result;
   return file->commit();
 }
 
@@ -177,9 +180,9 @@ namespace {
 
 // The size of a regular file. Fails for a folder or a device.
 Outcome<std::size_t> regular_size(const Descriptor& file, const Path& path) {
-  if (file.fd < 0) return failure("cannot open {}: {}", path.string(), reason());
+  if (file.fd < 0) return failure("cannot open {}: {}", path.string(), last_error_text());
   struct stat info {};
-  if (::fstat(file.fd, &info) != 0) return failure("cannot open {}: {}", path.string(), reason());
+  if (::fstat(file.fd, &info) != 0) return failure("cannot open {}: {}", path.string(), last_error_text());
   if (S_ISDIR(info.st_mode)) return failure("cannot open {}: expected a file, got a folder", path.string());
   if (!S_ISREG(info.st_mode)) return failure("cannot open {}: it is not a regular file", path.string());
   return static_cast<std::size_t>(info.st_size);
@@ -195,15 +198,15 @@ Outcome<std::string> read_file(const Path& path, Bytes limit) {
     return failure("{} is too large to read: {}, at most {}", path.string(),
                    text(Bytes(static_cast<std::int64_t>(*size))), text(limit));
   std::string content(*size, '\0');
-  std::size_t done = 0;
-  while (done < content.size()) {
-    const ssize_t got = ::read(file.fd, content.data() + done, content.size() - done);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return failure("cannot read {}: {}", path.string(), reason());
-    if (got == 0) break;
-    done += static_cast<std::size_t>(got);
+  std::size_t num_done = 0;
+  while (num_done < content.size()) {
+    const ssize_t num_read = ::read(file.fd, content.data() + num_done, content.size() - num_done);
+    if (num_read < 0 && errno == EINTR) continue;
+    if (num_read < 0) return failure("cannot read {}: {}", path.string(), last_error_text());
+    if (num_read == 0) break;
+    num_done += static_cast<std::size_t>(num_read);
   }
-  content.resize(done);
+  content.resize(num_done);
   return content;
 }
 
@@ -212,11 +215,12 @@ std::string read_input_file(const Path& path, Bytes limit) {
   if (content) return std::move(*content);
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(path, error);
-  const bool is_other = std::filesystem::status_known(status) && !std::filesystem::is_regular_file(status);
+  const bool is_not_regular =
+      std::filesystem::status_known(status) && !std::filesystem::is_regular_file(status);
   const bool is_too_large =
       std::filesystem::is_regular_file(status) &&
       std::filesystem::file_size(path, error) > static_cast<std::uintmax_t>(limit.value);
-  if (is_other || (is_too_large && !error)) throw UserError("{}", content.error().why);
+  if (is_not_regular || (is_too_large && !error)) throw UserError("{}", content.error().why);
   throw RuntimeFailure("{}", content.error().why);
 }
 
@@ -227,7 +231,7 @@ Outcome<MappedFile> MappedFile::open(const Path& path) {
   MappedFile result;
   if (*size == 0) return result;  // mmap rejects empty files
   void* const data = ::mmap(nullptr, *size, PROT_READ, MAP_PRIVATE, file.fd, 0);
-  if (data == MAP_FAILED) return failure("cannot map {}: {}", path.string(), reason());
+  if (data == MAP_FAILED) return failure("cannot map {}: {}", path.string(), last_error_text());
   result.data_ = static_cast<const std::byte*>(data);
   result.size_ = *size;
   return result;

@@ -92,7 +92,7 @@ Outcome<std::string> read_file(const Path& path, Bytes limit = Bytes(std::int64_
 // RuntimeFailure if it cannot be read.
 std::string read_input_file(const Path& path, Bytes limit = Bytes(std::int64_t{1} << 32));
 
-// A read-only memory map of a file. The bytes are valid as long as this object lives.
+// A read-only memory map of a file. The bytes are valid while this object exists.
 class MappedFile {
  public:
   static Outcome<MappedFile> open(const Path& path);

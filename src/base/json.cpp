@@ -47,8 +47,8 @@ void check_json_nesting(std::string_view text, const std::string& source) {
   }
 }
 
-// A character iterator that records its position: the library's callbacks receive what was parsed, but not
-// where.
+// A character iterator that records its position: the library's callbacks receive the parsed value, but not
+// its position.
 struct TrackingIterator {
   using iterator_category = std::input_iterator_tag;
   using value_type = char;
@@ -57,34 +57,34 @@ struct TrackingIterator {
   using reference = const char&;
 
   const char* at;
-  const char** reached;
+  const char** furthest;
 
   reference operator*() const { return *at; }
   TrackingIterator& operator++() {
-    *reached = ++at;
+    *furthest = ++at;
     return *this;
   }
   bool operator==(const TrackingIterator& other) const { return at == other.at; }
 };
 
 Json parse_without_repeated_keys(std::string_view text, const std::string& source) {
-  const char* reached = text.data();
+  const char* furthest = text.data();
   std::vector<std::unordered_set<std::string>> open_objects;
-  const auto watch = [&](int, Json::parse_event_t event, Json& parsed) {
+  const auto check_key = [&](int, Json::parse_event_t event, Json& parsed) {
     if (event == Json::parse_event_t::object_start) open_objects.emplace_back();
     if (event == Json::parse_event_t::object_end) open_objects.pop_back();
     if (event == Json::parse_event_t::key) {
       const auto& key = parsed.get_ref<const std::string&>();
       if (!open_objects.back().insert(key).second) {
-        const Place location = place_of(text, static_cast<std::size_t>(reached - text.data()) - 1);
+        const Place location = place_of(text, static_cast<std::size_t>(furthest - text.data()) - 1);
         throw UserError("{}: line {}, column {}: key {} appears twice in one object", source, location.line,
                         location.column, in_quotes(key));
       }
     }
     return true;
   };
-  return Json::parse(TrackingIterator{text.data(), &reached},
-                     TrackingIterator{text.data() + text.size(), &reached}, watch);
+  return Json::parse(TrackingIterator{text.data(), &furthest},
+                     TrackingIterator{text.data() + text.size(), &furthest}, check_key);
 }
 
 }  // namespace
@@ -96,10 +96,10 @@ Json parse_json(std::string_view text, const std::string& source) {
   } catch (const Json::parse_error& error) {
     const std::size_t offset = error.byte == 0 ? 0 : error.byte - 1;
     const Place location = place_of(text, offset);
-    const std::string found =
+    const std::string actual =
         offset < text.size() ? in_quotes(text.substr(offset, 12)) : "the end of the text";
     throw UserError("{}: line {}, column {}: not valid JSON at {}", source, location.line, location.column,
-                    found);
+                    actual);
   } catch (const Json::exception& error) {
     throw UserError("{}: not valid JSON ({})", source, in_quotes(error.what(), 200));
   }
@@ -111,9 +111,9 @@ Json read_json(const Path& path) {
 }
 
 void JsonView::refuse(std::string_view expected) const {
-  std::string found = value_->is_object() ? "an object" : value_->is_array() ? "a list" : "";
-  if (found.empty()) found = in_quotes(value_->dump(-1, ' ', false, Json::error_handler_t::replace));
-  throw UserError("{}: expected {}, got {}", location_, expected, found);
+  std::string actual = value_->is_object() ? "an object" : value_->is_array() ? "a list" : "";
+  if (actual.empty()) actual = in_quotes(value_->dump(-1, ' ', false, Json::error_handler_t::replace));
+  throw UserError("{}: expected {}, got {}", location_, expected, actual);
 }
 
 namespace {
@@ -125,16 +125,16 @@ std::string member_path(const std::string& location, std::string_view key) {
 
 JsonView JsonView::at(std::string_view key) const {
   if (!value_->is_object()) refuse("an object");
-  const auto found = value_->find(key);
-  if (found == value_->end()) throw UserError("{} is missing", member_path(location_, key));
-  return {*found, member_path(location_, key)};
+  const auto member = value_->find(key);
+  if (member == value_->end()) throw UserError("{} is missing", member_path(location_, key));
+  return {*member, member_path(location_, key)};
 }
 
 std::optional<JsonView> JsonView::find(std::string_view key) const {
   if (!value_->is_object()) refuse("an object");
-  const auto found = value_->find(key);
-  if (found == value_->end() || found->is_null()) return std::nullopt;
-  return JsonView(*found, member_path(location_, key));
+  const auto member = value_->find(key);
+  if (member == value_->end() || member->is_null()) return std::nullopt;
+  return JsonView(*member, member_path(location_, key));
 }
 
 std::vector<std::pair<std::string, JsonView>> JsonView::members() const {

@@ -32,10 +32,11 @@ Option& OptionTable::add_word(std::string name, std::string& target, const std::
                               std::string help) {
   Option option = make(std::move(name), target, join(choices, "|"), std::move(help));
   option.choices = choices;
-  option.assign = [&target, choices, what = "--" + option.name](const std::vector<std::string>& values) {
+  option.assign = [&target, choices,
+                   setting_name = "--" + option.name](const std::vector<std::string>& values) {
     const std::string given_value = join(values, " ");
     if (!given_value.empty() && std::find(choices.begin(), choices.end(), given_value) == choices.end())
-      throw UserError("{}: {} is not one of {}{}", what, in_quotes(given_value), join(choices, ", "),
+      throw UserError("{}: {} is not one of {}{}", setting_name, in_quotes(given_value), join(choices, ", "),
                       did_you_mean(given_value, choices));
     target = given_value;
   };
@@ -68,12 +69,12 @@ std::vector<const Option*> OptionTable::options() const {
 }
 
 Option* OptionTable::find(std::string_view name) {
-  std::string spelled(name);
-  for (char& c : spelled)
+  std::string spelling(name);
+  for (char& c : spelling)
     if (c == '_') c = '-';
   for (const auto& option : options_)
-    if (option->name == spelled ||
-        std::find(option->old_names.begin(), option->old_names.end(), spelled) != option->old_names.end())
+    if (option->name == spelling ||
+        std::find(option->old_names.begin(), option->old_names.end(), spelling) != option->old_names.end())
       return option.get();
   return nullptr;
 }

@@ -67,8 +67,8 @@ class OptionTable {
   OptionTable& operator=(const OptionTable&) = delete;
 
   // `T` is std::string, Path, std::int64_t or int (with suffixes as in 15T and 300k), double, Bytes,
-  // Seconds, std::vector<std::string>, or std::optional of one of them. The returned reference is valid as
-  // long as the table lives.
+  // Seconds, std::vector<std::string>, or std::optional of one of them. The returned reference is valid while
+  // the table exists.
   template <typename T>
   Option& add(std::string name, T& target, std::string value_name, std::string help) {
     return insert(make(std::move(name), target, std::move(value_name), std::move(help)));

@@ -62,11 +62,11 @@ void fill_box(RandomKey key, const Shape& shape, const Box& box, std::span<Numbe
   });
 }
 
-// Uses 24 bits, so that the float and the double are the same number.
-double unit(std::uint32_t word) { return static_cast<double>(word >> 8) * 0x1p-24; }
+// Maps the word to [0, 1). Uses 24 bits, so that float and double results are equal.
+double unit_interval(std::uint32_t word) { return static_cast<double>(word >> 8) * 0x1p-24; }
 
 std::array<double, 4> uniforms(const Words& words) {
-  return {unit(words[0]), unit(words[1]), unit(words[2]), unit(words[3])};
+  return {unit_interval(words[0]), unit_interval(words[1]), unit_interval(words[2]), unit_interval(words[3])};
 }
 
 // Box-Muller on two pairs. The offset 0.5 keeps the logarithm finite.

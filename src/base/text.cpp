@@ -39,7 +39,7 @@ std::string join(std::span<const std::string> parts, std::string_view separator)
   return fmt::format("{}", fmt::join(parts, separator));
 }
 
-std::vector<int> numbered(std::span<const std::string> names) {
+std::vector<int> indices_of_distinct(std::span<const std::string> names) {
   std::map<std::string_view, int> numbers;
   std::vector<int> result;
   for (const std::string& word : names)

@@ -16,7 +16,7 @@ bool starts_with(std::string_view text, std::string_view prefix);
 bool ends_with(std::string_view text, std::string_view suffix);
 
 // Maps each name to its index among the distinct names, in order of first occurrence: a, b, a -> 0, 1, 0.
-std::vector<int> numbered(std::span<const std::string> names);
+std::vector<int> indices_of_distinct(std::span<const std::string> names);
 
 // The text in single quotes for an error message: control bytes are escaped, so it is always one line, and
 // it is truncated after `limit` bytes.

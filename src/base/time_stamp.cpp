@@ -6,14 +6,14 @@
 namespace optimus {
 namespace {
 
-constexpr std::string_view kStampForm = "dddd-dd-dd dd:dd:dd.dddddd ";
-static_assert(kStampForm.size() == kTimeStampLength);
+constexpr std::string_view kTimeStampForm = "dddd-dd-dd dd:dd:dd.dddddd ";
+static_assert(kTimeStampForm.size() == kTimeStampLength);
 
-bool has_form(std::string_view line) {
-  if (line.size() < kStampForm.size()) return false;
-  for (std::size_t i = 0; i < kStampForm.size(); ++i) {
+bool starts_with_time_stamp(std::string_view line) {
+  if (line.size() < kTimeStampForm.size()) return false;
+  for (std::size_t i = 0; i < kTimeStampForm.size(); ++i) {
     const bool is_digit = line[i] >= '0' && line[i] <= '9';
-    if (kStampForm[i] == 'd' ? !is_digit : line[i] != kStampForm[i]) return false;
+    if (kTimeStampForm[i] == 'd' ? !is_digit : line[i] != kTimeStampForm[i]) return false;
   }
   return true;
 }
@@ -25,15 +25,16 @@ std::string time_stamp(WallClock::time_point time) {
   const auto micros = duration_cast<microseconds>(time.time_since_epoch());
   const auto day = floor<days>(sys_time<microseconds>(micros));
   const year_month_day date(day);
-  const auto rest = (sys_time<microseconds>(micros) - day).count();
+  const auto micros_of_day = (sys_time<microseconds>(micros) - day).count();
   return fmt::format("{:04}-{:02}-{:02} {:02}:{:02}:{:02}.{:06} ", static_cast<int>(date.year()),
                      static_cast<unsigned>(date.month()), static_cast<unsigned>(date.day()),
-                     rest / 3'600'000'000, rest / 60'000'000 % 60, rest / 1'000'000 % 60, rest % 1'000'000);
+                     micros_of_day / 3'600'000'000, micros_of_day / 60'000'000 % 60,
+                     micros_of_day / 1'000'000 % 60, micros_of_day % 1'000'000);
 }
 
 std::optional<std::int64_t> find_time_stamp(std::string_view line) {
   using namespace std::chrono;
-  if (!has_form(line)) return std::nullopt;
+  if (!starts_with_time_stamp(line)) return std::nullopt;
   const auto number = [&](std::size_t begin, std::size_t count) {
     std::int64_t value = 0;
     for (const char digit : line.substr(begin, count)) value = 10 * value + (digit - '0');

@@ -62,10 +62,10 @@ const DeviceType& Cluster::type_of(Device device) const {
 }
 
 double Cluster::speed_of(Device device) const {
-  const auto found =
+  const auto entry =
       std::lower_bound(profile_.speed_factors.begin(), profile_.speed_factors.end(), device.value,
-                       [](const SpeedFactor& slow, int value) { return slow.device < value; });
-  return found != profile_.speed_factors.end() && found->device == device.value ? found->factor : 1;
+                       [](const SpeedFactor& candidate, int value) { return candidate.device < value; });
+  return entry != profile_.speed_factors.end() && entry->device == device.value ? entry->factor : 1;
 }
 
 int Cluster::node_of(Device device) const {
@@ -84,7 +84,7 @@ int Cluster::island_of(Device device) const { return group_of(device).island; }
 
 namespace {
 
-Link plain_link(LinkClass kind, const LinkSpec& spec) {
+Link make_link(LinkClass kind, const LinkSpec& spec) {
   return {kind, spec.bytes_per_second, spec.bytes_per_second, spec.latency, &spec.efficiency};
 }
 
@@ -96,51 +96,52 @@ double bandwidth_share(const NodeGroup& group) {
 }  // namespace
 
 Link Cluster::link(Device from, Device to) const {
-  const NodeGroup& group = group_of(from);
-  const NodeGroup& other = group_of(to);
+  const NodeGroup& from_group = group_of(from);
+  const NodeGroup& to_group = group_of(to);
   if (from == to) {
     const double memory = type_of(from).memory_bytes_per_second;
     return {LinkClass::same_device, memory, memory, Seconds(0), nullptr};
   }
-  if (domain_of(from) == domain_of(to)) return plain_link(LinkClass::domain, group.domain_link);
-  if (node_of(from) == node_of(to)) return plain_link(LinkClass::node, group.node_link);
-  return group.island == other.island ? network_link(group, other) : island_link(group, other);
+  if (domain_of(from) == domain_of(to)) return make_link(LinkClass::domain, from_group.domain_link);
+  if (node_of(from) == node_of(to)) return make_link(LinkClass::node, from_group.node_link);
+  return from_group.island == to_group.island ? network_link(from_group, to_group)
+                                              : island_link(from_group, to_group);
 }
 
 Link Cluster::network_link(const NodeGroup& from, const NodeGroup& to) const {
   // A single device uses one NIC, or its share if a node has more NICs than devices.
-  const auto alone = [](const NodeGroup& group) {
+  const auto single_device_bandwidth = [](const NodeGroup& group) {
     return std::max(group.network.nic.bytes_per_second, bandwidth_share(group));
   };
-  const NodeGroup& slower = alone(from) <= alone(to) ? from : to;
+  const NodeGroup& slower = single_device_bandwidth(from) <= single_device_bandwidth(to) ? from : to;
   const double oversubscription = std::max(from.network.oversubscription, to.network.oversubscription);
-  return {LinkClass::network, alone(slower),
+  return {LinkClass::network, single_device_bandwidth(slower),
           std::min(bandwidth_share(from), bandwidth_share(to)) / oversubscription,
           std::max(from.network.nic.latency, to.network.nic.latency), &slower.network.nic.efficiency};
 }
 
 Link Cluster::island_link(const NodeGroup& from, const NodeGroup& to) const {
   const auto [first, second] = std::minmax(from.island, to.island);
-  const auto found = std::lower_bound(island_links_.begin(), island_links_.end(), std::pair(first, second),
-                                      [](const IslandLink& link, const std::pair<int, int>& pair) {
-                                        return std::pair(link.first, link.second) < pair;
-                                      });
+  const auto island = std::lower_bound(island_links_.begin(), island_links_.end(), std::pair(first, second),
+                                       [](const IslandLink& link, const std::pair<int, int>& pair) {
+                                         return std::pair(link.first, link.second) < pair;
+                                       });
   Link link = network_link(from, to);
   const int senders = std::min(island_sizes_[static_cast<std::size_t>(first)],
                                island_sizes_[static_cast<std::size_t>(second)]);
   link.kind = LinkClass::islands;
-  link.bytes_per_second = std::min(link.bytes_per_second, found->bytes_per_second);
-  link.shared_bytes_per_second = std::min(link.shared_bytes_per_second, found->bytes_per_second / senders);
-  link.latency = std::max(link.latency, found->latency);
+  link.bytes_per_second = std::min(link.bytes_per_second, island->bytes_per_second);
+  link.shared_bytes_per_second = std::min(link.shared_bytes_per_second, island->bytes_per_second / senders);
+  link.latency = std::max(link.latency, island->latency);
   return link;
 }
 
 std::optional<double> receive_bytes_per_second(const Cluster& cluster, int devices) {
   const Device first{0};
   for (int i = cluster.num_devices() - 1; i > 0; --i)
-    if (const Device other{i}; cluster.island_of(other) == cluster.island_of(first) &&
-                               cluster.node_of(other) != cluster.node_of(first))
-      return devices * cluster.link(first, other).shared_bytes_per_second;
+    if (const Device peer{i}; cluster.island_of(peer) == cluster.island_of(first) &&
+                              cluster.node_of(peer) != cluster.node_of(first))
+      return devices * cluster.link(first, peer).shared_bytes_per_second;
   return std::nullopt;
 }
 

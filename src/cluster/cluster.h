@@ -30,8 +30,8 @@ struct Link {
   // In one direction, while all devices of both nodes (or islands) send as well.
   double shared_bytes_per_second = 0;
   Seconds latency{};
-  // Fraction of `bytes_per_second` that is reached, as a function of the message size in bytes; valid as
-  // long as the cluster lives; nullptr means 1 for every size.
+  // Fraction of `bytes_per_second` that is reached, as a function of the message size in bytes; valid while
+  // the cluster exists; nullptr means 1 for every size.
   const Curve* efficiency = nullptr;
 
   double efficiency_of(Bytes message) const {

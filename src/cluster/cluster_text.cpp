@@ -8,7 +8,7 @@
 namespace optimus {
 namespace {
 
-std::string rate(double per_second, const char* unit) {
+std::string rate_text(double per_second, const char* unit) {
   constexpr const char* kPrefixes[] = {"", "K", "M", "G", "T", "P"};
   std::size_t prefix = 0;
   while (per_second >= 1000 && prefix + 1 < std::size(kPrefixes)) per_second /= 1000, ++prefix;
@@ -24,17 +24,17 @@ NumberFormat comparison_format(const DeviceType& type) {
 std::vector<std::string> group_row(const HardwareProfile& profile, const NodeGroup& group) {
   const DeviceType& type = profile.types[static_cast<std::size_t>(group.type)];
   const NumberFormat format = comparison_format(type);
-  const double fraction = group.network.nic.bytes_per_second * group.network.nics_per_node /
-                          group.devices_per_node / group.network.oversubscription;
+  const double network_share = group.network.nic.bytes_per_second * group.network.nics_per_node /
+                               group.devices_per_node / group.network.oversubscription;
   return {type.name,
           with_commas(group.num_devices),
           fmt::format("{} x {}", group.num_nodes(), group.devices_per_node),
           fmt::format("{}", group.devices_per_domain),
           text(type.memory),
-          fmt::format("{} {}", rate(peak_flops(type, format), "FLOP"), text(format)),
-          rate(type.memory_bytes_per_second, "B"),
-          rate(group.domain_link.bytes_per_second, "B"),
-          rate(fraction, "B"),
+          fmt::format("{} {}", rate_text(peak_flops(type, format), "FLOP"), text(format)),
+          rate_text(type.memory_bytes_per_second, "B"),
+          rate_text(group.domain_link.bytes_per_second, "B"),
+          rate_text(network_share, "B"),
           fmt::format("{}", group.island)};
 }
 
@@ -57,9 +57,9 @@ std::string text(const Cluster& cluster) {
   if (profile.groups.size() > kMaxRows)
     result += fmt::format("and {} more groups\n", profile.groups.size() - kMaxRows);
   for (std::size_t i = 0; i < profile.island_links.size() && i < kMaxRows; ++i)
-    result += fmt::format("islands {} and {}: {}, {}\n", profile.island_links[i].first,
-                          profile.island_links[i].second, rate(profile.island_links[i].bytes_per_second, "B"),
-                          text(profile.island_links[i].latency));
+    result += fmt::format(
+        "islands {} and {}: {}, {}\n", profile.island_links[i].first, profile.island_links[i].second,
+        rate_text(profile.island_links[i].bytes_per_second, "B"), text(profile.island_links[i].latency));
   if (!profile.missing_devices.empty())
     result += fmt::format("missing: {}\n", count(static_cast<int>(profile.missing_devices.size()), "device"));
   if (!profile.speed_factors.empty())

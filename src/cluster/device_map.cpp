@@ -30,10 +30,10 @@ DeviceMap DeviceMap::identity(int num_devices) {
 DeviceMap DeviceMap::of_present(const Cluster& cluster) { return DeviceMap(cluster.present_devices()); }
 
 std::optional<VirtualDevice> DeviceMap::virtual_of(Device device) const {
-  const auto found = std::lower_bound(sorted_.begin(), sorted_.end(), device,
-                                      [](const auto& entry, Device wanted) { return entry.first < wanted; });
-  if (found == sorted_.end() || found->first != device) return std::nullopt;
-  return found->second;
+  const auto match = std::lower_bound(sorted_.begin(), sorted_.end(), device,
+                                      [](const auto& entry, Device target) { return entry.first < target; });
+  if (match == sorted_.end() || match->first != device) return std::nullopt;
+  return match->second;
 }
 
 void check(const DeviceMap& map, const Cluster& cluster) {

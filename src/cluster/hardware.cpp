@@ -112,10 +112,11 @@ void check_islands(const HardwareProfile& profile, const std::string& source) {
     if (!pairs.emplace(link.first, link.second).second) throw UserError("{} appears twice", location);
     check_link({link.bytes_per_second, link.latency, {}}, location);
   }
-  const auto needed = static_cast<std::size_t>(num_islands) * static_cast<std::size_t>(num_islands - 1) / 2;
-  if (pairs.size() != needed)
+  const auto num_pairs =
+      static_cast<std::size_t>(num_islands) * static_cast<std::size_t>(num_islands - 1) / 2;
+  if (pairs.size() != num_pairs)
     throw UserError("{}: {} islands: expected {} island_links, one for each pair, got {}", source,
-                    num_islands, needed, pairs.size());
+                    num_islands, num_pairs, pairs.size());
 }
 
 void check_devices(const HardwareProfile& profile, std::int64_t num_devices, const std::string& source) {

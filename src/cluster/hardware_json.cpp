@@ -26,7 +26,7 @@ void read_count_into(int& target, const JsonView& parent, std::string_view key, 
 }
 
 // Checks the length of the list before creating a view of each element.
-std::vector<JsonView> at_most(int max_count, const JsonView& list) {
+std::vector<JsonView> elements_up_to(int max_count, const JsonView& list) {
   if (list.raw().is_array() && list.raw().size() > static_cast<std::size_t>(max_count))
     list.refuse(fmt::format("a list of at most {} elements", max_count));
   return list.elements();
@@ -36,7 +36,7 @@ std::vector<JsonView> at_most(int max_count, const JsonView& list) {
 template <typename Item, typename Make>
 std::vector<Item> read_pairs(const JsonView& list, int max_count, std::string_view form, Make make) {
   std::vector<Item> items;
-  for (const JsonView& entry : at_most(max_count, list)) {
+  for (const JsonView& entry : elements_up_to(max_count, list)) {
     if (!entry.raw().is_array() || entry.raw().size() != 2) entry.refuse(form);
     const std::vector<JsonView> pair = entry.elements();
     items.push_back(make(pair[0], pair[1]));
@@ -62,7 +62,7 @@ PeakFlops read_peak(const JsonView& value) {
 
 std::vector<double> read_numbers(const JsonView& list, int max_count) {
   std::vector<double> numbers;
-  for (const JsonView& number : at_most(max_count, list)) numbers.push_back(number.number());
+  for (const JsonView& number : elements_up_to(max_count, list)) numbers.push_back(number.number());
   return numbers;
 }
 
@@ -84,9 +84,10 @@ KernelTimes read_kernel_times(const JsonView& value) {
   for (const auto& [name, ignored] : tables.raw().items()) {
     const JsonView table = tables.at(name);
     table.allow_only(Names{"axes", "rates"});
-    RateTable& read = times.tables[name];
-    for (const JsonView& axis : at_most(3, table.at("axes"))) read.axes.push_back(read_numbers(axis, 1000));
-    read.rates = read_numbers(table.at("rates"), kMaxTableRates);
+    RateTable& rate_table = times.tables[name];
+    for (const JsonView& axis : elements_up_to(3, table.at("axes")))
+      rate_table.axes.push_back(read_numbers(axis, 1000));
+    rate_table.rates = read_numbers(table.at("rates"), kMaxTableRates);
   }
   return times;
 }
@@ -103,7 +104,7 @@ DeviceType read_type(const JsonView& value) {
   if (const auto price = value.find("price_per_hour")) type.price_per_hour = price->number();
   type.gemm_efficiency = read_curve(value, "product_efficiency");
   if (const auto list = value.find("kernels"))
-    for (const JsonView& times : at_most(static_cast<int>(std::size(kAllFormats)), *list))
+    for (const JsonView& times : elements_up_to(static_cast<int>(std::size(kAllFormats)), *list))
       type.kernels.push_back(read_kernel_times(times));
   return type;
 }
@@ -138,19 +139,19 @@ int find_type(std::vector<DeviceType>& types, const JsonView& name) {
     return std::find_if(types.begin(), types.end(),
                         [&](const DeviceType& type) { return type.name == type_name; });
   };
-  auto found = find(name.text());
-  if (found == types.end()) {
-    const auto shipped = find_device_type(name.text());
-    if (!shipped) {
+  auto match = find(name.text());
+  if (match == types.end()) {
+    const auto built_in_type = find_device_type(name.text());
+    if (!built_in_type) {
       Names known_names = device_type_names();
       for (const DeviceType& type : types) known_names.push_back(type.name);
       throw UserError("{} is {}, which is neither in device_types nor a built-in type{}", name.location(),
                       in_quotes(name.text()), did_you_mean(name.text(), known_names));
     }
-    found = find(shipped->name);
-    if (found == types.end()) found = types.insert(types.end(), *shipped);
+    match = find(built_in_type->name);
+    if (match == types.end()) match = types.insert(types.end(), *built_in_type);
   }
-  return static_cast<int>(found - types.begin());
+  return static_cast<int>(match - types.begin());
 }
 
 NodeGroup read_group(std::vector<DeviceType>& types, const JsonView& value) {
@@ -159,11 +160,11 @@ NodeGroup read_group(std::vector<DeviceType>& types, const JsonView& value) {
   const int type = find_type(types, value.at("type"));
   const int num_devices = read_count(value.at("devices"), 1);
   const std::string& type_name = types[static_cast<std::size_t>(type)].name;
-  const bool is_shipped = find_device_type(type_name).has_value();
+  const bool is_built_in = find_device_type(type_name).has_value();
   NodeGroup group;
-  if (is_shipped) group = standard_group(type_name, type, num_devices);
+  if (is_built_in) group = standard_group(type_name, type, num_devices);
   group.type = type, group.num_devices = num_devices;
-  if (!is_shipped) {
+  if (!is_built_in) {
     group.devices_per_node = read_count(value.at("devices_per_node"), 1);
     group.devices_per_domain = group.devices_per_node;
   }
@@ -172,17 +173,17 @@ NodeGroup read_group(std::vector<DeviceType>& types, const JsonView& value) {
   if (is_node_one_domain) group.devices_per_domain = group.devices_per_node;
   read_count_into(group.devices_per_domain, value, "devices_per_domain", 1);
   read_count_into(group.island, value, "island", 0);
-  read_link_into(group.domain_link, value, "domain_link", !is_shipped);
-  read_link_into(group.node_link, value, "node_link", !is_shipped);
-  read_link_into(group.host_link, value, "host_link", !is_shipped);
-  read_network_into(group.network, value, !is_shipped);
+  read_link_into(group.domain_link, value, "domain_link", !is_built_in);
+  read_link_into(group.node_link, value, "node_link", !is_built_in);
+  read_link_into(group.host_link, value, "host_link", !is_built_in);
+  read_network_into(group.network, value, !is_built_in);
   if (const auto memory = value.find("host_memory")) group.host_memory = read_bytes(*memory);
   return group;
 }
 
 IslandLink read_island_link(const JsonView& value) {
   value.allow_only(Names{"islands", "bytes_per_second", "latency_seconds"});
-  const std::vector<JsonView> islands = at_most(2, value.at("islands"));
+  const std::vector<JsonView> islands = elements_up_to(2, value.at("islands"));
   if (islands.size() != 2) value.at("islands").refuse("a list of two islands");
   IslandLink link;
   link.first = read_count(islands[0], 0), link.second = read_count(islands[1], 0);
@@ -200,7 +201,7 @@ void read_devices(const JsonView& document, HardwareProfile& profile) {
                                   return SpeedFactor{read_count(device, 0), factor.number()};
                                 });
   if (const auto list = document.find("missing_devices"))
-    for (const JsonView& device : at_most(kMaxDevices, *list))
+    for (const JsonView& device : elements_up_to(kMaxDevices, *list))
       profile.missing_devices.push_back(read_count(device, 0));
   std::sort(profile.speed_factors.begin(), profile.speed_factors.end(),
             [](const SpeedFactor& a, const SpeedFactor& b) { return a.device < b.device; });
@@ -216,11 +217,12 @@ HardwareProfile hardware_from_json(const Json& document, const std::string& sour
   HardwareProfile profile;
   profile.name = view.text_or("name", "");
   if (const auto types = view.find("device_types"))
-    for (const JsonView& type : at_most(kMaxDeviceTypes, *types)) profile.types.push_back(read_type(type));
-  for (const JsonView& group : at_most(kMaxNodeGroups, view.at("groups")))
+    for (const JsonView& type : elements_up_to(kMaxDeviceTypes, *types))
+      profile.types.push_back(read_type(type));
+  for (const JsonView& group : elements_up_to(kMaxNodeGroups, view.at("groups")))
     profile.groups.push_back(read_group(profile.types, group));
   if (const auto links = view.find("island_links"))
-    for (const JsonView& link : at_most(kMaxIslands * kMaxIslands, *links))
+    for (const JsonView& link : elements_up_to(kMaxIslands * kMaxIslands, *links))
       profile.island_links.push_back(read_island_link(link));
   read_devices(view, profile);
   validate(profile, source);

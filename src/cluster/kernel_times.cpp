@@ -42,9 +42,9 @@ double RateTable::at(std::span<const double> sizes) const {
 
 double KernelTimes::seconds(std::string_view table, double amount,
                             std::initializer_list<double> sizes) const {
-  const auto found = tables.find(table);
-  if (found == tables.end()) return -1;
-  return amount / found->second.at(std::vector<double>(sizes));
+  const auto table_entry = tables.find(table);
+  if (table_entry == tables.end()) return -1;
+  return amount / table_entry->second.at(std::vector<double>(sizes));
 }
 
 void validate(const KernelTimes& times, const std::string& location) {

@@ -19,7 +19,8 @@
 //   norm.KIND.narrow, activation.NAME.narrow, activation.NAME.narrow.backward
 //                                       as above, with fp8 output
 //   rope, embedding, embedding.backward, loss, add, bias (a sum over rows)
-//   update                              of parameters, including norm and clearing
+//   update                              update of the parameters, including the gradient norm and clearing
+//                                       the gradients
 #pragma once
 
 #include <array>
@@ -46,7 +47,7 @@ struct RateTable {
 
 struct KernelTimes {
   NumberFormat format = NumberFormat::fp32;
-  // Time that the host needs to launch a kernel, and thus a lower bound of every kernel.
+  // Time that the host needs to launch a kernel, and thus a lower bound on the time of every kernel.
   double launch_seconds = 0;
   double step_seconds = 0;  // time that the host needs per step, in addition to launching its kernels
   std::map<std::string, RateTable, std::less<>> tables;

@@ -75,7 +75,7 @@ int launch_number(const std::string& variable, const std::string& text, int mini
   return value;
 }
 
-std::optional<int> number_of(const Environment& environment, const std::string& variable, int minimum) {
+std::optional<int> read_number(const Environment& environment, const std::string& variable, int minimum) {
   if (variable.empty()) return std::nullopt;
   const auto text = environment(variable);
   return text ? std::optional(launch_number(variable, *text, minimum)) : std::nullopt;
@@ -94,8 +94,8 @@ bool is_this_host(const std::string& host) {
 // Decides by the number of local ranks or by the number of hosts; if neither is provided, by the name of the
 // rendezvous host.
 bool is_on_one_host(const LauncherRow& row, const LaunchInfo& info, const Environment& environment) {
-  if (const auto local = number_of(environment, row.local_size, 1)) return *local >= info.world_size;
-  if (const auto hosts = number_of(environment, row.num_hosts, 1)) return *hosts == 1;
+  if (const auto local = read_number(environment, row.local_size, 1)) return *local >= info.world_size;
+  if (const auto hosts = read_number(environment, row.num_hosts, 1)) return *hosts == 1;
   const auto master = environment("MASTER_ADDR");
   return info.world_size == 1 || (master && is_this_host(*master));
 }
@@ -104,7 +104,7 @@ void find_master(const LauncherRow& row, LaunchInfo& info, const Environment& en
   if (const auto hosts = environment(row.hosts); *row.hosts != '\0' && hosts)
     info.master_host = first_slurm_host(*hosts);
   if (const auto address = environment("MASTER_ADDR")) info.master_host = *address;
-  if (const auto port = number_of(environment, "MASTER_PORT", 1)) {
+  if (const auto port = read_number(environment, "MASTER_PORT", 1)) {
     if (*port > 65535) throw UserError("MASTER_PORT: expected at most 65535, got {}", *port);
     info.master_port = *port;
   } else if (!info.master_host.empty()) {
@@ -130,7 +130,7 @@ LaunchInfo detect_launcher(const Environment& environment) {
                     .world_size = launch_number(row.world_size, *size, 1)};
     if (info.rank >= info.world_size)
       throw UserError("{}: expected a rank below {}={}, got {}", row.rank, row.world_size, *size, *rank);
-    info.local_rank = number_of(environment, row.local_rank, 0).value_or(0);
+    info.local_rank = read_number(environment, row.local_rank, 0).value_or(0);
     info.job = job_of(row, environment);
     info.is_one_host = is_on_one_host(row, info, environment);
     find_master(row, info, environment);
@@ -149,8 +149,8 @@ std::string first_slurm_host(const std::string& list) {
 }
 
 int port_of_job(const std::string& job) {
-  constexpr int kFirst = 15000, kNumber = 15000;
-  return kFirst + static_cast<int>(RandomKey(0).derive(job).value % kNumber);
+  constexpr int kFirst = 15000, kCount = 15000;
+  return kFirst + static_cast<int>(RandomKey(0).derive(job).value % kCount);
 }
 
 }  // namespace optimus

@@ -28,9 +28,9 @@ std::optional<int> parse_num_workers(std::string_view name) {
   const std::string prefix = std::string(kMeasuredName) + "x";
   if (!name.starts_with(prefix) || name.size() > prefix.size() + 6) return std::nullopt;
   int count = 0;
-  const auto [rest, problem] = std::from_chars(name.data() + prefix.size(), name.data() + name.size(), count);
-  return problem == std::errc() && rest == name.data() + name.size() && count > 0 ? std::optional(count)
-                                                                                  : std::nullopt;
+  const auto [rest, error] = std::from_chars(name.data() + prefix.size(), name.data() + name.size(), count);
+  return error == std::errc() && rest == name.data() + name.size() && count > 0 ? std::optional(count)
+                                                                                : std::nullopt;
 }
 
 // The device type that has 1 / `num_parts` of the performance and memory of `type`.
@@ -60,22 +60,22 @@ Cluster open_measured_cluster(const std::string& name) {
     throw UserError(
         "cluster {}: this machine was measured with {} {}; use {}x{} for the vendor's specification", name,
         measured_cluster.num_devices(), type.name, type.name, *workers);
-  HardwareProfile replicated =
+  HardwareProfile profile =
       replicate_device(measured_cluster.profile(), type, *workers, is_shared ? *workers : 1);
-  replicated.name = name;
-  return Cluster(std::move(replicated), "cluster " + in_quotes(name));
+  profile.name = name;
+  return Cluster(std::move(profile), "cluster " + in_quotes(name));
 }
 
 }  // namespace
 
-HardwareProfile replicate_device(HardwareProfile measured, const DeviceType& type, int num_devices,
+HardwareProfile replicate_device(HardwareProfile measured_profile, const DeviceType& type, int num_devices,
                                  int workers_per_processor) {
-  measured.types = {part_of_device(type, workers_per_processor)};
-  measured.groups.resize(1);
-  NodeGroup& group = measured.groups.front();
+  measured_profile.types = {part_of_device(type, workers_per_processor)};
+  measured_profile.groups.resize(1);
+  NodeGroup& group = measured_profile.groups.front();
   group.type = 0;
   group.num_devices = group.devices_per_node = group.devices_per_domain = num_devices;
-  return measured;
+  return measured_profile;
 }
 
 bool is_measured_cluster_name(const std::string& name) {

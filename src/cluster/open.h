@@ -21,7 +21,7 @@ bool is_measured_cluster_name(const std::string& name);
 // `num_devices` devices of one type with the links of the measured machine. Each device has 1 /
 // `workers_per_processor` of the performance and memory of `type`; pass a value above 1 if that many
 // devices share one processor.
-HardwareProfile replicate_device(HardwareProfile measured, const DeviceType& type, int num_devices,
+HardwareProfile replicate_device(HardwareProfile measured_profile, const DeviceType& type, int num_devices,
                                  int workers_per_processor);
 
 }  // namespace optimus

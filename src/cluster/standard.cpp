@@ -17,7 +17,7 @@ struct TypeRow {
   // Dense TFLOP/s; 0 if not supported.
   double fp64, fp32, tf32, bf16, fp16, fp8, fp4;
   double memory_tb_per_second, watts;
-  std::span<const CurvePoint> products;
+  std::span<const CurvePoint> gemm_efficiency;
 };
 
 struct NodeRow {
@@ -118,17 +118,17 @@ struct Alias {
 };
 constexpr Alias kAliases[] = {{"v100", "v100-32"}, {"a100", "a100-80"}, {"h100-80", "h100"}};
 
-std::string canonical(std::string_view name) {
+std::string canonical_type_name(std::string_view name) {
   std::string wanted_name = lower(name);
   for (const Alias& alias : kAliases)
     if (wanted_name == alias.name) return alias.type;
   return wanted_name;
 }
 
-Curve curve(std::span<const CurvePoint> points) { return {{points.begin(), points.end()}}; }
+Curve make_curve(std::span<const CurvePoint> points) { return {{points.begin(), points.end()}}; }
 
 constexpr double kGiB = 1073741824.0;
-Bytes gib(double amount) { return Bytes(static_cast<std::int64_t>(amount * kGiB)); }
+Bytes bytes_of_gib(double amount) { return Bytes(static_cast<std::int64_t>(amount * kGiB)); }
 
 [[noreturn]] void refuse_type(std::string_view name, const std::string& source) {
   const std::vector<std::string> known_names = device_type_names();
@@ -138,32 +138,32 @@ Bytes gib(double amount) { return Bytes(static_cast<std::int64_t>(amount * kGiB)
 
 // "h100x512" -> "h100" and "512". split_part() returns nullopt if the text has another form; the count may
 // exceed the range of int.
-struct Part {
+struct NamePart {
   std::string type, count;
 };
 
-std::optional<Part> split_part(std::string_view part) {
+std::optional<NamePart> split_part(std::string_view part) {
   const auto at = part.rfind('x');
   if (at == std::string_view::npos || at == 0 || at + 1 == part.size()) return std::nullopt;
   const std::string_view count = part.substr(at + 1);
   if (count.find_first_not_of("0123456789") != std::string_view::npos) return std::nullopt;
-  return Part{std::string(part.substr(0, at)), std::string(count)};
+  return NamePart{std::string(part.substr(0, at)), std::string(count)};
 }
 
 }  // namespace
 
 std::optional<DeviceType> find_device_type(std::string_view name) {
-  const std::string wanted_name = canonical(name);
+  const std::string wanted_name = canonical_type_name(name);
   for (const TypeRow& row : kTypes)
     if (wanted_name == row.name) {
       const double tera = 1e12;
       return DeviceType{.name = row.name,
-                        .memory = gib(row.memory_gib),
+                        .memory = bytes_of_gib(row.memory_gib),
                         .peak = {row.fp64 * tera, row.fp32 * tera, row.tf32 * tera, row.bf16 * tera,
                                  row.fp16 * tera, row.fp8 * tera, row.fp4 * tera},
                         .memory_bytes_per_second = row.memory_tb_per_second * tera,
                         .watts = row.watts,
-                        .gemm_efficiency = curve(row.products)};
+                        .gemm_efficiency = make_curve(row.gemm_efficiency)};
     }
   return std::nullopt;
 }
@@ -185,11 +185,11 @@ std::optional<DeviceType> find_type_by_vendor_name(std::string_view vendor_name)
 }
 
 NodeGroup standard_group(std::string_view type_name, int type, int num_devices) {
-  const std::string wanted_name = canonical(type_name);
+  const std::string wanted_name = canonical_type_name(type_name);
   for (const NodeRow& row : kNodes) {
     if (wanted_name != row.type) continue;
     const auto link = [](double gb_per_second, double microseconds, std::span<const CurvePoint> messages) {
-      return LinkSpec{gb_per_second * 1e9, Seconds(microseconds * 1e-6), curve(messages)};
+      return LinkSpec{gb_per_second * 1e9, Seconds(microseconds * 1e-6), make_curve(messages)};
     };
     NodeGroup group;
     group.type = type;
@@ -202,7 +202,7 @@ NodeGroup standard_group(std::string_view type_name, int type, int num_devices) 
     group.domain_link = link(row.domain_gb_per_second, row.domain_microseconds, kFastMessages);
     group.node_link = link(row.pcie_gb_per_second, 10, kFastMessages);
     group.host_link = link(row.pcie_gb_per_second, 10, kFastMessages);
-    group.host_memory = gib(row.host_memory_gib);
+    group.host_memory = bytes_of_gib(row.host_memory_gib);
     group.network.nics_per_node = row.nics;
     group.network.nic = link(row.nic_gbit_per_second / 8, row.network_microseconds, kNetworkMessages);
     return group;
@@ -235,10 +235,10 @@ std::pair<DeviceType, int> read_part(std::string_view text, const std::string& s
 }
 
 int find_or_add(std::vector<DeviceType>& types, const DeviceType& type) {
-  const auto found = std::find_if(types.begin(), types.end(),
+  const auto match = std::find_if(types.begin(), types.end(),
                                   [&](const DeviceType& known) { return known.name == type.name; });
-  const auto index = found - types.begin();
-  if (found == types.end()) types.push_back(type);
+  const auto index = match - types.begin();
+  if (match == types.end()) types.push_back(type);
   return static_cast<int>(index);
 }
 

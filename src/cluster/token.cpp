@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t kMinLength = 16, kMaxLength = 256;
 
 // Messages never contain the token itself.
-Token checked(std::string text, const std::string& origin) {
+Token checked_token(std::string text, const std::string& origin) {
   const bool is_plain = std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < 0x7f; });
   if (text.size() < kMinLength || text.size() > kMaxLength || !is_plain)
     throw UserError("{}: expected a token of {} to {} printable ASCII characters without spaces; {}", origin,
@@ -29,16 +29,16 @@ Token checked(std::string text, const std::string& origin) {
 std::optional<Token> find_token(const Environment& environment, const Path& file) {
   if (file.empty()) {
     const auto from_environment = environment(kTokenVariable);
-    return from_environment ? std::optional(checked(*from_environment, kTokenVariable)) : std::nullopt;
+    return from_environment ? std::optional(checked_token(*from_environment, kTokenVariable)) : std::nullopt;
   }
-  struct stat about {};
-  if (::stat(file.c_str(), &about) != 0 || !S_ISREG(about.st_mode))
+  struct stat file_status {};
+  if (::stat(file.c_str(), &file_status) != 0 || !S_ISREG(file_status.st_mode))
     throw UserError("--token-file {}: no such file; {}", file.string(), token_instructions());
-  if ((about.st_mode & 077) != 0)
+  if ((file_status.st_mode & 077) != 0)
     throw UserError("--token-file {}: other users can read it (mode {:o}); run chmod 600 {}", file.string(),
-                    about.st_mode & 0777, file.string());
+                    file_status.st_mode & 0777, file.string());
   const std::string content = read_input_file(file, Bytes(1 << 12));
-  return checked(std::string(trim(content)), "--token-file " + file.string());
+  return checked_token(std::string(trim(content)), "--token-file " + file.string());
 }
 
 std::string generate_token() {

@@ -97,9 +97,9 @@ constexpr ConstantRow kRows[] = {
 constexpr std::size_t kNumConstants = std::size(kRows);
 static_assert(kNumConstants <= 60);
 constexpr std::size_t kNumFittedConstants = [] {
-  std::size_t fitted = 0;
-  while (fitted < kNumConstants && !kRows[fitted].is_stated) ++fitted;
-  return fitted;
+  std::size_t count = 0;
+  while (count < kNumConstants && !kRows[count].is_stated) ++count;
+  return count;
 }();
 
 struct FittedRow {
@@ -110,7 +110,7 @@ constexpr FittedRow kFitted[] = {
 #include "cost/fitted.inc"
 };
 
-Constants made_from(const FittedRow& row) {
+Constants constants_from(const FittedRow& row) {
   Constants constants;  // stated constants keep these values
   for (std::size_t i = 0; i < kNumFittedConstants; ++i) constants.*kRows[i].member = row.values[i];
   return constants;
@@ -121,13 +121,13 @@ Constants made_from(const FittedRow& row) {
 std::span<const ConstantRow> constant_rows() { return kRows; }
 
 const Constants& fitted_constants() {
-  static const Constants constants = made_from(kFitted[0]);
+  static const Constants constants = constants_from(kFitted[0]);
   return constants;
 }
 
 Constants constants_fitted_without(std::string_view source) {
   for (const FittedRow& row : kFitted)
-    if (!row.excluded_source.empty() && row.excluded_source == source) return made_from(row);
+    if (!row.excluded_source.empty() && row.excluded_source == source) return constants_from(row);
   return fitted_constants();
 }
 

@@ -11,7 +11,7 @@ namespace {
 
 class Corrector {
  public:
-  Corrector(Corrected& result, const std::vector<Residual>& residuals)
+  Corrector(CorrectedInputs& result, const std::vector<Residual>& residuals)
       : result_(result), residuals_(residuals) {}
 
   void run() {
@@ -21,8 +21,8 @@ class Corrector {
     // applied to the constants, so that the peak rates stay those of the data sheet; otherwise it is
     // applied to each type.
     if (types.size() == 1 && is_first_builtin) {
-      const double slower = factor(ResidualKind::layers, types.front().name);
-      result_.constants.compute_residual *= slower, result_.constants.memory_residual *= slower;
+      const double slowdown = factor(ResidualKind::layers, types.front().name);
+      result_.constants.compute_residual *= slowdown, result_.constants.memory_residual *= slowdown;
     } else {
       for (DeviceType& type : result_.profile.types)
         if (is_builtin(type)) correct(type);
@@ -40,33 +40,33 @@ class Corrector {
     const double layers =
         std::clamp(factor_of(residuals_, ResidualKind::layers, name), 1 / kMaxCorrection, kMaxCorrection);
     if (const Residual* known_residual = find(ResidualKind::optimizer, name))
-      result_.constants.optimizer_traffic *= use(*known_residual) / layers;
+      result_.constants.optimizer_traffic *= apply_residual(*known_residual) / layers;
   }
 
   static bool is_builtin(const DeviceType& type) {
-    const std::optional<DeviceType> shipped = find_device_type(type.name);
-    return shipped && type.kernels.empty() && shipped->peak == type.peak &&
-           shipped->memory_bytes_per_second == type.memory_bytes_per_second;
+    const std::optional<DeviceType> built_in = find_device_type(type.name);
+    return built_in && type.kernels.empty() && built_in->peak == type.peak &&
+           built_in->memory_bytes_per_second == type.memory_bytes_per_second;
   }
 
   void correct(DeviceType& type) {
-    const double slower = factor(ResidualKind::layers, type.name);
+    const double slowdown = factor(ResidualKind::layers, type.name);
     for (double* rate : {&type.peak.fp64, &type.peak.fp32, &type.peak.tf32, &type.peak.bf16, &type.peak.fp16,
                          &type.peak.fp8, &type.peak.fp4, &type.memory_bytes_per_second})
-      *rate /= slower;
+      *rate /= slowdown;
   }
 
   void correct(NodeGroup& group) {
     const std::string name = result_.profile.types[static_cast<std::size_t>(group.type)].name;
     if (!find_device_type(name)) return;
-    const NodeGroup shipped = standard_group(name, group.type, group.num_devices);
+    const NodeGroup built_in = standard_group(name, group.type, group.num_devices);
     const auto correct_link = [&](LinkSpec& link, const LinkSpec& nominal_link, const std::string& kind) {
       if (!(link == nominal_link)) return;
       link.bytes_per_second /= factor(ResidualKind::large_messages, name + "/" + kind);
       link.latency.value *= factor(ResidualKind::small_messages, name + "/" + kind);
     };
-    correct_link(group.domain_link, shipped.domain_link, "domain");
-    correct_link(group.network.nic, shipped.network.nic, "network");
+    correct_link(group.domain_link, built_in.domain_link, "domain");
+    correct_link(group.network.nic, built_in.network.nic, "network");
   }
 
   const Residual* find(ResidualKind kind, const std::string& device_type) const {
@@ -75,36 +75,37 @@ class Corrector {
     return nullptr;
   }
 
-  double use(const Residual& residual) {
-    const bool is_listed = std::any_of(result_.used.begin(), result_.used.end(), [&](const Residual& other) {
-      return other.kind == residual.kind && other.device_type == residual.device_type;
-    });
-    if (!is_listed) result_.used.push_back(residual);
+  double apply_residual(const Residual& residual) {
+    const bool is_listed = std::any_of(
+        result_.applied_residuals.begin(), result_.applied_residuals.end(), [&](const Residual& other) {
+          return other.kind == residual.kind && other.device_type == residual.device_type;
+        });
+    if (!is_listed) result_.applied_residuals.push_back(residual);
     return std::clamp(residual.factor, 1 / kMaxCorrection, kMaxCorrection);
   }
 
   double factor(ResidualKind kind, const std::string& device_type) {
-    const Residual* const known = find(kind, device_type);
-    return known == nullptr ? 1 : use(*known);
+    const Residual* const residual = find(kind, device_type);
+    return residual == nullptr ? 1 : apply_residual(*residual);
   }
 
-  Corrected& result_;
+  CorrectedInputs& result_;
   const std::vector<Residual>& residuals_;
 };
 
 }  // namespace
 
-Corrected corrected(HardwareProfile profile, const Constants& constants,
-                    const std::vector<Residual>& residuals) {
-  Corrected result{std::move(profile), constants, {}};
+CorrectedInputs correct_inputs(HardwareProfile profile, const Constants& constants,
+                               const std::vector<Residual>& residuals) {
+  CorrectedInputs result{std::move(profile), constants, {}};
   Corrector(result, residuals).run();
   return result;
 }
 
-std::string text(const Corrected& corrected) {
-  if (corrected.used.empty()) return "history: no runs of these devices and links";
+std::string text(const CorrectedInputs& inputs) {
+  if (inputs.applied_residuals.empty()) return "history: no runs of these devices and links";
   std::vector<std::string> parts;
-  for (const Residual& residual : corrected.used)
+  for (const Residual& residual : inputs.applied_residuals)
     parts.push_back(fmt::format("{} on {} x {:.2f} ({:.2f}–{:.2f}, {} run{})", text(residual.kind),
                                 residual.device_type, residual.factor, residual.low, residual.high,
                                 residual.num_runs, residual.num_runs == 1 ? "" : "s"));

@@ -14,19 +14,19 @@
 
 namespace optimus {
 
-struct Corrected {
+struct CorrectedInputs {
   HardwareProfile profile;
   Constants constants;
-  std::vector<Residual> used;  // residuals that were applied
+  std::vector<Residual> applied_residuals;  // residuals that were applied
 };
 // Each factor is clamped to 1 / kMaxCorrection … kMaxCorrection.
 inline constexpr double kMaxCorrection = 10;
-Corrected corrected(HardwareProfile profile, const Constants& constants,
-                    const std::vector<Residual>& residuals);
+CorrectedInputs correct_inputs(HardwareProfile profile, const Constants& constants,
+                               const std::vector<Residual>& residuals);
 
 // "history: seconds of layers on h100 x 1.09 (0.98–1.21, 7 runs); …", or a note that the history has no
 // runs of these devices.
-std::string text(const Corrected& corrected);
+std::string text(const CorrectedInputs& inputs);
 OrderedJson to_json(const std::vector<Residual>& residuals);
 
 }  // namespace optimus

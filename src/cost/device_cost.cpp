@@ -83,47 +83,48 @@ DeviceCost::DeviceCost(const DeviceType& type, double speed, const Software& sof
       speed_(speed),
       multiprocessors_(multiprocessors_of(architecture_)),
       gemm_speed_(1),
-      size_(1),
-      flash_(0.5),
+      size_factor_(1),
+      flash_efficiency_(0.5),
       bandwidth_(type.memory_bytes_per_second * constants.bandwidth * speed) {
   const Constants& c = constants;
   switch (architecture_) {
     case Architecture::ampere:
-      gemm_speed_ = c.gemm_ampere, size_ = c.size_ampere, flash_ = c.flash_ampere;
+      gemm_speed_ = c.gemm_ampere, size_factor_ = c.size_ampere, flash_efficiency_ = c.flash_ampere;
       break;
     case Architecture::hopper:
-      gemm_speed_ = c.gemm_hopper, size_ = c.size_hopper, flash_ = c.flash_hopper;
+      gemm_speed_ = c.gemm_hopper, size_factor_ = c.size_hopper, flash_efficiency_ = c.flash_hopper;
       break;
     case Architecture::blackwell:
-      gemm_speed_ = c.gemm_blackwell, size_ = c.size_blackwell, flash_ = c.flash_blackwell;
-      if (ends_with(type.name, "b300")) gemm_speed_ *= c.blackwell_ultra, flash_ *= c.blackwell_ultra;
+      gemm_speed_ = c.gemm_blackwell, size_factor_ = c.size_blackwell, flash_efficiency_ = c.flash_blackwell;
+      if (ends_with(type.name, "b300"))
+        gemm_speed_ *= c.blackwell_ultra, flash_efficiency_ *= c.blackwell_ultra;
       break;
     case Architecture::other:
       break;
   }
-  if (const double typical = nominal_watts(architecture_); typical > 0 && type.watts > 0) {
-    const double factor = std::pow(type.watts / typical, c.power);
-    gemm_speed_ *= factor, flash_ *= factor;
+  if (const double nominal = nominal_watts(architecture_); nominal > 0 && type.watts > 0) {
+    const double factor = std::pow(type.watts / nominal, c.power);
+    gemm_speed_ *= factor, flash_efficiency_ *= factor;
   }
   switch (software.kernels) {
     case KernelStyle::eager:
-      pointwise_ = c.eager_traffic, launch_ = c.launch_eager;
+      pointwise_traffic_ = c.eager_traffic, launch_seconds_ = c.launch_eager;
       break;
     case KernelStyle::fused:
-      pointwise_ = c.fused_traffic, launch_ = c.launch;
+      pointwise_traffic_ = c.fused_traffic, launch_seconds_ = c.launch;
       break;
     case KernelStyle::compiled:
-      pointwise_ = c.compiled_traffic, launch_ = c.launch;
+      pointwise_traffic_ = c.compiled_traffic, launch_seconds_ = c.launch;
       break;
   }
-  if (!software.launches_from_python) launch_ = kNativeLaunch;
+  if (!software.launches_from_python) launch_seconds_ = kNativeLaunch;
 }
 
-const KernelTimes* DeviceCost::measured(NumberFormat format) const {
+const KernelTimes* DeviceCost::measured_kernels(NumberFormat format) const {
   if (!software_.runs_programs) return nullptr;
-  const auto find = [&](NumberFormat wanted) -> const KernelTimes* {
+  const auto find = [&](NumberFormat target) -> const KernelTimes* {
     for (const KernelTimes& times : type_.kernels)
-      if (times.format == wanted) return &times;
+      if (times.format == target) return &times;
     return nullptr;
   };
   if (const KernelTimes* times = find(format)) return times;
@@ -141,16 +142,16 @@ const KernelTimes* DeviceCost::measured(NumberFormat format) const {
 // many multiprocessors may be idle. Returns (waves / ceil(waves)) ^ Constants::wave.
 double DeviceCost::wave_efficiency(double rows, double columns) const {
   if (multiprocessors_ == 0) return 1;
-  const auto rounds = [&](double height, double width) {
+  const auto wave_fraction = [&](double height, double width) {
     const double tiles = std::ceil(rows / height) * std::ceil(columns / width) / multiprocessors_;
     // the efficiency curve includes the idle part of a single wave
     return tiles < 1 ? 1 : tiles / std::ceil(tiles);
   };
-  return std::pow(std::max(rounds(128, 256), rounds(256, 128)), constants_.wave);
+  return std::pow(std::max(wave_fraction(128, 256), wave_fraction(256, 128)), constants_.wave);
 }
 
-double DeviceCost::peak(NumberFormat format) const {
-  if (const double own = peak_flops(type_, format); own > 0) return own * speed_;
+double DeviceCost::peak_rate(NumberFormat format) const {
+  if (const double rate = peak_flops(type_, format); rate > 0) return rate * speed_;
   if (const double half = std::max(type_.peak.bf16, type_.peak.fp16);
       half > 0 && format != NumberFormat::fp64 && format != NumberFormat::fp32 &&
       format != NumberFormat::tf32)
@@ -158,22 +159,23 @@ double DeviceCost::peak(NumberFormat format) const {
   return type_.peak.fp32 * speed_;
 }
 
-double DeviceCost::gemm(double rows, double inner, double columns, GemmFormat format) const {
+double DeviceCost::gemm_seconds(double rows, double inner, double columns, GemmFormat format) const {
   const double multiply_adds = rows * inner * columns;
   if (multiply_adds <= 0) return 0;
-  const double fastest = peak(format.format), bf16_peak = peak(NumberFormat::bf16);
+  const double fastest_rate = peak_rate(format.format), bf16_peak = peak_rate(NumberFormat::bf16);
   // A faster format needs a larger GEMM to keep the device busy for the same time. So the bf16 curve is
   // read at the size of the bf16 GEMM that takes as long at peak rate.
-  const double edge = std::cbrt(multiply_adds * bf16_peak / fastest) * size_;
-  double reached = type_.gemm_efficiency.at(edge) * gemm_speed_;
-  if (format.is_low_precision()) reached *= constants_.fp8;
-  if (format.format == NumberFormat::fp8 && format.has_blocks) reached *= constants_.fp8_blocks;
-  if (format.has_blocks && architecture_ != Architecture::blackwell) reached *= constants_.fp8_emulated;
-  if (format.format == NumberFormat::fp4) reached *= constants_.fp4;
-  reached *= wave_efficiency(rows, columns);
+  const double edge = std::cbrt(multiply_adds * bf16_peak / fastest_rate) * size_factor_;
+  double efficiency = type_.gemm_efficiency.at(edge) * gemm_speed_;
+  if (format.is_low_precision()) efficiency *= constants_.fp8;
+  if (format.format == NumberFormat::fp8 && format.has_blocks) efficiency *= constants_.fp8_blocks;
+  if (format.has_blocks && architecture_ != Architecture::blackwell) efficiency *= constants_.fp8_emulated;
+  if (format.format == NumberFormat::fp4) efficiency *= constants_.fp4;
+  efficiency *= wave_efficiency(rows, columns);
   const double bytes = width_of(format.format) * (rows * inner + inner * columns + rows * columns);
-  return std::max(2 * multiply_adds / (fastest * std::min(reached, 1.0)) * constants_.compute_residual,
-                  traffic(bytes));
+  return std::max(
+      2 * multiply_adds / (fastest_rate * std::min(efficiency, 1.0)) * constants_.compute_residual,
+      traffic_seconds(bytes));
 }
 
 // As fast as one GEMM with all rows, except that the rows of each expert are padded to whole tiles and the
@@ -182,26 +184,29 @@ double DeviceCost::grouped_gemm_seconds(double rows, double inner, double column
                                         GemmFormat format) const {
   if (rows <= 0) return 0;
   constexpr double kTile = 128;
-  const double each = rows / experts, padded = std::ceil(each / kTile) * kTile * experts;
+  const double rows_per_expert = rows / experts,
+               padded = std::ceil(rows_per_expert / kTile) * kTile * experts;
   const double bytes = width_of(format.format) * (rows * (inner + columns) + experts * inner * columns);
-  return std::max(gemm(padded, inner, columns, format) / constants_.expert_gemm, traffic(bytes));
+  return std::max(gemm_seconds(padded, inner, columns, format) / constants_.expert_gemm,
+                  traffic_seconds(bytes));
 }
 
-double DeviceCost::flash(double flops, double head_dim, bool is_backward, NumberFormat format) const {
-  double reached =
-      flash_ * head_dim / (head_dim + constants_.flash_head) * (is_backward ? constants_.flash_backward : 1);
+double DeviceCost::flash_seconds(double flops, double head_dim, bool is_backward, NumberFormat format) const {
+  double efficiency = flash_efficiency_ * head_dim / (head_dim + constants_.flash_head) *
+                      (is_backward ? constants_.flash_backward : 1);
   const AttentionKernel kernel = software_.attention;
-  if (kernel == AttentionKernel::first) reached *= constants_.flash_v1;
+  if (kernel == AttentionKernel::first) efficiency *= constants_.flash_v1;
   if (kernel != AttentionKernel::native && architecture_ != Architecture::ampere)
-    reached *= constants_.flash_portable;
-  return flops / (peak(format) * reached) * constants_.compute_residual;
+    efficiency *= constants_.flash_portable;
+  return flops / (peak_rate(format) * efficiency) * constants_.compute_residual;
 }
 
-double DeviceCost::scores(double flops, double length, double head_dim, NumberFormat format) const {
-  const double edge = std::cbrt(length * length * head_dim) * size_;
-  const double reached = type_.gemm_efficiency.at(edge) * gemm_speed_ * constants_.score_gemm *
-                         (static_cast<std::int64_t>(head_dim) % 8 == 0 ? 1 : constants_.unaligned);
-  return flops / (peak(format) * std::min(reached, 1.0)) * constants_.compute_residual;
+double DeviceCost::score_gemm_seconds(double flops, double length, double head_dim,
+                                      NumberFormat format) const {
+  const double edge = std::cbrt(length * length * head_dim) * size_factor_;
+  const double efficiency = type_.gemm_efficiency.at(edge) * gemm_speed_ * constants_.score_gemm *
+                            (static_cast<std::int64_t>(head_dim) % 8 == 0 ? 1 : constants_.unaligned);
+  return flops / (peak_rate(format) * std::min(efficiency, 1.0)) * constants_.compute_residual;
 }
 
 }  // namespace optimus

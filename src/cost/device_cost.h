@@ -27,24 +27,26 @@ class DeviceCost {
   DeviceCost(const DeviceType& type, double speed, const Software& software, const Constants& constants);
 
   // Seconds of a GEMM [rows, inner] x [inner, columns].
-  double gemm(double rows, double inner, double columns, GemmFormat format) const;
+  double gemm_seconds(double rows, double inner, double columns, GemmFormat format) const;
   // Seconds of one kernel that computes `experts` such GEMMs, among which `rows` are divided evenly.
   double grouped_gemm_seconds(double rows, double inner, double columns, double experts,
                               GemmFormat format) const;
   // Seconds of flash attention with this number of floating-point operations and heads of width `head_dim`.
-  double flash(double flops, double head_dim, bool is_backward, NumberFormat format) const;
+  double flash_seconds(double flops, double head_dim, bool is_backward, NumberFormat format) const;
   // Seconds of the GEMMs of attention that materialises its scores: batched [length, head_dim] x [head_dim,
   // length].
-  double scores(double flops, double length, double head_dim, NumberFormat format) const;
-  // Seconds to read or write this number of bytes of device memory. pointwise_traffic() multiplies the bytes
-  // by the traffic constant of the software's kernel style.
-  double traffic(double bytes) const { return bytes / bandwidth_ * constants_.memory_residual; }
-  double pointwise_traffic(double bytes) const { return traffic(bytes * pointwise_); }
-  double launches(double kernels) const { return kernels * launch_ * constants_.host_residual; }
+  double score_gemm_seconds(double flops, double length, double head_dim, NumberFormat format) const;
+  // Seconds to read or write this number of bytes of device memory.
+  // pointwise_traffic_seconds() multiplies the bytes by the traffic constant of the software's kernel style.
+  double traffic_seconds(double bytes) const { return bytes / bandwidth_ * constants_.memory_residual; }
+  double pointwise_traffic_seconds(double bytes) const { return traffic_seconds(bytes * pointwise_traffic_); }
+  double launch_overhead_seconds(double kernels) const {
+    return kernels * launch_seconds_ * constants_.host_residual;
+  }
 
   // Measured times of the engine's kernels in this format on this device; nullptr if there are none or the
   // software is not the Optimus engine.
-  const KernelTimes* measured(NumberFormat format) const;
+  const KernelTimes* measured_kernels(NumberFormat format) const;
   double speed() const { return speed_; }
 
   const Constants& constants() const { return constants_; }
@@ -53,13 +55,14 @@ class DeviceCost {
  private:
   double wave_efficiency(double rows, double columns) const;
   // peak rate; falls back to the next wider format that the device supports
-  double peak(NumberFormat format) const;
+  double peak_rate(NumberFormat format) const;
 
   const DeviceType& type_;
   const Software& software_;
   const Constants& constants_;
   Architecture architecture_;
-  double speed_, multiprocessors_, gemm_speed_, size_, flash_, bandwidth_, pointwise_, launch_;
+  double speed_, multiprocessors_, gemm_speed_, size_factor_, flash_efficiency_, bandwidth_,
+      pointwise_traffic_, launch_seconds_;
 };
 
 }  // namespace optimus

@@ -15,15 +15,15 @@ struct RunObservation {
 };
 
 struct Sums {
-  double weight = 0, weighted = 0;
-  double mean() const { return weighted / weight; }
+  double weight = 0, weighted_log = 0;
+  double mean() const { return weighted_log / weight; }
 };
 
 Sums sums_of(const std::vector<RunObservation>& observations, double run_variance) {
   Sums sums;
   for (const RunObservation& run_observation : observations) {
     const double weight = run_observation.age_weight / (run_variance + run_observation.variance);
-    sums.weight += weight, sums.weighted += weight * run_observation.log;
+    sums.weight += weight, sums.weighted_log += weight * run_observation.log;
   }
   return sums;
 }
@@ -39,11 +39,11 @@ double run_variance_of(const std::vector<RunObservation>& observations, double n
   constexpr int kRounds = 3;  // iterations, because the weights of the mean depend on the variance
   for (int round = 0; round < kRounds; ++round) {
     const double mean = sums_of(observations, variance).mean();
-    double beyond = 0;
+    double excess = 0;
     for (const RunObservation& run_observation : observations)
-      beyond += run_observation.age_weight *
+      excess += run_observation.age_weight *
                 ((run_observation.log - mean) * (run_observation.log - mean) - run_observation.variance);
-    variance = (kRunWeight * kRunSpread * kRunSpread + std::max(0.0, beyond)) / (kRunWeight + num_others);
+    variance = (kRunWeight * kRunSpread * kRunSpread + std::max(0.0, excess)) / (kRunWeight + num_others);
   }
   return variance;
 }
@@ -54,7 +54,7 @@ Residual residual_factor_of(const std::vector<RunObservation>& observations) {
   const double num_others = std::max(0.0, count - 1), variance = run_variance_of(observations, num_others);
   const Sums sums = sums_of(observations, variance);
   const double precision = 1 / (kPriorSpread * kPriorSpread) + sums.weight;
-  const double middle = sums.weighted / precision;
+  const double middle = sums.weighted_log / precision;
   const double width = quantile(kRunWeight + num_others) / std::sqrt(precision);
   Residual result;
   result.factor = std::exp(middle), result.low = std::exp(middle - width),
@@ -100,23 +100,24 @@ std::vector<Residual> residuals(const History& history) {
     for (const Evidence& evidence : run.evidence)
       evidence_of[{evidence.kind, evidence.device_type}].emplace_back(run.end_time, &evidence);
   std::vector<Residual> result;
-  for (auto& [key, all] : evidence_of) {
+  for (auto& [key, entries] : evidence_of) {
     // Sorted, so that sums are computed in an order that does not depend on the order of the runs.
-    std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
+    std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {
       const auto order = [](const auto& one) {
         return std::tuple(one.first, one.second->log_factor, one.second->uncertainty, one.second->steps);
       };
       return order(a) < order(b);
     });
     std::vector<RunObservation> observations;
-    for (const auto& [when, one] : all) {
-      const double age = static_cast<double>(all.back().first) - static_cast<double>(when);
-      observations.push_back({one->log_factor,
-                              one->uncertainty * one->uncertainty + kStepSpread * kStepSpread / one->steps,
-                              std::exp2(-age / kHalfLife)});
+    for (const auto& [end_time, evidence] : entries) {
+      const double age = static_cast<double>(entries.back().first) - static_cast<double>(end_time);
+      observations.push_back(
+          {evidence->log_factor,
+           evidence->uncertainty * evidence->uncertainty + kStepSpread * kStepSpread / evidence->steps,
+           std::exp2(-age / kHalfLife)});
     }
-    Residual& found = result.emplace_back(residual_factor_of(observations));
-    found.kind = key.first, found.device_type = key.second;
+    Residual& residual = result.emplace_back(residual_factor_of(observations));
+    residual.kind = key.first, residual.device_type = key.second;
   }
   return result;
 }

@@ -17,20 +17,20 @@ constexpr double kMaxLogFactor = 10;  // a factor of e^10: no run differs that m
 constexpr std::int64_t kMaxNumber = std::int64_t{1} << 60;
 constexpr std::size_t kMaxNameLength = 100;
 
-ResidualKind kind_of(const JsonView& word) {
+ResidualKind read_kind(const JsonView& word) {
   for (std::size_t i = 0; i < kResidualKinds; ++i)
     if (const auto kind = static_cast<ResidualKind>(i); text(kind) == word.text()) return kind;
   word.refuse("a kind of work, such as \"layers\"");
 }
 
-double number_within(const JsonView& value, double min_value, double max_value) {
+double read_number_within(const JsonView& value, double min_value, double max_value) {
   const double number = value.number();
   if (!(number >= min_value && number <= max_value))
     value.refuse(fmt::format("a number from {} to {}", min_value, max_value));
   return number;
 }
 
-std::string name_in(const JsonView& value) {
+std::string read_name(const JsonView& value) {
   if (value.text().empty() || value.text().size() > kMaxNameLength)
     value.refuse("a name of 1 to 100 letters");
   return value.text();
@@ -44,13 +44,13 @@ OrderedJson to_json(const Evidence& evidence) {
           {"steps", evidence.steps}};
 }
 
-Evidence evidence_in(const JsonView& json) {
+Evidence read_evidence(const JsonView& json) {
   static const std::vector<std::string> keys = {"kind", "where", "log_factor", "doubt", "steps"};
   json.allow_only(keys);
-  return {.kind = kind_of(json.at("kind")),
-          .device_type = name_in(json.at("where")),
-          .log_factor = number_within(json.at("log_factor"), -kMaxLogFactor, kMaxLogFactor),
-          .uncertainty = number_within(json.at("doubt"), 0, kMaxLogFactor),
+  return {.kind = read_kind(json.at("kind")),
+          .device_type = read_name(json.at("where")),
+          .log_factor = read_number_within(json.at("log_factor"), -kMaxLogFactor, kMaxLogFactor),
+          .uncertainty = read_number_within(json.at("doubt"), 0, kMaxLogFactor),
           .steps = static_cast<int>(json.at("steps").integer(1, INT_MAX))};
 }
 
@@ -69,7 +69,7 @@ OrderedJson to_json(const PastStrategy& strategy) {
   return json;
 }
 
-PastStrategy strategy_in(const JsonView& json) {
+PastStrategy read_past_strategy(const JsonView& json) {
   static const std::vector<std::string> keys = {
       "pp", "tp", "cp", "dp", "zero", "chunks", "microbatch", "sequence_parallel", "recompute", "schedule"};
   json.allow_only(keys);
@@ -101,22 +101,22 @@ OrderedJson to_json(const PastRun& run) {
   return json;
 }
 
-PastRun run_in(const JsonView& json) {
+PastRun read_run(const JsonView& json) {
   static const std::vector<std::string> keys = {"when",     "device",  "devices",  "parameters",
                                                 "layers",   "batch",   "sequence", "step_seconds",
                                                 "strategy", "evidence"};
   json.allow_only(keys);
   PastRun run;
-  run.end_time = json.at("when").integer(0, kMaxNumber), run.device = name_in(json.at("device"));
+  run.end_time = json.at("when").integer(0, kMaxNumber), run.device = read_name(json.at("device"));
   run.devices = static_cast<int>(json.at("devices").integer(1, kMaxPlanDevices));
   run.parameters = json.at("parameters").integer(1, kMaxNumber);
   run.layers = json.at("layers").integer(1, kMaxNumber), run.batch = json.at("batch").integer(1, kMaxNumber);
   run.sequence_length = json.at("sequence").integer(1, kMaxNumber);
-  run.step_seconds = number_within(json.at("step_seconds"), 1e-9, 1e9);
-  run.strategy = strategy_in(json.at("strategy"));
+  run.step_seconds = read_number_within(json.at("step_seconds"), 1e-9, 1e9);
+  run.strategy = read_past_strategy(json.at("strategy"));
   const std::vector<JsonView> evidence = json.at("evidence").elements();
   if (evidence.size() > kMaxEvidence) json.at("evidence").refuse("at most 64 entries");
-  for (const JsonView& json_view : evidence) run.evidence.push_back(evidence_in(json_view));
+  for (const JsonView& entry : evidence) run.evidence.push_back(read_evidence(entry));
   return run;
 }
 
@@ -141,7 +141,7 @@ History parse_history(std::string_view text, const std::string& source) {
   const std::vector<JsonView> runs = json.at("runs").elements();
   if (runs.size() > kMaxPastRuns) json.at("runs").refuse("at most 256 entries");
   History history;
-  for (const JsonView& run : runs) add_run(history, run_in(run));
+  for (const JsonView& run : runs) add_run(history, read_run(run));
   return history;
 }
 
@@ -154,7 +154,7 @@ History read_history(const std::string& name) {
 
 Outcome<void> write_history(FileSystem& files, const Path& path, const History& history) {
   if (!path.parent_path().empty())
-    if (const Outcome<void> made = files.create_folders(path.parent_path()); !made) return made;
+    if (const Outcome<void> result = files.create_folders(path.parent_path()); !result) return result;
   return write_atomically(files, path, to_json(history).dump(1) + "\n");
 }
 

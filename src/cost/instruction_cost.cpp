@@ -90,9 +90,9 @@ PricedProgram::PricedProgram(const Setup& setup, const ModelWork& model_work, Pr
   using Key = std::tuple<Op, Part, int, const LayerStrategy*, int, int, int, std::int64_t, bool, bool>;
   std::map<Key, int> cost_index;
   const Pipeline& pipeline = setup.plan.pipelines[static_cast<std::size_t>(program_.location.pipeline)];
-  const int num = static_cast<int>(program_.instructions.size());
+  const int num_instructions = static_cast<int>(program_.instructions.size());
   price_index_.resize(program_.instructions.size());
-  for (int i = 0; i < num; ++i) {
+  for (int i = 0; i < num_instructions; ++i) {
     const Instruction& at = program_.instructions[static_cast<std::size_t>(i)];
     const int sequences =
         at.microbatch < 0 ? 0 : pipeline.microbatches[static_cast<std::size_t>(at.microbatch)];
@@ -116,7 +116,7 @@ PricedProgram::PricedProgram(const Setup& setup, const ModelWork& model_work, Pr
 
 bool PricedProgram::is_measured() const {
   const DeviceCost device(setup_.cluster.type_of(device_), 1, setup_.software, fitted_constants());
-  return device.measured(setup_.format.format) != nullptr;
+  return device.measured_kernels(setup_.format.format) != nullptr;
 }
 
 std::vector<double> PricedProgram::price(const Constants& constants) const {
@@ -125,15 +125,15 @@ std::vector<double> PricedProgram::price(const Constants& constants) const {
   const LinkCost links(constants);
   std::vector<double> prices;
   for (const int i : example_instruction_)
-    prices.push_back(price_one(program_.instructions[static_cast<std::size_t>(i)], device, links));
+    prices.push_back(price_instruction(program_.instructions[static_cast<std::size_t>(i)], device, links));
   std::vector<double> seconds(price_index_.size());
   for (std::size_t i = 0; i < price_index_.size(); ++i)
     seconds[i] = prices[static_cast<std::size_t>(price_index_[i])];
   return seconds;
 }
 
-double PricedProgram::price_one(const Instruction& instruction, const DeviceCost& device,
-                                const LinkCost& links) const {
+double PricedProgram::price_instruction(const Instruction& instruction, const DeviceCost& device,
+                                        const LinkCost& links) const {
   switch (instruction.op) {
     case Op::load_batch:
       return host_seconds_of_step(device);
@@ -141,15 +141,15 @@ double PricedProgram::price_one(const Instruction& instruction, const DeviceCost
     case Op::recompute:
     case Op::backward_input:
     case Op::backward_weight:
-      return compute(instruction, device);
+      return compute_seconds(instruction, device);
     case Op::send:
     case Op::receive:
     case Op::send_copy:  // the time is charged to the receiver
       return 0;
     case Op::receive_copy:
-      return links.message(setup_.cluster.link(setup_.map[VirtualDevice{program_.device}],
-                                               setup_.map[VirtualDevice{instruction.peer}]),
-                           static_cast<double>(instruction.bytes));
+      return links.message_seconds(setup_.cluster.link(setup_.map[VirtualDevice{program_.device}],
+                                                       setup_.map[VirtualDevice{instruction.peer}]),
+                                   static_cast<double>(instruction.bytes));
     case Op::all_gather:
     case Op::reduce_scatter:
     case Op::all_reduce:
@@ -160,25 +160,27 @@ double PricedProgram::price_one(const Instruction& instruction, const DeviceCost
     case Op::reduce_gradients:
     case Op::sync_gradients:
     case Op::step_gate:
-      return collective(instruction, device, links);
+      return collective_seconds(instruction, device, links);
     case Op::optimizer:
-      return optimizer(instruction, device);
+      return optimizer_seconds(instruction, device);
   }
   return 0;
 }
 
 double PricedProgram::host_seconds_of_step(const DeviceCost& device) const {
   const Constants& constants = device.constants();
-  const KernelTimes* const times = device.measured(setup_.format.format);
-  int turns = 0;
+  const KernelTimes* const times = device.measured_kernels(setup_.format.format);
+  int num_owners = 0;
   if (setup_.software.broadcasts_shards)
     for (const Group& group : program_.groups)
-      if (group.role == Role::shard) turns = std::max(turns, static_cast<int>(group.members.size()));
-  return (times ? times->step_seconds : constants.step_seconds + turns * constants.broadcast_turn_seconds) *
+      if (group.role == Role::shard)
+        num_owners = std::max(num_owners, static_cast<int>(group.members.size()));
+  return (times ? times->step_seconds
+                : constants.step_seconds + num_owners * constants.broadcast_turn_seconds) *
          constants.host_residual;
 }
 
-double PricedProgram::tokens(const Instruction& instruction) const {
+double PricedProgram::device_tokens(const Instruction& instruction) const {
   const Pipeline& pipeline = setup_.plan.pipelines[static_cast<std::size_t>(program_.location.pipeline)];
   const LayerStrategy& s = strategy(instruction.block);
   const int dp = data_parallel(stage_, s);
@@ -187,30 +189,30 @@ double PricedProgram::tokens(const Instruction& instruction) const {
          s.cp;
 }
 
-double PricedProgram::compute(const Instruction& instruction, const DeviceCost& device) const {
+double PricedProgram::compute_seconds(const Instruction& instruction, const DeviceCost& device) const {
   const LayerStrategy& s = strategy(instruction.block);
-  const double num_tokens = tokens(instruction);
+  const double num_tokens = device_tokens(instruction);
   const bool is_ring = s.cp > 1;
   double seconds = 0, kernels = 0;
   for (const WorkItem& item :
        model_work_.patterns[static_cast<std::size_t>(pattern(setup_.model, instruction.block))]) {
     if ((is_ring ? item.ring_part : item.part) != instruction.part) continue;
     // With a context ring, attention runs in cp steps, each on 1 / cp of the keys.
-    const double hops = instruction.part == Part::attention_ring_step ? s.cp : 1;
+    const double ring_steps = instruction.part == Part::attention_ring_step ? s.cp : 1;
     // The Optimus engine does not recompute a layer's output if no later layer of its recompute group reads
     // it.
     const bool is_output_skipped =
         item.ends_layer && instruction.op == Op::recompute && setup_.software.runs_programs;
-    const double times_done = is_output_skipped ? 1 - 1.0 / s.recompute_layers : 1;
-    seconds += item_seconds(item, instruction, num_tokens, s, device) * times_done / hops;
+    const double executed_fraction = is_output_skipped ? 1 - 1.0 / s.recompute_layers : 1;
+    seconds += item_seconds(item, instruction, num_tokens, s, device) * executed_fraction / ring_steps;
     const bool is_for_weights = instruction.op == Op::backward_weight;
     if (!is_for_weights || item.kind == OperationKind::gemm)
       kernels += kernels_of(item, setup_.software, setup_.format.is_low_precision());
   }
-  const KernelTimes* const times = device.measured(setup_.format.format);
-  const double least =
-      times ? kernels * times->launch_seconds * device.constants().host_residual : device.launches(kernels);
-  return std::max(seconds, least) * residual_factor_of(instruction.block, device.constants());
+  const KernelTimes* const times = device.measured_kernels(setup_.format.format);
+  const double launch_bound = times ? kernels * times->launch_seconds * device.constants().host_residual
+                                    : device.launch_overhead_seconds(kernels);
+  return std::max(seconds, launch_bound) * residual_factor_of(instruction.block, device.constants());
 }
 
 double PricedProgram::residual_factor_of(int block, const Constants& constants) const {
@@ -228,23 +230,24 @@ double PricedProgram::item_seconds(const WorkItem& item, const Instruction& inst
                                    const LayerStrategy& s, const DeviceCost& device) const {
   const Op op = instruction.op;
   const double fraction = share_of_part(setup_.model, item.split, s.tp);
-  const bool is_cut_by_rows = item.split == SplitUnit::none && s.sequence_parallel;
-  const double own_tokens = is_cut_by_rows ? num_tokens / s.tp : num_tokens;
+  const bool is_split_by_rows = item.split == SplitUnit::none && s.sequence_parallel;
+  const double own_tokens = is_split_by_rows ? num_tokens / s.tp : num_tokens;
   const bool is_weight = op == Op::backward_weight, is_forward = op == Op::forward || op == Op::recompute;
   // times that the forward is repeated by selective recompute, charged to the input gradient
-  double again = 0;
+  double num_repeats = 0;
   if (op == Op::backward_input && s.recompute == RecomputeMode::selective) {
     const SelectiveMeaning meaning = setup_.software.selective;
     const bool is_pointwise = item.kind != OperationKind::gemm && item.kind != OperationKind::attention;
-    if (meaning == SelectiveMeaning::attention_core) again = item.kind == OperationKind::attention;
-    if (meaning == SelectiveMeaning::pointwise_operations) again = item.is_recomputed_by_selective;
+    if (meaning == SelectiveMeaning::attention_core) num_repeats = item.kind == OperationKind::attention;
+    if (meaning == SelectiveMeaning::pointwise_operations) num_repeats = item.is_recomputed_by_selective;
     if (meaning == SelectiveMeaning::every_other_gemm)
-      again = is_pointwise ? 1 : item.kind == OperationKind::gemm ? 0.5 : 0;
+      num_repeats = is_pointwise ? 1 : item.kind == OperationKind::gemm ? 0.5 : 0;
   }
   Instruction forward = instruction;
   forward.op = Op::recompute;
-  const double forward_again = again > 0 ? again * item_seconds(item, forward, num_tokens, s, device) : 0;
-  const KernelTimes* const times = device.measured(setup_.format.format);
+  const double repeat_seconds =
+      num_repeats > 0 ? num_repeats * item_seconds(item, forward, num_tokens, s, device) : 0;
+  const KernelTimes* const times = device.measured_kernels(setup_.format.format);
   if (times != nullptr && item.part != Part::experts) {
     const MeasuredTask task{item,
                             op,
@@ -260,26 +263,28 @@ double PricedProgram::item_seconds(const WorkItem& item, const Instruction& inst
     const double residual =
         is_bound_by_memory ? device.constants().memory_residual : device.constants().compute_residual;
     if (const double seconds = measured_seconds(*times, task); seconds >= 0)
-      return seconds * residual / device.speed() + forward_again;
+      return seconds * residual / device.speed() + repeat_seconds;
   }
   switch (item.kind) {
     case OperationKind::gemm:
-      return gemm(item, op, own_tokens, fraction, s, device) + forward_again;
+      return gemm_seconds(item, op, own_tokens, fraction, s, device) + repeat_seconds;
     case OperationKind::attention:
-      return is_weight ? 0 : attention(item, op, own_tokens, fraction, device) + forward_again;
+      return is_weight ? 0 : attention_seconds(item, op, own_tokens, fraction, device) + repeat_seconds;
     case OperationKind::loss: {
       // With a chunked loss, the gradient overwrites the logits, so they are written and read only once.
       const double passes = setup_.software.has_chunked_loss ? 1 : device.constants().loss_traffic;
-      return is_weight
-                 ? 0
-                 : device.traffic(item.accessed_elements * width_ * fraction * own_tokens * 0.5 * passes);
+      return is_weight ? 0
+                       : device.traffic_seconds(item.accessed_elements * width_ * fraction * own_tokens *
+                                                0.5 * passes);
     }
     case OperationKind::embedding:
-      return is_weight || is_forward ? device.traffic(item.accessed_elements * 2 * width_ * own_tokens) : 0;
+      return is_weight || is_forward
+                 ? device.traffic_seconds(item.accessed_elements * 2 * width_ * own_tokens)
+                 : 0;
     case OperationKind::custom: {
       const double flops =
           is_weight || is_forward ? item.forward_flops : item.backward_flops - item.forward_flops;
-      return flops / 2 > 0 ? device.gemm(own_tokens, flops / 2, 1, setup_.format) : 0;
+      return flops / 2 > 0 ? device.gemm_seconds(own_tokens, flops / 2, 1, setup_.format) : 0;
     }
     case OperationKind::norm:
     case OperationKind::rope:
@@ -287,30 +292,31 @@ double PricedProgram::item_seconds(const WorkItem& item, const Instruction& inst
     case OperationKind::residual:
     case OperationKind::routing: {
       if (is_weight) return 0;
-      const double load = item.part == Part::experts ? imbalance(s, device.constants()) : 1;
+      const double load = item.part == Part::experts ? expert_imbalance_factor(s, device.constants()) : 1;
       const double bytes = item.accessed_elements * width_ * fraction * own_tokens * load;
-      return device.pointwise_traffic(is_forward ? bytes : kBackwardTraffic * bytes) + forward_again;
+      return device.pointwise_traffic_seconds(is_forward ? bytes : kBackwardTraffic * bytes) + repeat_seconds;
     }
   }
   return 0;
 }
 
-double PricedProgram::imbalance(const LayerStrategy& s, const Constants& constants) const {
+double PricedProgram::expert_imbalance_factor(const LayerStrategy& s, const Constants& constants) const {
   return s.ep == 1 || setup_.software.balances_experts ? 1 : constants.expert_imbalance;
 }
 
-double PricedProgram::gemm(const WorkItem& item, Op op, double num_tokens, double fraction,
-                           const LayerStrategy& s, const DeviceCost& device) const {
+double PricedProgram::gemm_seconds(const WorkItem& item, Op op, double num_tokens, double fraction,
+                                   const LayerStrategy& s, const DeviceCost& device) const {
   const double inner = item.inner, outer = item.outer * fraction;
   const bool is_of_experts = item.part == Part::experts;
   const double experts = item.experts / (is_of_experts ? s.ep : 1);  // number of experts on this device
-  const double rows = num_tokens * item.passes * (is_of_experts ? imbalance(s, device.constants()) : 1);
+  const double rows =
+      num_tokens * item.passes * (is_of_experts ? expert_imbalance_factor(s, device.constants()) : 1);
   // All software computes the output projection in 16 bits.
   const bool is_low_precision = setup_.format.is_low_precision() && item.split != SplitUnit::vocab;
   const GemmFormat format =
       setup_.format.is_low_precision() && !is_low_precision ? GemmFormat{} : setup_.format;
   const double seconds = is_of_experts ? device.grouped_gemm_seconds(rows, inner, outer, experts, format)
-                                       : device.gemm(rows, inner, outer, format);
+                                       : device.gemm_seconds(rows, inner, outer, format);
   // Current scaling needs an additional pass over the tensor to find its maximum.
   const bool has_current_scaling = setup_.plan.fp8.scaling == Fp8Scaling::current;
   double bytes = 0;
@@ -323,41 +329,43 @@ double PricedProgram::gemm(const WorkItem& item, Op op, double num_tokens, doubl
   } else if (is_low_precision) {
     // The cast reads 16 bits and writes 8. Weights are included unless their fp8 copy is reused by later
     // micro-batches.
-    const double casted = op == Op::backward_input ? rows * outer : rows * inner;
+    const double cast_elements = op == Op::backward_input ? rows * outer : rows * inner;
     const double weights = setup_.software.kernels == KernelStyle::compiled ? inner * outer * experts : 0;
-    bytes += (casted + weights) * 3 * device.constants().fp8_cast;
-    if (has_current_scaling) bytes += casted * 2;
+    bytes += (cast_elements + weights) * 3 * device.constants().fp8_cast;
+    if (has_current_scaling) bytes += cast_elements * 2;
   }
-  return seconds + device.traffic(bytes);
+  return seconds + device.traffic_seconds(bytes);
 }
 
-double PricedProgram::attention(const WorkItem& item, Op op, double num_tokens, double fraction,
-                                const DeviceCost& device) const {
+double PricedProgram::attention_seconds(const WorkItem& item, Op op, double num_tokens, double fraction,
+                                        const DeviceCost& device) const {
   const bool is_backward = op == Op::backward_input;
   const double flops = (is_backward ? item.backward_flops : item.forward_flops) * fraction * num_tokens;
   const NumberFormat format = setup_.format.is_low_precision() ? NumberFormat::bf16 : setup_.format.format;
   if (setup_.software.has_flash_attention())
-    return device.flash(flops, model_work_.head_dim, is_backward, format);
+    return device.flash_seconds(flops, model_work_.head_dim, is_backward, format);
   // Counts all positions, including masked ones; the backward recomputes nothing.
   const double length = model_work_.sequence_length;
-  const double all = 4 * model_work_.query_width * length * (is_backward ? 2 : 1) * fraction * num_tokens;
+  const double flops_of_scores =
+      4 * model_work_.query_width * length * (is_backward ? 2 : 1) * fraction * num_tokens;
   const double num_scores = model_work_.query_width / model_work_.head_dim * length * fraction * num_tokens;
   const bool is_fused = setup_.software.has_fused_softmax;
   const double forward = is_fused ? kScoreBytesForward : kEagerScoreForward,
                backward = is_fused ? kScoreBytesBackward : kEagerScoreBackward;
   const double bytes = num_scores * width_ / 2 * (is_backward ? backward : forward);
-  return device.scores(all, length, model_work_.head_dim, format) +
-         device.traffic(bytes * (is_fused ? device.constants().score_traffic : 1));
+  return device.score_gemm_seconds(flops_of_scores, length, model_work_.head_dim, format) +
+         device.traffic_seconds(bytes * (is_fused ? device.constants().score_traffic : 1));
 }
 
-double PricedProgram::collective(const Instruction& instruction, const DeviceCost& device,
-                                 const LinkCost& links) const {
+double PricedProgram::collective_seconds(const Instruction& instruction, const DeviceCost& device,
+                                         const LinkCost& links) const {
   const GroupShape& shape = group_shapes_[static_cast<std::size_t>(instruction.group)];
   const auto bytes = static_cast<double>(instruction.bytes);
-  if (instruction.op == Op::ring_exchange) return ring(instruction, device, links);
+  if (instruction.op == Op::ring_exchange) return exposed_ring_seconds(instruction, device, links);
   if (instruction.op == Op::dispatch || instruction.op == Op::combine)
-    return links.exchange(shape, bytes * imbalance(strategy(instruction.block), device.constants()),
-                          static_cast<double>(setup_.model.mixture.experts_per_token));
+    return links.exchange_seconds(
+        shape, bytes * expert_imbalance_factor(strategy(instruction.block), device.constants()),
+        static_cast<double>(setup_.model.mixture.experts_per_token));
   if (instruction.op == Op::gather_parameters) {
     // Plans of the Optimus engine list their fp8 layers; other software gathers all parameters in one
     // format.
@@ -365,43 +373,44 @@ double PricedProgram::collective(const Instruction& instruction, const DeviceCos
     const bool is_fp8_gather =
         is_optimus ? is_low_precision(instruction.block) && strategy(instruction.block).zero == 3
                    : setup_.software.gathers_in_fp8 && setup_.format.is_low_precision();
-    return links.collective(Collective::gather, shape, is_fp8_gather ? bytes / 2 : bytes);
+    return links.collective_seconds(Collective::gather, shape, is_fp8_gather ? bytes / 2 : bytes);
   }
   if (instruction.op == Op::reduce_gradients) {
     const bool is_shard = program_.groups[static_cast<std::size_t>(instruction.group)].role == Role::shard;
-    return links.collective(is_shard ? Collective::reduce_scatter : Collective::all_reduce, shape, bytes);
+    return links.collective_seconds(is_shard ? Collective::reduce_scatter : Collective::all_reduce, shape,
+                                    bytes);
   }
   if (instruction.op == Op::sync_gradients || instruction.op == Op::step_gate)
-    return links.collective(Collective::all_reduce, shape, bytes);
+    return links.collective_seconds(Collective::all_reduce, shape, bytes);
   // If the previous stage sent whole activations, the receiver has nothing to gather.
   const bool is_arrival = instruction.op == Op::all_gather && !strategy(instruction.block).sequence_parallel;
   if (is_arrival && !setup_.software.scatters_messages) return 0;
   const Collective kind = instruction.op == Op::all_gather       ? Collective::gather
                           : instruction.op == Op::reduce_scatter ? Collective::reduce_scatter
                                                                  : Collective::all_reduce;
-  const double seconds = links.collective(kind, shape, bytes);
+  const double seconds = links.collective_seconds(kind, shape, bytes);
   return setup_.software.overlaps_tensor ? seconds * (1 - device.constants().tensor_hidden) : seconds;
 }
 
 // Seconds of a ring exchange that compute does not hide. Each device sends keys and values while it
 // processes the current ones. The programs of the Optimus engine contain this overlap; other software is
 // assumed to overlap equally well, including in the backward.
-double PricedProgram::ring(const Instruction& instruction, const DeviceCost& device,
-                           const LinkCost& links) const {
-  const double seconds =
-      links.collective(Collective::ring_step, group_shapes_[static_cast<std::size_t>(instruction.group)],
-                       static_cast<double>(instruction.bytes));
+double PricedProgram::exposed_ring_seconds(const Instruction& instruction, const DeviceCost& device,
+                                           const LinkCost& links) const {
+  const double seconds = links.collective_seconds(Collective::ring_step,
+                                                  group_shapes_[static_cast<std::size_t>(instruction.group)],
+                                                  static_cast<double>(instruction.bytes));
   if (setup_.software.runs_programs) return seconds;
-  Instruction hop = instruction;
-  hop.op = instruction.is_backward ? Op::backward_input : Op::forward;
-  hop.part = Part::attention_ring_step;
-  return std::max(0.0, seconds - compute(hop, device));
+  Instruction ring_step = instruction;
+  ring_step.op = instruction.is_backward ? Op::backward_input : Op::forward;
+  ring_step.part = Part::attention_ring_step;
+  return std::max(0.0, seconds - compute_seconds(ring_step, device));
 }
 
-double PricedProgram::optimizer(const Instruction& instruction, const DeviceCost& device) const {
-  const auto found = state_.find(instruction.block);
+double PricedProgram::optimizer_seconds(const Instruction& instruction, const DeviceCost& device) const {
+  const auto state = state_.find(instruction.block);
   const bool is_offloaded = strategy(instruction.block).offload;
-  double bytes = found == state_.end() ? 0 : found->second;
+  double bytes = state == state_.end() ? 0 : state->second;
   if (is_offloaded) {
     // Gradients are copied to the host and weights back; the host updates at the same time.
     const LinkSpec& host = setup_.cluster.group_of(device_).host_link;
@@ -410,13 +419,13 @@ double PricedProgram::optimizer(const Instruction& instruction, const DeviceCost
         bytes = static_cast<double>(buffer.bytes.value) * 1.5;
     return bytes / (host.bytes_per_second * host.efficiency.at(bytes));
   }
-  if (const KernelTimes* times = device.measured(setup_.format.format)) {
+  if (const KernelTimes* times = device.measured_kernels(setup_.format.format)) {
     const double parameters =
         bytes / state_bytes(setup_.plan.precision, setup_.plan.accumulators, StateKind::optimizer);
     if (const double seconds = times->seconds("update", parameters, {parameters}); seconds >= 0)
       return seconds * device.constants().memory_residual / device.speed();
   }
-  return device.traffic(bytes * kOptimizerTraffic * device.constants().optimizer_traffic);
+  return device.traffic_seconds(bytes * kOptimizerTraffic * device.constants().optimizer_traffic);
 }
 
 }  // namespace optimus

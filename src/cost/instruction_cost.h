@@ -42,26 +42,29 @@ class PricedProgram {
   std::vector<double> price(const Constants& constants) const;
 
  private:
-  double price_one(const Instruction& instruction, const DeviceCost& device, const LinkCost& links) const;
+  double price_instruction(const Instruction& instruction, const DeviceCost& device,
+                           const LinkCost& links) const;
   double host_seconds_of_step(const DeviceCost& device) const;
-  double compute(const Instruction& instruction, const DeviceCost& device) const;
+  double compute_seconds(const Instruction& instruction, const DeviceCost& device) const;
   double residual_factor_of(int block, const Constants& constants) const;
   double item_seconds(const WorkItem& item, const Instruction& instruction, double tokens,
                       const LayerStrategy& strategy, const DeviceCost& device) const;
   bool is_low_precision(int block) const {
     return std::binary_search(fp8_blocks_.begin(), fp8_blocks_.end(), block);
   }
-  double gemm(const WorkItem& item, Op op, double tokens, double fraction, const LayerStrategy& strategy,
-              const DeviceCost& device) const;
+  double gemm_seconds(const WorkItem& item, Op op, double tokens, double fraction,
+                      const LayerStrategy& strategy, const DeviceCost& device) const;
   // Tokens of the busiest device of an MoE layer, relative to the mean.
-  double imbalance(const LayerStrategy& strategy, const Constants& constants) const;
-  double attention(const WorkItem& item, Op op, double tokens, double fraction,
-                   const DeviceCost& device) const;
-  double collective(const Instruction& instruction, const DeviceCost& device, const LinkCost& links) const;
-  double ring(const Instruction& instruction, const DeviceCost& device, const LinkCost& links) const;
-  double optimizer(const Instruction& instruction, const DeviceCost& device) const;
+  double expert_imbalance_factor(const LayerStrategy& strategy, const Constants& constants) const;
+  double attention_seconds(const WorkItem& item, Op op, double tokens, double fraction,
+                           const DeviceCost& device) const;
+  double collective_seconds(const Instruction& instruction, const DeviceCost& device,
+                            const LinkCost& links) const;
+  double exposed_ring_seconds(const Instruction& instruction, const DeviceCost& device,
+                              const LinkCost& links) const;
+  double optimizer_seconds(const Instruction& instruction, const DeviceCost& device) const;
   const LayerStrategy& strategy(int block) const { return strategy_of(stage_, block); }
-  double tokens(const Instruction& instruction) const;
+  double device_tokens(const Instruction& instruction) const;
 
   Setup setup_;
   const ModelWork& model_work_;

@@ -23,7 +23,7 @@ GroupShape shape_of(std::span<const int> members, const Cluster& cluster, const 
   Device previous_device = physical(0);
   const Device first = previous_device;
   int domain = cluster.domain_of(previous_device), node = cluster.node_of(previous_device);
-  const auto look_at = [&](const Link& link) {
+  const auto record_link = [&](const Link& link) {
     Link& slowest = link.kind == LinkClass::domain ? shape.intra_node : shape.inter_node;
     if (is_slower(link, slowest)) slowest = link;
   };
@@ -31,11 +31,11 @@ GroupShape shape_of(std::span<const int> members, const Cluster& cluster, const 
     const Device device = physical(i);
     const int next_domain = cluster.domain_of(device), next_node = cluster.node_of(device);
     const bool is_new_kind = next_domain != domain || shape.intra_node.kind == LinkClass::same_device;
-    if (is_new_kind) look_at(cluster.link(previous_device, device));
+    if (is_new_kind) record_link(cluster.link(previous_device, device));
     shape.domains += next_domain != domain, shape.nodes += next_node != node;
     previous_device = device, domain = next_domain, node = next_node;
   }
-  if (shape.domains > 1) look_at(cluster.link(previous_device, first));
+  if (shape.domains > 1) record_link(cluster.link(previous_device, first));
   return shape;
 }
 
@@ -55,9 +55,9 @@ double LinkCost::bandwidth(const Link& link, double bytes, int nodes) const {
   const double curve = link.efficiency_of(Bytes(static_cast<std::int64_t>(bytes)));
   if (link.kind == LinkClass::domain)
     return link.shared_bytes_per_second * std::min(1.0, curve * constants_.domain_speed);
-  const double crowd = 1 + constants_.network_contention * std::log2(std::max(1, nodes));
+  const double contention = 1 + constants_.network_contention * std::log2(std::max(1, nodes));
   const double typical =
-      link.shared_bytes_per_second * std::min(1.0, curve * constants_.network_speed) / crowd;
+      link.shared_bytes_per_second * std::min(1.0, curve * constants_.network_speed) / contention;
   if (link.kind != LinkClass::network) return typical;
   // Slow networks do not have the protocol and bus losses of fast ones: any CPU can sustain this rate in
   // bytes per second.
@@ -73,54 +73,61 @@ double LinkCost::latency(const Link& link) const {
          (link.kind == LinkClass::domain ? constants_.domain_latency : constants_.network_latency);
 }
 
-double LinkCost::collective(Collective kind, const GroupShape& group, double bytes) const {
+double LinkCost::collective_seconds(Collective kind, const GroupShape& group, double bytes) const {
   if (group.size <= 1 || bytes <= 0) return 0;
   const double residual = constants_.link_residual * (group.nodes > 1 ? constants_.ring_residual : 1);
-  return without_residual(kind, group, bytes) * residual;
+  return uncorrected_seconds(kind, group, bytes) * residual;
 }
 
-double LinkCost::without_residual(Collective kind, const GroupShape& group, double bytes) const {
+double LinkCost::uncorrected_seconds(Collective kind, const GroupShape& group, double bytes) const {
   const int n = group.size, domains = group.domains;
-  const double inside = group.intra_node.kind == LinkClass::same_device
-                            ? 0
-                            : bandwidth(group.intra_node, bytes / n * std::min(n, 8), 1);
-  const double between = domains == 1 && group.inter_node.kind == LinkClass::same_device
-                             ? 0
-                             : bandwidth(group.inter_node, bytes / n * std::min(n, 8), group.nodes);
+  const double intra_bandwidth = group.intra_node.kind == LinkClass::same_device
+                                     ? 0
+                                     : bandwidth(group.intra_node, bytes / n * std::min(n, 8), 1);
+  const double inter_bandwidth = domains == 1 && group.inter_node.kind == LinkClass::same_device
+                                     ? 0
+                                     : bandwidth(group.inter_node, bytes / n * std::min(n, 8), group.nodes);
   if (kind == Collective::ring_step)
-    return std::max(inside > 0 ? bytes / inside : 0.0, between > 0 ? bytes / between : 0.0) +
+    return std::max(intra_bandwidth > 0 ? bytes / intra_bandwidth : 0.0,
+                    inter_bandwidth > 0 ? bytes / inter_bandwidth : 0.0) +
            std::max(latency(group.intra_node), latency(group.inter_node));
   // Each of the group's devices in a domain adds its own network link.
   const double per_domain = static_cast<double>(n) / domains;
-  double through = inside;
-  if (between > 0) through = inside > 0 ? std::min(inside, between * per_domain) : between * per_domain;
-  const double hops = latency(group.intra_node) * (n - domains) +
-                      latency(group.inter_node) * std::max(0, domains - (domains == 1));
-  const double once = bytes * (n - 1) / n / through + hops;
-  if (kind != Collective::all_reduce) return once;
-  const double tree_hops = 2 * (latency(group.intra_node) * std::log2(std::max(1.0, per_domain)) +
-                                latency(group.inter_node) * std::ceil(std::log2(domains)));
-  return std::min(2 * once, 2 * bytes * (n - 1) / n / (0.9 * through) + tree_hops);
+  double ring_bandwidth = intra_bandwidth;
+  if (inter_bandwidth > 0)
+    ring_bandwidth = intra_bandwidth > 0 ? std::min(intra_bandwidth, inter_bandwidth * per_domain)
+                                         : inter_bandwidth * per_domain;
+  const double ring_latency = latency(group.intra_node) * (n - domains) +
+                              latency(group.inter_node) * std::max(0, domains - (domains == 1));
+  const double one_pass = bytes * (n - 1) / n / ring_bandwidth + ring_latency;
+  if (kind != Collective::all_reduce) return one_pass;
+  const double tree_latency = 2 * (latency(group.intra_node) * std::log2(std::max(1.0, per_domain)) +
+                                   latency(group.inter_node) * std::ceil(std::log2(domains)));
+  return std::min(2 * one_pass, 2 * bytes * (n - 1) / n / (0.9 * ring_bandwidth) + tree_latency);
 }
 
-double LinkCost::exchange(const GroupShape& group, double bytes, double copies) const {
+double LinkCost::exchange_seconds(const GroupShape& group, double bytes, double copies) const {
   if (group.size <= 1 || bytes <= 0) return 0;
   const double n = group.size, domains = group.domains, per_domain = n / domains;
   // The expected number of other domains that contain at least one of a token's `copies` experts, if
   // experts are placed at random.
-  const double others = (domains - 1) * (1 - std::pow(1 - 1 / domains, copies));
-  const double near = bytes * (per_domain - 1) / per_domain, far = bytes / copies * others;
+  const double other_domains = (domains - 1) * (1 - std::pow(1 - 1 / domains, copies));
+  const double intra_bytes = bytes * (per_domain - 1) / per_domain,
+               inter_bytes = bytes / copies * other_domains;
   // As in rings, messages to several peers are in flight at the same time.
   const double size = bytes / n * std::min(n, 8.0);
-  const bool has_inside = group.intra_node.kind != LinkClass::same_device,
-             has_between = group.inter_node.kind != LinkClass::same_device;
-  const double inside = near > 0 && has_inside ? near / bandwidth(group.intra_node, size, 1) : 0;
-  const double between = far > 0 && has_between ? far / bandwidth(group.inter_node, size, group.nodes) : 0;
-  return (std::max(inside, between) + std::max(latency(group.intra_node), latency(group.inter_node))) *
+  const bool has_intra = group.intra_node.kind != LinkClass::same_device,
+             has_inter = group.inter_node.kind != LinkClass::same_device;
+  const double intra_seconds =
+      intra_bytes > 0 && has_intra ? intra_bytes / bandwidth(group.intra_node, size, 1) : 0;
+  const double inter_seconds =
+      inter_bytes > 0 && has_inter ? inter_bytes / bandwidth(group.inter_node, size, group.nodes) : 0;
+  return (std::max(intra_seconds, inter_seconds) +
+          std::max(latency(group.intra_node), latency(group.inter_node))) *
          constants_.link_residual;
 }
 
-double LinkCost::message(const Link& link, double bytes) const {
+double LinkCost::message_seconds(const Link& link, double bytes) const {
   if (link.kind == LinkClass::same_device) return 0;
   return (bytes / bandwidth(link, bytes, 1) + latency(link)) * constants_.link_residual;
 }

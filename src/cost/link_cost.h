@@ -35,16 +35,16 @@ class LinkCost {
   explicit LinkCost(const Constants& constants) : constants_(constants) {}
   // Seconds of a collective. `bytes`: size of the whole tensor on one device (output of a gather, input of
   // a reduction); for ring_step, the bytes that one device sends to the next.
-  double collective(Collective kind, const GroupShape& group, double bytes) const;
-  double message(const Link& link, double bytes) const;
+  double collective_seconds(Collective kind, const GroupShape& group, double bytes) const;
+  double message_seconds(const Link& link, double bytes) const;
   // Seconds to send tokens to their experts, or back. `bytes`: size of one device's tokens, each counted
   // once for each of its `copies` experts, which may be anywhere in the group.
-  double exchange(const GroupShape& group, double bytes, double copies) const;
+  double exchange_seconds(const GroupShape& group, double bytes, double copies) const;
 
  private:
   double bandwidth(const Link& link, double bytes, int nodes) const;
   double latency(const Link& link) const;
-  double without_residual(Collective kind, const GroupShape& group, double bytes) const;
+  double uncorrected_seconds(Collective kind, const GroupShape& group, double bytes) const;
   const Constants& constants_;
 };
 

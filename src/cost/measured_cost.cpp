@@ -18,24 +18,26 @@ double fp8_gemm_seconds(const KernelTimes& times, const MeasuredTask& task) {
              is_up = can_be_fused && item.part == Part::mlp && !item.fuses_residual_add;
   const bool is_written_in_fp8 = is_down || (can_be_fused && !item.fuses_residual_add && !task.is_post_norm);
   const auto gemm = [&](const char* name) { return times.seconds(name, work, {task.rows, inner, outer}); };
-  const auto cheap = [&](const char* name, double elements) {
+  const auto elementwise = [&](const char* name, double elements) {
     return times.seconds(name, elements, {elements});
   };
   const double inputs = task.rows * inner, gradients = task.rows * outer;
   // A pass that finds the maximum reads two bytes per element; a cast reads two and writes one.
-  const auto maximum = [&](double elements) {
-    return task.has_current_scaling ? cheap("cast", elements) * 2 / 3 : 0;
+  const auto maximum_pass = [&](double elements) {
+    return task.has_current_scaling ? elementwise("cast", elements) * 2 / 3 : 0;
   };
   switch (task.op) {
     case Op::backward_input:
-      return gemm("narrow.input") + (is_up ? 0 : cheap("cast.both", gradients)) + maximum(gradients);
+      return gemm("narrow.input") + (is_up ? 0 : elementwise("cast.both", gradients)) +
+             maximum_pass(gradients);
     case Op::backward_weight: {
       const char* const cast = is_written_in_fp8 ? "cast.transpose" : "cast.turned";
-      return gemm("narrow.weight") + (is_down ? 0 : cheap(cast, inputs)) + maximum(inputs) +
-             (item.has_bias && !is_up ? std::max(0.0, cheap("bias", gradients)) : 0);
+      return gemm("narrow.weight") + (is_down ? 0 : elementwise(cast, inputs)) + maximum_pass(inputs) +
+             (item.has_bias && !is_up ? std::max(0.0, elementwise("bias", gradients)) : 0);
     }
     default:
-      return gemm("narrow.product") + (is_written_in_fp8 ? 0 : cheap("cast", inputs)) + maximum(inputs);
+      return gemm("narrow.product") + (is_written_in_fp8 ? 0 : elementwise("cast", inputs)) +
+             maximum_pass(inputs);
   }
 }
 
@@ -68,13 +70,13 @@ double pointwise_seconds(const KernelTimes& times, const MeasuredTask& task) {
   const bool writes_fp8 =
       task.is_low_precision && !task.has_current_scaling &&
       (item.kind == OperationKind::activation || (item.kind == OperationKind::norm && !task.is_post_norm));
-  const auto measured = [&](const std::string& ending) {
-    const double narrow =
+  const auto kernel_seconds = [&](const std::string& ending) {
+    const double fp8_seconds =
         writes_fp8 ? times.seconds(item.kernel + ".narrow" + ending, elements, {elements}) : -1;
-    return narrow >= 0 ? narrow : times.seconds(item.kernel + ending, elements, {elements});
+    return fp8_seconds >= 0 ? fp8_seconds : times.seconds(item.kernel + ending, elements, {elements});
   };
-  const auto forward = [&] { return measured(""); };
-  const auto backward = [&] { return measured(".backward"); };
+  const auto forward = [&] { return kernel_seconds(""); };
+  const auto backward = [&] { return kernel_seconds(".backward"); };
   switch (item.kind) {
     case OperationKind::embedding:
       return task.op == Op::backward_weight ? backward() : is_forward ? forward() : 0;

@@ -31,42 +31,43 @@ class StageMemoryModel {
   StageMemory count(const Constants& constants) {
     // Blocks of the same kind and strategy need the same memory: one is computed and multiplied by their
     // number.
-    double weights = 0, gradients = 0, optimizer = 0, saved = 0, most_transient = 0, most_gathered = 0;
+    double weights = 0, gradients = 0, optimizer = 0, saved = 0, max_transient = 0, max_gathered = 0;
     for (const Chunk& chunk : stage_.chunks)
       for (const BlockRun& run : chunk.runs)
         for (int block = run.first_block; block < run.first_block + run.count;) {
-          const int same = num_equal_blocks(block, run);
+          const int num_equal = num_equal_blocks(block, run);
           const double elements = elements_of(block);
           const bool is_fully_sharded = run.strategy.zero == 3 && !is_optimus_;
           // FSDP stores its weight shards in fp32, without a second copy in 16 bits.
-          weights += same * state(block, StateKind::weights) * (is_fully_sharded ? 2 : 1);
-          gradients += same * state(block, StateKind::gradients);
-          gradients += same * elements * setup_.software.copied_bytes;
+          weights += num_equal * state(block, StateKind::weights) * (is_fully_sharded ? 2 : 1);
+          gradients += num_equal * state(block, StateKind::gradients);
+          gradients += num_equal * elements * setup_.software.copied_bytes;
           // In a pipeline, FSDP keeps the gathered weights and accumulates unsharded gradients until the
           // last micro-batch.
           if (is_fully_sharded && position_.num_stages > 1)
-            weights += same * elements * 2, gradients += same * elements * 4;
+            weights += num_equal * elements * 2, gradients += num_equal * elements * 4;
           if (!run.strategy.offload)
-            optimizer += same * state(block, StateKind::optimizer) *
+            optimizer += num_equal * state(block, StateKind::optimizer) *
                          (is_fully_sharded                   ? 2.0 / 3
                           : setup_.software.copied_bytes > 0 ? 4.0 / 3
                                                              : 1);
-          optimizer += same * static_cast<double>(sizes_.copy_state(block).value);
+          optimizer += num_equal * static_cast<double>(sizes_.copy_state(block).value);
           const ActivationBytes bytes = activations(block, run.strategy);
-          const double room = imbalance_bytes(block, run.strategy, constants);
-          const LayerGroup group = group_of(block, same, run);
+          const double imbalance = imbalance_bytes(block, run.strategy, constants);
+          const LayerGroup group = group_of(block, num_equal, run);
           saved += group.inputs * bytes.saved;
-          if (run.strategy.recompute != RecomputeMode::full) saved += same * room;
-          most_transient = std::max(
-              most_transient, bytes.transient + (group.size - 1) * (bytes.recomputed + bytes.saved) + room);
-          if (is_fully_sharded) most_gathered = std::max(most_gathered, elements * (2 * 2 + 4));
-          block += same;
+          if (run.strategy.recompute != RecomputeMode::full) saved += num_equal * imbalance;
+          max_transient =
+              std::max(max_transient,
+                       bytes.transient + (group.size - 1) * (bytes.recomputed + bytes.saved) + imbalance);
+          if (is_fully_sharded) max_gathered = std::max(max_gathered, elements * (2 * 2 + 4));
+          block += num_equal;
         }
     const int chunks = static_cast<int>(stage_.chunks.size());
     const double in_flight =
         static_cast<double>(max_saved_microbatches(setup_.plan.schedule, position_)) / chunks;
-    const double transient = is_optimus_ ? peak_beyond_saved(saved, in_flight, most_transient)
-                                         : (most_transient + most_gathered) * constants.live_factor;
+    const double transient = is_optimus_ ? peak_beyond_saved(saved, in_flight, max_transient)
+                                         : (max_transient + max_gathered) * constants.live_factor;
     const auto bytes = [](double amount) { return Bytes(static_cast<std::int64_t>(amount)); };
     StageMemory memory{bytes(weights),           bytes(gradients), bytes(optimizer),
                        bytes(saved * in_flight), bytes(transient), {}};
@@ -76,11 +77,11 @@ class StageMemoryModel {
 
  private:
   int num_equal_blocks(int block, const BlockRun& run) const {
-    int same = 1;
-    while (block + same < run.first_block + run.count &&
-           pattern(setup_.model, block + same) == pattern(setup_.model, block))
-      ++same;
-    return same;
+    int num_equal = 1;
+    while (block + num_equal < run.first_block + run.count &&
+           pattern(setup_.model, block + num_equal) == pattern(setup_.model, block))
+      ++num_equal;
+    return num_equal;
   }
 
   // A recompute group: its layers share one saved input, and their recomputed activations are live at the
@@ -104,7 +105,7 @@ class StageMemoryModel {
   // Peak memory beyond the saved activations of all micro-batches in flight. The activations of a
   // micro-batch are freed after its last backward.
   double peak_beyond_saved(double saved, double in_flight, double transient) const {
-    const double all = saved * in_flight;
+    const double saved_bytes = saved * in_flight;
     double peak = transient + gathered_bytes_at_peak();
     const bool has_end = !setup_.model.is_custom() && (has_embedding() || has_head());
     if (has_end && position_.num_microbatches > 1) {
@@ -113,7 +114,8 @@ class StageMemoryModel {
       peak = std::max(peak, transient + between_microbatches() - (is_refilled ? 0 : saved));
     }
     if (has_end && has_embedding()) peak = std::max(peak, peak_at_embedding() - saved);
-    return std::max({peak, peak_in_last_microbatch(saved, transient) - all, shard_copy_bytes() - all});
+    return std::max(
+        {peak, peak_in_last_microbatch(saved, transient) - saved_bytes, shard_copy_bytes() - saved_bytes});
   }
 
   // Memory for redundant shard copies. At its peak, after the last backward, the gradients of all shards
@@ -125,9 +127,9 @@ class StageMemoryModel {
       for (const BlockRun& run : chunk.runs)
         for (int block = run.first_block;
              has_shard_copies(setup_.plan, run.strategy) && block < run.first_block + run.count;) {
-          const int same = num_equal_blocks(block, run);
-          sum += same * static_cast<double>(sizes_.shard_buffer(block, StateKind::gradients).value);
-          block += same;
+          const int num_equal = num_equal_blocks(block, run);
+          sum += num_equal * static_cast<double>(sizes_.shard_buffer(block, StateKind::gradients).value);
+          block += num_equal;
         }
     if (sum == 0) return 0;
     const int first = stage_.chunks.front().first_block();
@@ -177,9 +179,11 @@ class StageMemoryModel {
           const BlockKind kind = block_kind(setup_.model, block);
           if (kind == BlockKind::embedding || kind == BlockKind::head) continue;
           const GatheredBytes layer = gathered_bytes(block);
-          peak = std::max(peak, tied(0) + layer.exchange + 2 * layer.gradient + 2 * layer.weights);
+          peak = std::max(peak,
+                          tied_gradient_bytes(0) + layer.exchange + 2 * layer.gradient + 2 * layer.weights);
         }
-    return has_head() && !setup_.model.is_custom() ? std::max(peak, tied(0) + peak_at_head()) : peak;
+    return has_head() && !setup_.model.is_custom() ? std::max(peak, tied_gradient_bytes(0) + peak_at_head())
+                                                   : peak;
   }
   bool has_embedding() const { return stage_.chunks.front().first_block() == 0; }
   bool has_head() const { return stage_.chunks.back().end_block() == setup_.plan.num_blocks; }
@@ -195,9 +199,9 @@ class StageMemoryModel {
 
   // The head's contribution to a tied embedding's gradient stays live until the embedding adds its own
   // contribution.
-  double tied(int num_done) const {
-    const bool waits = setup_.model.is_tied && has_embedding() && has_head();
-    return waits ? num_head_gradients(num_done) * gathered_bytes(0).gradient : 0;
+  double tied_gradient_bytes(int num_done) const {
+    const bool is_tied_on_stage = setup_.model.is_tied && has_embedding() && has_head();
+    return is_tied_on_stage ? num_head_gradients(num_done) * gathered_bytes(0).gradient : 0;
   }
 
   // The peak at the embedding: its gradient is computed while the gradient of the next layer is being
@@ -206,11 +210,11 @@ class StageMemoryModel {
     const GatheredBytes own_bytes = gathered_bytes(0),
                         next = stage_.chunks.front().end_block() > 1 ? gathered_bytes(1) : GatheredBytes{};
     const bool has_norm = setup_.model.norm_position == NormPosition::post;
-    const double again =
+    const double regathered =
         position_.num_microbatches > 1 ? own_bytes.weights : 0;  // gathered again for the next forward
     return std::max(
         {own_bytes.weights + next.weights,
-         own_bytes.gradient + next.gradient + next.exchange + again + (has_norm ? own_bytes.weights : 0),
+         own_bytes.gradient + next.gradient + next.exchange + regathered + (has_norm ? own_bytes.weights : 0),
          own_bytes.gradient + own_bytes.exchange});
   }
 
@@ -230,10 +234,11 @@ class StageMemoryModel {
     const Chunk& chunk = stage_.chunks.back();
     const int last = chunk.end_block() - 1;
     const GatheredBytes first = gathered_bytes(stage_.chunks.front().first_block()),
-                        own = gathered_bytes(last),
+                        last_block = gathered_bytes(last),
                         next = last > chunk.first_block() ? gathered_bytes(last - 1) : GatheredBytes{};
     const int gradients = has_head() ? num_head_gradients(1) : 1;
-    return tied(1) + first.gradient + first.exchange + gradients * own.gradient + own.weights + next.weights;
+    return tied_gradient_bytes(1) + first.gradient + first.exchange + gradients * last_block.gradient +
+           last_block.weights + next.weights;
   }
 
   double elements_of(int block) const {
@@ -251,8 +256,9 @@ class StageMemoryModel {
   double imbalance_bytes(int block, const LayerStrategy& s, const Constants& constants) const {
     if (!is_mixture_block(setup_.model, block) || s.ep == 1 || setup_.software.balances_experts) return 0;
     const auto hidden = static_cast<double>(setup_.model.hidden);
-    const auto even = static_cast<double>(sizes_.dispatched(block, pipeline_.microbatches.front()).value);
-    return even * (1 + 3 * static_cast<double>(setup_.model.mixture.ffn) / hidden) *
+    const auto even_bytes =
+        static_cast<double>(sizes_.dispatched_tokens(block, pipeline_.microbatches.front()).value);
+    return even_bytes * (1 + 3 * static_cast<double>(setup_.model.mixture.ffn) / hidden) *
            (constants.expert_imbalance - 1);
   }
 
@@ -261,14 +267,14 @@ class StageMemoryModel {
     if (is_optimus_) {
       const double gradients = static_cast<double>(sizes_.gradients(block, sequences).bytes.value +
                                                    sizes_.transient_gradients(block, sequences).bytes.value);
-      const auto again = static_cast<double>(sizes_.transient(block, sequences).bytes.value);
+      const auto recomputed = static_cast<double>(sizes_.transient(block, sequences).bytes.value);
       return {static_cast<double>(sizes_.saved(block, sequences).bytes.value +
                                   sizes_.graph(block, sequences).value),
-              gradients + again +
+              gradients + recomputed +
                   static_cast<double>(block + 1 == setup_.plan.num_blocks && !setup_.model.is_custom()
                                           ? sizes_.logits(block, sequences).bytes.value
                                           : sizes_.graph_work(block, sequences).value),
-              again};
+              recomputed};
     }
     return other_software_activations(block, strategy, sequences);
   }
@@ -278,13 +284,13 @@ class StageMemoryModel {
     const double tokens = static_cast<double>((sequences + dp - 1) / dp) *
                           static_cast<double>(setup_.plan.sequence_length) / s.cp;
     const int width = bytes_of(setup_.plan.precision);
-    double all = 0, input = 0;
+    double saved_bytes = 0, input = 0;
     for (const Operation& op : operations(setup_.model, block, setup_.plan.sequence_length))
       for (const SavedTensor& saved : op.saved) {
         const double share = saved.split == SplitUnit::none ? (s.sequence_parallel ? 1.0 / s.tp : 1)
                                                             : share_of_part(setup_.model, saved.split, s.tp);
         const double bytes = saved.elements_per_token * bytes_per_element(saved.type, width) * share * tokens;
-        all += bytes;
+        saved_bytes += bytes;
         if (saved.strongest_saving_mode == RecomputeMode::full) input += bytes;
       }
     if (block_kind(setup_.model, block) == BlockKind::head) {
@@ -302,18 +308,19 @@ class StageMemoryModel {
                                     static_cast<double>(setup_.plan.sequence_length) * tokens;
     switch (s.recompute) {
       case RecomputeMode::none:
-        return {narrowed(all) + scores, 0.4 * all};
+        return {compiled_bytes(saved_bytes) + scores, 0.4 * saved_bytes};
       case RecomputeMode::selective:
-        if (setup_.software.selective == SelectiveMeaning::attention_core) return {all, 0.4 * all + scores};
-        return {0.5 * (narrowed(all) + input), 0.5 * all};
+        if (setup_.software.selective == SelectiveMeaning::attention_core)
+          return {saved_bytes, 0.4 * saved_bytes + scores};
+        return {0.5 * (compiled_bytes(saved_bytes) + input), 0.5 * saved_bytes};
       case RecomputeMode::full:
-        return {input, 1.4 * all + scores, all};
+        return {input, 1.4 * saved_bytes + scores, saved_bytes};
     }
     return {};
   }
 
   // A compiler saves fewer activations because it fuses kernels; inputs of fp8 GEMMs are saved in fp8.
-  double narrowed(double bytes) const {
+  double compiled_bytes(double bytes) const {
     if (setup_.software.kernels != KernelStyle::compiled) return bytes;
     return bytes * (setup_.format.is_low_precision() ? 0.6 : 0.85);
   }
@@ -334,8 +341,8 @@ StageMemory stage_memory(const Setup& setup, int pipeline, int stage, const Cons
 
 Bytes measured_as(MemoryKind kind, const StageMemory& memory, int num_groups, const Constants& constants) {
   const auto live = static_cast<double>(memory.total.value);
-  const double moving = static_cast<double>((memory.activations + memory.buffers).value);
-  const double reserved = live + moving * constants.reserve;
+  const double reservable = static_cast<double>((memory.activations + memory.buffers).value);
+  const double reserved = live + reservable * constants.reserve;
   switch (kind) {
     case MemoryKind::allocated:
       return memory.total;

@@ -1,6 +1,6 @@
 // Peak memory of one device of a stage, by purpose, for a given software. For the Optimus engine it follows
-// from the buffers of the step program (schedule/program.h, schedule/sizes.h); for other software, from
-// what is known about its allocations.
+// from the buffers of the step program (schedule/program.h, schedule/sizes.h); for other software, from its
+// known allocations.
 #pragma once
 
 #include "cost/instruction_cost.h"

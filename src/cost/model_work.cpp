@@ -8,7 +8,7 @@
 namespace optimus {
 namespace {
 
-bool joins_the_one_before(const std::string& name, const ModelSpec& model) {
+bool joins_previous_gemm(const std::string& name, const ModelSpec& model) {
   return name == "attention.k" || name == "attention.v" || (name == "mlp.up" && model.is_gated) ||
          name == "experts.up" || name == "shared.up";
 }
@@ -57,12 +57,12 @@ void name_kernel(const ModelSpec& model, const Operation& op, WorkItem& item) {
 std::vector<WorkItem> items_of(const ModelSpec& model, int block, std::int64_t sequence_length) {
   std::vector<WorkItem> items;
   const bool is_layer = block_kind(model, block) == BlockKind::layer;
-  bool is_mlp = false, is_behind_core = false;
+  bool is_mlp = false, is_after_core = false;
   for (const Operation& op : operations(model, block, sequence_length)) {
-    if (op.kind == OperationKind::gemm && joins_the_one_before(op.name, model)) {
-      const auto at = std::find_if(items.rbegin(), items.rend(),
-                                   [](const WorkItem& item) { return item.kind == OperationKind::gemm; });
-      at->outer += static_cast<double>(op.outer);
+    if (op.kind == OperationKind::gemm && joins_previous_gemm(op.name, model)) {
+      const auto gemm = std::find_if(items.rbegin(), items.rend(),
+                                     [](const WorkItem& item) { return item.kind == OperationKind::gemm; });
+      gemm->outer += static_cast<double>(op.outer);
       continue;
     }
     WorkItem item{.kind = op.kind, .split = op.split};
@@ -79,15 +79,15 @@ std::vector<WorkItem> items_of(const ModelSpec& model, int block, std::int64_t s
     name_kernel(model, op, item);
     if (is_layer) {
       const bool is_core = op.kind == OperationKind::attention;
-      const Part second = !is_mixture_block(model, block)    ? Part::mlp
-                          : starts_with(op.name, "experts.") ? Part::experts
-                                                             : Part::router;
-      item.part = is_mlp ? second : Part::attention;
-      item.ring_part = is_mlp           ? second
-                       : is_core        ? Part::attention_ring_step
-                       : is_behind_core ? Part::attention_output
-                                        : Part::attention_input;
-      is_behind_core |= is_core;
+      const Part second_part = !is_mixture_block(model, block)    ? Part::mlp
+                               : starts_with(op.name, "experts.") ? Part::experts
+                                                                  : Part::router;
+      item.part = is_mlp ? second_part : Part::attention;
+      item.ring_part = is_mlp          ? second_part
+                       : is_core       ? Part::attention_ring_step
+                       : is_after_core ? Part::attention_output
+                                       : Part::attention_input;
+      is_after_core |= is_core;
       is_mlp |= op.name == "residual1";
     }
     items.push_back(item);

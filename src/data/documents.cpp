@@ -31,12 +31,13 @@ bool is_hidden(const Path& path) { return path.filename().string().starts_with('
 // The text files below a folder, sorted by name, so that the result does not depend on the file system.
 std::vector<Path> files_below(const Path& folder, EventSink& events) {
   std::vector<Path> files;
-  std::error_code error, unknown;  // `unknown` is ignored: a dangling link is neither a folder nor a file
+  std::error_code error,
+      ignored;  // `ignored` stays unchecked: a dangling link is neither a folder nor a file
   for (std::filesystem::recursive_directory_iterator at(folder, error), end; !error && at != end;
        at.increment(error)) {
     if (is_hidden(at->path())) {
-      if (at->is_directory(unknown)) at.disable_recursion_pending();
-    } else if (at->is_regular_file(unknown) && !is_token_file(at->path())) {
+      if (at->is_directory(ignored)) at.disable_recursion_pending();
+    } else if (at->is_regular_file(ignored) && !is_token_file(at->path())) {
       files.push_back(at->path());
     }
   }
@@ -127,14 +128,15 @@ std::optional<RawDocument> DocumentReader::next() {
 std::optional<RawDocument> DocumentReader::next_line() {
   const auto bytes = file_->bytes();
   while (offset_ < bytes.size()) {
-    const auto rest = bytes.subspan(offset_);
-    const void* const found = std::memchr(rest.data(), '\n', rest.size());
+    const auto remaining = bytes.subspan(offset_);
+    const void* const line_break = std::memchr(remaining.data(), '\n', remaining.size());
     const std::size_t length =
-        found == nullptr ? rest.size()
-                         : static_cast<std::size_t>(static_cast<const std::byte*>(found) - rest.data());
+        line_break == nullptr
+            ? remaining.size()
+            : static_cast<std::size_t>(static_cast<const std::byte*>(line_break) - remaining.data());
     offset_ += length + 1, ++line_;
-    bytes_read_ += static_cast<std::int64_t>(length) + (found != nullptr);
-    const auto line = rest.first(length);
+    bytes_read_ += static_cast<std::int64_t>(length) + (line_break != nullptr);
+    const auto line = remaining.first(length);
     if (trim({reinterpret_cast<const char*>(line.data()), line.size()}).empty()) continue;
     return RawDocument{file_, files_[next_file_].string(), line_, line};
   }

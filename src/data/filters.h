@@ -1,4 +1,4 @@
-// Document filters for large corpora: too short, duplicate, or contained in a held-out set.
+// Filters that drop documents from large corpora: those that are too short, duplicate, or in a held-out set.
 #pragma once
 
 #include <cstdint>

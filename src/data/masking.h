@@ -17,7 +17,7 @@ struct MaskingOptions {
   std::vector<TokenId> special_tokens;  // never masked, never used as a random replacement
   // Fraction of the positions that are chosen: 80 % of these become the mask token, 10 % a random token, and
   // 10 % stay unchanged.
-  double chosen = 0.15;
+  double chosen_fraction = 0.15;
 };
 
 // Chooses positions of sample.inputs, replaces them according to MaskingOptions, and makes exactly these

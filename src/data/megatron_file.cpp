@@ -96,7 +96,7 @@ class MegatronIndex {
     if (std::memcmp(bytes_.data(), kMegatronMagic.data(), kMegatronMagic.size()) != 0)
       throw UserError("{}: byte 0: not a token index: expected MMIDIDX", name_);
     if (const auto version = load<std::uint64_t>(bytes_, 9); version != kMegatronVersion)
-      throw UserError("{}: byte 9: version {} is not supported, only version 1", name_, version);
+      throw UserError("{}: byte 9: version {} is not supported, expected version 1", name_, version);
     const auto code = load<std::uint8_t>(bytes_, 17);
     if (code < 1 || code > 8 || code == 6 || code == 7)
       throw UserError("{}: byte 17: expected element type 1, 2, 3, 4, 5 or 8, got {}", name_, code);
@@ -162,8 +162,8 @@ class MegatronTokenSet final : public TokenSet {
     while (!out.empty()) {
       const std::int64_t num_in_sequence =
           std::min<std::int64_t>(starts_[sequence + 1] - start, std::ssize(out));
-      const std::int64_t within = start - starts_[sequence];
-      read_stored(offsets_[sequence] + within * bytes_per_token(type_),
+      const std::int64_t offset_in_sequence = start - starts_[sequence];
+      read_stored(offsets_[sequence] + offset_in_sequence * bytes_per_token(type_),
                   out.first(static_cast<std::size_t>(num_in_sequence)));
       out = out.subspan(static_cast<std::size_t>(num_in_sequence));
       start += num_in_sequence, ++sequence;
@@ -277,9 +277,9 @@ Outcome<void> MegatronWriter::finish() {
   const Path index_path = with_extension(prefix_, ".idx");
   Outcome<AtomicFile> index_file = AtomicFile::create(*files_, index_path);
   if (!index_file) return tl::unexpected(index_file.error());
-  if (Outcome<void> done = index_file->write(index); !done) return done;
-  if (Outcome<void> done = files_->remove(index_path); !done) return done;
-  if (Outcome<void> done = bin_.commit(); !done) return done;
+  if (Outcome<void> result = index_file->write(index); !result) return result;
+  if (Outcome<void> result = files_->remove(index_path); !result) return result;
+  if (Outcome<void> result = bin_.commit(); !result) return result;
   return index_file->commit();
 }
 

@@ -27,9 +27,9 @@ using Batch = std::vector<RawDocument>;
 // A batch is large enough to amortize the synchronization and small enough to keep all threads busy until the
 // end.
 std::optional<Batch> next_batch(DocumentReader& reader) {
-  constexpr std::size_t kBytes = 256 * 1024, kDocuments = 1024;
+  constexpr std::size_t kBatchBytes = 256 * 1024, kBatchDocuments = 1024;
   Batch batch;
-  for (std::size_t bytes = 0; bytes < kBytes && batch.size() < kDocuments;) {
+  for (std::size_t bytes = 0; bytes < kBatchBytes && batch.size() < kBatchDocuments;) {
     std::optional<RawDocument> document = reader.next();
     if (!document) break;
     bytes += document->bytes.size();
@@ -55,8 +55,9 @@ TokenizedDocument tokenize(const RawDocument& raw, const PrepareOptions& options
 }  // namespace
 
 PrepareSummary tokenize_documents(const PrepareOptions& options, const Tokenizer& tokenizer,
-                                  EventSink& events, const std::function<void(std::vector<TokenId>)>& take) {
-  const auto begin = std::chrono::steady_clock::now();
+                                  EventSink& events,
+                                  const std::function<void(std::vector<TokenId>)>& consume) {
+  const auto start_time = std::chrono::steady_clock::now();
   if (options.filters.min_tokens < 0)
     throw UserError("--min-tokens: expected at least 0, got {}", options.filters.min_tokens);
   if (options.filters.overlap_words < 0)
@@ -67,7 +68,7 @@ PrepareSummary tokenize_documents(const PrepareOptions& options, const Tokenizer
   PrepareSummary summary;
   summary.threads = options.threads > 0 ? options.threads
                                         : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-  FingerprintSet seen;
+  FingerprintSet fingerprints;
 
   const auto add_document = [&](TokenizedDocument document) {
     ++summary.documents_read;
@@ -84,11 +85,11 @@ PrepareSummary tokenize_documents(const PrepareOptions& options, const Tokenizer
       case Verdict::keep:
         break;
     }
-    if (options.filters.dedup && !seen.insert(document.text_fingerprint).second)
+    if (options.filters.dedup && !fingerprints.insert(document.text_fingerprint).second)
       return void(++summary.dropped_duplicate);
     ++summary.documents_kept;
     summary.tokens += std::ssize(document.tokens);
-    take(std::move(document.tokens));
+    consume(std::move(document.tokens));
   };
 
   using Results = std::vector<TokenizedDocument>;
@@ -104,7 +105,7 @@ PrepareSummary tokenize_documents(const PrepareOptions& options, const Tokenizer
         events.report(Progress{"tokenizing", reader.bytes_read(), reader.total_bytes(), "bytes"});
       });
   summary.bytes_read = reader.bytes_read();
-  summary.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  summary.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_time).count();
   return summary;
 }
 

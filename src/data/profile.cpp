@@ -23,25 +23,25 @@ TokenId largest_token(const TokenSet& tokens) {
 
 void profile_packing(DatasetProfile& profile, const std::vector<std::int64_t>& lengths) {
   const std::int64_t seq = profile.sequence_length;
-  const auto targets = std::max<std::int64_t>(profile.tokens - 1, 0);
-  profile.stream_samples = (targets + seq - 1) / seq;
+  const auto num_targets = std::max<std::int64_t>(profile.tokens - 1, 0);
+  profile.stream_samples = (num_targets + seq - 1) / seq;
   if (profile.stream_samples > 0)
     profile.stream_efficiency =
-        static_cast<double>(targets) / static_cast<double>(profile.stream_samples * seq);
-  std::int64_t bucketed = 0, counted = 0;
+        static_cast<double>(num_targets) / static_cast<double>(profile.stream_samples * seq);
+  std::int64_t num_bucketed = 0, num_used = 0;
   for (const std::int64_t length : lengths) {
     for (std::int64_t remainder = length - 1; remainder > 0; remainder -= seq) {
       const std::int64_t num_in_sample = std::min(remainder, seq);
       ++profile.document_samples;
-      counted += num_in_sample;
-      bucketed += std::min<std::int64_t>(
+      num_used += num_in_sample;
+      num_bucketed += std::min<std::int64_t>(
           seq, static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(num_in_sample))));
     }
   }
   if (profile.document_samples > 0) {
     profile.padded_efficiency =
-        static_cast<double>(counted) / static_cast<double>(profile.document_samples * seq);
-    profile.bucketed_efficiency = static_cast<double>(counted) / static_cast<double>(bucketed);
+        static_cast<double>(num_used) / static_cast<double>(profile.document_samples * seq);
+    profile.bucketed_efficiency = static_cast<double>(num_used) / static_cast<double>(num_bucketed);
   }
   profile.documents_per_sample =
       profile.stream_samples == 0

@@ -26,14 +26,14 @@ Split split_for_validation(std::shared_ptr<const TokenSet> tokens, double fracti
     throw UserError("the validation fraction: expected at least 0 and below 1, got {}", fraction);
   const std::int64_t end = tokens->num_tokens();
   const auto num_validation = static_cast<std::int64_t>(std::llround(static_cast<double>(end) * fraction));
-  std::int64_t cut = end - num_validation;
-  if (num_validation > 0 && cut > 0 && cut < end) {
+  std::int64_t boundary = end - num_validation;
+  if (num_validation > 0 && boundary > 0 && boundary < end) {
     // Moves the boundary to the start of the next document, unless that would take more than half of the
     // validation part.
-    const std::int64_t next = tokens->document_start(tokens->document_of(cut - 1) + 1);
-    if (next < end && next - cut <= num_validation / 2) cut = next;
+    const std::int64_t next = tokens->document_start(tokens->document_of(boundary - 1) + 1);
+    if (next < end && next - boundary <= num_validation / 2) boundary = next;
   }
-  return {{tokens, 0, cut}, {tokens, cut, end}};
+  return {{tokens, 0, boundary}, {tokens, boundary, end}};
 }
 
 Windows::Windows(StreamRange range, Packing packing, std::int64_t sequence_length, bool next_token)
@@ -90,10 +90,12 @@ Samples::Samples(std::vector<BlendPart> parts, SampleOptions options, std::int64
     windows_.emplace_back(part.range, options.packing, options.sequence_length, !masking_.has_value());
   }
   // The share of a part is relative to the total weight of this part and all later ones.
-  std::vector<double> rest(parts.size() + 1);
-  for (std::size_t i = parts.size(); i > 0; --i) rest[i - 1] = rest[i] + parts[i - 1].weight;
+  std::vector<double> remaining_weights(parts.size() + 1);
+  for (std::size_t i = parts.size(); i > 0; --i)
+    remaining_weights[i - 1] = remaining_weights[i] + parts[i - 1].weight;
   for (std::size_t i = 0; i < parts.size(); ++i)
-    shares_.push_back(static_cast<std::uint64_t>(std::min(1.0, parts[i].weight / rest[i]) * 0x1p63));
+    shares_.push_back(
+        static_cast<std::uint64_t>(std::min(1.0, parts[i].weight / remaining_weights[i]) * 0x1p63));
   shares_.back() = std::uint64_t{1} << 63;
 }
 
@@ -121,11 +123,11 @@ std::int64_t Samples::epoch_size() const {
 
 Span Samples::window_of(const SampleSource& source) const {
   const Windows& windows = windows_[source.part];
-  const std::int64_t epoch = source.index / windows.size(), place = source.index % windows.size();
+  const std::int64_t epoch = source.index / windows.size(), position = source.index % windows.size();
   const RandomKey key =
       RandomKey(static_cast<std::uint64_t>(options_.seed)).derive("epoch").derive(source.part);
   const Permutation shuffle(key.derive(static_cast<std::uint64_t>(epoch)), windows.size());
-  return windows[shuffle(place)];
+  return windows[shuffle(position)];
 }
 
 std::vector<std::int64_t> Samples::lengths(std::int64_t n) const {
@@ -173,15 +175,15 @@ Sample Samples::slice(std::size_t part, Span window) const {
   sample.documents.resize(length);
   if (next_token) std::copy(tokens.begin() + 1, tokens.end(), sample.targets.begin());
 
-  std::int64_t document = range.tokens->document_of(window.begin), number = 0, document_begin = window.begin;
+  std::int64_t document = range.tokens->document_of(window.begin), index = 0, document_begin = window.begin;
   for (std::int64_t at = window.begin; at < window.end; ++at) {
     const auto i = static_cast<std::size_t>(at - window.begin);
     const bool is_within = options_.mask == DocumentMask::within;
     while (at >= range.tokens->document_start(document + 1)) {
       ++document;
-      if (at < range.tokens->document_start(document + 1)) ++number, document_begin = at;
+      if (at < range.tokens->document_start(document + 1)) ++index, document_begin = at;
     }
-    sample.documents[i] = static_cast<std::int32_t>(number);
+    sample.documents[i] = static_cast<std::int32_t>(index);
     sample.positions[i] = static_cast<std::int32_t>(at - (is_within ? document_begin : window.begin));
     if (is_within && at + 1 == range.tokens->document_start(document + 1)) sample.targets[i] = kNoTarget;
   }

@@ -118,7 +118,7 @@ class Samples {
   SampleSource source_of(std::int64_t n) const;
 
  private:
-  // The stream positions, in the stream of its part, that the sample consists of.
+  // The positions of the sample in the stream of its part.
   Span window_of(const SampleSource& source) const;
   Sample slice(std::size_t part, Span window) const;
 

@@ -36,13 +36,14 @@ std::string TextStream::push(TokenId id) {
 
 std::string TextStream::take(bool is_last) {
   const auto end_shown = ids_.begin() + static_cast<std::ptrdiff_t>(num_shown_);
-  const std::string before = repair_utf8(tokenizer_.decode({ids_.begin(), end_shown}, true));
-  const std::string all = repair_utf8(tokenizer_.decode(ids_, true));
-  const bool may_continue = ends_with(all, kReplacement) && ids_.size() - num_shown_ < kMaxPendingTokens;
-  if (all.size() <= before.size() || (may_continue && !is_last)) return "";
+  const std::string shown_text = repair_utf8(tokenizer_.decode({ids_.begin(), end_shown}, true));
+  const std::string full_text = repair_utf8(tokenizer_.decode(ids_, true));
+  const bool may_continue =
+      ends_with(full_text, kReplacement) && ids_.size() - num_shown_ < kMaxPendingTokens;
+  if (full_text.size() <= shown_text.size() || (may_continue && !is_last)) return "";
   ids_.erase(ids_.begin(), end_shown);
   num_shown_ = ids_.size();
-  return printable(std::string_view(all).substr(before.size()));
+  return printable(std::string_view(full_text).substr(shown_text.size()));
 }
 
 }  // namespace optimus

@@ -197,7 +197,7 @@ std::vector<int> MembershipCoordinator::hosts_of(const std::vector<int>& worker_
   std::vector<std::string> names;
   for (const int worker_id : worker_ids)
     names.push_back(workers_.at(static_cast<std::size_t>(worker_id)).host);
-  return numbered(names);
+  return indices_of_distinct(names);
 }
 
 bool MembershipCoordinator::has_begun() {

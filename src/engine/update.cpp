@@ -193,10 +193,10 @@ void Engine::add_moment_sum() {
 void Engine::update_noise(const double* step_scalars) {
   const auto at = [&](StepScalar scalar) { return step_scalars[static_cast<int>(scalar)]; };
   const double mean_divisor = at(StepScalar::loss_scale) * at(StepScalar::num_targets);
-  noise.add_measurement({.squared = at(StepScalar::grad_norm) * at(StepScalar::grad_norm),
-                         .product = at(StepScalar::moment_sum) / mean_divisor,
+  noise.add_measurement({.gradient_squared = at(StepScalar::grad_norm) * at(StepScalar::grad_norm),
+                         .moment_product = at(StepScalar::moment_sum) / mean_divisor,
                          .samples = static_cast<double>(plan_.batch),
-                         .factor = at(StepScalar::factor) * mean_divisor,
+                         .clip_factor = at(StepScalar::factor) * mean_divisor,
                          .beta1 = update_options_.beta1});
 }
 

@@ -29,7 +29,7 @@ RankJoinRequest parse_rank_join_request(const std::string& text) {
 std::vector<int> host_numbers(const std::vector<PresentRank>& ranks) {
   std::vector<std::string> names;
   for (const PresentRank& rank : ranks) names.push_back(rank.host + " " + rank.address);
-  return numbered(names);
+  return indices_of_distinct(names);
 }
 
 Json ranks_json(const std::vector<PresentRank>& ranks) {

@@ -95,7 +95,7 @@ class ClassSets {
 
 struct Overlaps {
   std::vector<TransportProblem::Edge> edges;  // row: class of virtual ranks, column: class of devices
-  std::int64_t needed = 0;
+  std::int64_t needed_bytes = 0;
 };
 
 Overlaps overlaps_of(const Layout& from, const Classes& devices, const Layout& to, const Classes& ranks) {
@@ -107,21 +107,21 @@ Overlaps overlaps_of(const Layout& from, const Classes& devices, const Layout& t
     SlotSets old_sets, new_sets;
     std::vector<SlotCell> cells;
     append_cells(old_slots, &new_slots, Box(old_slots.shape), old_sets, cells);
-    ClassSets holders(old_sets, old_slots, from, devices), needers(new_sets, new_slots, to, ranks);
-    std::vector<SlotBox> found;
+    ClassSets holders(old_sets, old_slots, from, devices), receivers(new_sets, new_slots, to, ranks);
+    std::vector<SlotBox> new_slot_boxes;
     std::vector<int> slots;
     for (const SlotCell& cell : cells) {
-      found.clear(), slots.clear();
-      find_slots(new_slots, cell.box, found);
-      for (const SlotBox& slot : found) slots.push_back(slot.slot);
+      new_slot_boxes.clear(), slots.clear();
+      find_slots(new_slots, cell.box, new_slot_boxes);
+      for (const SlotBox& slot : new_slot_boxes) slots.push_back(slot.slot);
       const std::int64_t bytes = cell.box.num_elements() *
                                  from.tensors[static_cast<std::size_t>(tensors[0])].bytes_per_element *
                                  static_cast<std::int64_t>(tensors.size());
-      for (const int needer : needers.of(new_sets.intern(slots))) {
-        result.needed +=
-            bytes * static_cast<std::int64_t>(ranks.members[static_cast<std::size_t>(needer)].size());
+      for (const int receiver : receivers.of(new_sets.intern(slots))) {
+        result.needed_bytes +=
+            bytes * static_cast<std::int64_t>(ranks.members[static_cast<std::size_t>(receiver)].size());
         for (const int holder : holders.of(cell.holders))
-          bytes_of_pair[static_cast<std::uint64_t>(needer) << 32 | static_cast<std::uint64_t>(holder)] +=
+          bytes_of_pair[static_cast<std::uint64_t>(receiver) << 32 | static_cast<std::uint64_t>(holder)] +=
               bytes;
       }
     }
@@ -149,15 +149,15 @@ class DeviceMapper {
     for (TransportFlow& flow : flows)
       for (const Rank rank : ranks_[static_cast<std::size_t>(flow.row)])
         if (const auto& devices = devices_[static_cast<std::size_t>(flow.column)];
-            flow.amount > 0 && is_open(rank) && std::binary_search(devices.begin(), devices.end(), rank) &&
-            !is_taken(rank))
+            flow.amount > 0 && is_unassigned(rank) &&
+            std::binary_search(devices.begin(), devices.end(), rank) && !is_taken(rank))
           assign_device(rank, rank), --flow.amount;
     for (const TransportFlow& flow : flows) {
       int remaining = flow.amount;
       auto device = devices_[static_cast<std::size_t>(flow.column)].begin();
       for (const Rank rank : ranks_[static_cast<std::size_t>(flow.row)]) {
         if (remaining == 0) break;
-        if (!is_open(rank)) continue;
+        if (!is_unassigned(rank)) continue;
         while (is_taken(*device)) ++device;
         assign_device(rank, *device), --remaining;
       }
@@ -174,16 +174,16 @@ class DeviceMapper {
         if (!is_taken(device)) free_devices.push_back(device);
     std::sort(free_devices.begin(), free_devices.end());
     for (int r = 0; r < static_cast<int>(device_of_.size()); ++r)
-      if (is_open(Rank{r}) && std::binary_search(free_devices.begin(), free_devices.end(), Rank{r}))
+      if (is_unassigned(Rank{r}) && std::binary_search(free_devices.begin(), free_devices.end(), Rank{r}))
         assign_device(Rank{r}, Rank{r});
     auto device = free_devices.begin();
     for (int r = 0; r < static_cast<int>(device_of_.size()); ++r) {
-      if (!is_open(Rank{r})) continue;
+      if (!is_unassigned(Rank{r})) continue;
       while (is_taken(*device)) ++device;
       assign_device(Rank{r}, *device);
     }
   }
-  bool is_open(Rank rank) const { return device_of_[static_cast<std::size_t>(rank.value)].value < 0; }
+  bool is_unassigned(Rank rank) const { return device_of_[static_cast<std::size_t>(rank.value)].value < 0; }
   bool is_taken(Rank device) const { return is_taken_[static_cast<std::size_t>(device.value)]; }
   void assign_device(Rank rank, Rank device) {
     device_of_[static_cast<std::size_t>(rank.value)] = device;
@@ -195,10 +195,11 @@ class DeviceMapper {
   std::vector<bool> is_taken_;  // [device]: whether it has been assigned
 };
 
-std::vector<Rank> checked(std::vector<Rank> available, int num_needed) {
+std::vector<Rank> checked_devices(std::vector<Rank> available, int num_needed) {
   std::sort(available.begin(), available.end());
-  if (const auto twice = std::adjacent_find(available.begin(), available.end()); twice != available.end())
-    throw UserError("device {} is listed twice among the available devices", twice->value);
+  if (const auto duplicate = std::adjacent_find(available.begin(), available.end());
+      duplicate != available.end())
+    throw UserError("device {} is listed twice among the available devices", duplicate->value);
   if (!available.empty() && (available.front().value < 0 || available.back().value >= kMaxRanks))
     throw UserError("devices {} to {} are available, but device numbers must be from 0 to {}",
                     available.front().value, available.back().value, kMaxRanks - 1);
@@ -215,7 +216,7 @@ Assignment assign_devices(const Layout& from, const Layout& to, const std::vecto
   const int count = num_ranks(to);
   std::vector<Rank> virtual_ranks;
   for (int r = 0; r < count; ++r) virtual_ranks.push_back(Rank{r});
-  const Classes devices = classes_of(from, RankIndex(from), checked(available, count));
+  const Classes devices = classes_of(from, RankIndex(from), checked_devices(available, count));
   const Classes ranks = classes_of(to, RankIndex(to), virtual_ranks);
 
   TransportProblem problem;
@@ -224,8 +225,8 @@ Assignment assign_devices(const Layout& from, const Layout& to, const std::vecto
   for (const auto& members : ranks.members) problem.demand.push_back(static_cast<int>(members.size()));
   for (const auto& members : devices.members) problem.supply.push_back(static_cast<int>(members.size()));
   const TransportResult result = transport(problem, options.max_work);
-  return {DeviceMapper(ranks, devices, count).map(result.flows), Bytes(overlaps.needed), Bytes(result.weight),
-          Bytes(result.bound), result.is_exact};
+  return {DeviceMapper(ranks, devices, count).map(result.flows), Bytes(overlaps.needed_bytes),
+          Bytes(result.weight), Bytes(result.bound), result.is_exact};
 }
 
 Layout with_devices(Layout layout, const std::vector<Rank>& device_of) {

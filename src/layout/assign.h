@@ -18,14 +18,14 @@ namespace optimus {
 
 struct Assignment {
   std::vector<Rank> device_of;  // the physical device of each virtual rank
-  Bytes needed;                 // bytes that all virtual ranks need, in total
-  Bytes bytes_in_place;         // the part of `needed` that is already in place; the rest must move
+  Bytes needed_bytes;           // bytes that all virtual ranks need, in total
+  Bytes bytes_in_place;         // the part of `needed_bytes` that is already in place; the rest must move
   Bytes in_place_bound;         // upper bound of `bytes_in_place` for any assignment
   bool is_exact = true;         // bytes_in_place == in_place_bound
 };
 
 struct AssignOptions {
-  // A part is solved exactly if rows * pairs is at most this; with the default this takes seconds.
+  // The largest rows * pairs for which a part is solved exactly; the default takes seconds.
   double max_work = 2e9;
 };
 

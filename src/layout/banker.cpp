@@ -27,10 +27,10 @@ class Headroom {
   }
   // The smallest free memory of the affected classes after the move.
   std::int64_t headroom_after(const std::vector<MemoryDemand>& demands) const {
-    std::int64_t least = std::numeric_limits<std::int64_t>::max();
+    std::int64_t smallest = std::numeric_limits<std::int64_t>::max();
     for (const MemoryDemand& demand : demands)
-      least = std::min(least, at(demand) - demand.allocated + demand.freed);
-    return least;
+      smallest = std::min(smallest, at(demand) - demand.allocated + demand.freed);
+    return smallest;
   }
   void begin(const std::vector<MemoryDemand>& demands) {
     for (const MemoryDemand& demand : demands) at(demand) -= demand.allocated;
@@ -129,22 +129,23 @@ std::optional<std::vector<int>> find_order(const MoveOrderProblem& problem, std:
 MergedOrder merge_adjacent(const MoveOrderProblem& problem, const std::vector<int>& kind_of,
                            const std::vector<int>& order, std::int64_t reserve,
                            const std::function<bool(int before, int item)>& may_join) {
-  MergedOrder merged;
+  MergedOrder result;
   Headroom headroom(problem);
   for (const int item : order) {
     const auto& demands = demands_of(problem, kind_of, item);
-    const bool joins = !merged.groups.empty() && may_join(merged.groups.back().back(), item) &&
+    const bool joins = !result.groups.empty() && may_join(result.groups.back().back(), item) &&
                        headroom.excess(demands) <= reserve;
     if (!joins) {
-      if (!merged.groups.empty())
-        for (const int done : merged.groups.back()) headroom.end(demands_of(problem, kind_of, done));
-      merged.groups.emplace_back();
+      if (!result.groups.empty())
+        for (const int finished_item : result.groups.back())
+          headroom.end(demands_of(problem, kind_of, finished_item));
+      result.groups.emplace_back();
     }
-    merged.excess = std::max(merged.excess, headroom.excess(demands));
+    result.excess = std::max(result.excess, headroom.excess(demands));
     headroom.begin(demands);
-    merged.groups.back().push_back(item);
+    result.groups.back().push_back(item);
   }
-  return merged;
+  return result;
 }
 
 }  // namespace optimus

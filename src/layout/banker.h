@@ -35,8 +35,8 @@ struct MoveOrderProblem {
 std::int64_t excess_of(const MoveOrderProblem& problem, const std::vector<int>& kind_of,
                        const std::vector<int>& order);
 
-// An order whose excess (see excess_of) is at most `reserve`, or nullopt if none was found. Such an order
-// may still exist: with many classes the problem is hard.
+// An order whose excess (see excess_of) is at most `reserve`, or nullopt if the search found none. One may
+// exist nevertheless: with many classes the problem is hard.
 //
 // A greedy search: of the items that fit, it first chooses those after which no class has less free memory
 // than before, otherwise the one after which the smallest free memory of the affected classes is largest. If

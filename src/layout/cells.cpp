@@ -25,9 +25,9 @@ Edges sorted_edges(const Box& region, const std::vector<SlotBox>& slots, const S
     edges[static_cast<std::size_t>(d)] = {region[d].begin, region[d].end};
   add_edges(slots, edges);
   if (other_slots != nullptr) {
-    std::vector<SlotBox> found;
-    find_slots(*other_slots, region, found);
-    add_edges(found, edges);
+    std::vector<SlotBox> other_boxes;
+    find_slots(*other_slots, region, other_boxes);
+    add_edges(other_boxes, edges);
   }
   for (auto& edge : edges) {
     std::sort(edge.begin(), edge.end());
@@ -90,24 +90,26 @@ void append_cells(const Slots& holders, const Slots* other_slots, const Box& reg
   if (region.is_empty()) return;
   std::vector<SlotBox> slots;
   find_slots(holders, region, slots);
-  const bool is_uncut =
+  const bool is_unsplit =
       std::all_of(slots.begin(), slots.end(), [&](const SlotBox& slot) { return slot.box == region; });
-  if (is_uncut && other_slots == nullptr) {
-    std::vector<int> all;
-    for (const SlotBox& slot : slots) all.push_back(slot.slot);
-    cells.push_back({region, sets.intern(all)});
+  if (is_unsplit && other_slots == nullptr) {
+    std::vector<int> slot_ids;
+    for (const SlotBox& slot : slots) slot_ids.push_back(slot.slot);
+    cells.push_back({region, sets.intern(slot_ids)});
     return;
   }
   const CellGrid grid(region.num_dims, sorted_edges(region, slots, other_slots));
-  std::vector<int> first(grid.num_cells() + 1);
-  for (const SlotBox& slot : slots) grid.for_each_in(slot.box, [&](std::size_t cell) { ++first[cell + 1]; });
-  for (std::size_t cell = 0; cell < grid.num_cells(); ++cell) first[cell + 1] += first[cell];
-  std::vector<int> next(first), members(static_cast<std::size_t>(first.back()));
+  std::vector<int> first_member(grid.num_cells() + 1);
+  for (const SlotBox& slot : slots)
+    grid.for_each_in(slot.box, [&](std::size_t cell) { ++first_member[cell + 1]; });
+  for (std::size_t cell = 0; cell < grid.num_cells(); ++cell) first_member[cell + 1] += first_member[cell];
+  std::vector<int> next(first_member), members(static_cast<std::size_t>(first_member.back()));
   for (const SlotBox& slot : slots)
     grid.for_each_in(slot.box,
                      [&](std::size_t cell) { members[static_cast<std::size_t>(next[cell]++)] = slot.slot; });
   for (std::size_t cell = 0; cell < grid.num_cells(); ++cell) {
-    const auto begin = static_cast<std::size_t>(first[cell]), end = static_cast<std::size_t>(first[cell + 1]);
+    const auto begin = static_cast<std::size_t>(first_member[cell]),
+               end = static_cast<std::size_t>(first_member[cell + 1]);
     cells.push_back({grid.box(cell), sets.intern(std::span(members).subspan(begin, end - begin))});
   }
 }

@@ -8,15 +8,16 @@
 namespace optimus {
 namespace {
 
-// Whether any rank is in two of the grids. `seen[rank]` is the mark of the last call that visited the rank.
-bool share_ranks(const Slots& slots, const Layout& layout, int mark, std::vector<int>& seen) {
+// Whether any rank is in two of the grids. `last_mark[rank]` is the mark of the last call that visited the
+// rank.
+bool share_ranks(const Slots& slots, const Layout& layout, int mark, std::vector<int>& last_mark) {
   int num_grids = 0;
   for (const Partition& partition : slots.partitions) num_grids += static_cast<int>(partition.grids.size());
   if (num_grids < 2) return false;
   for (const Partition& partition : slots.partitions)
     for (const int g : partition.grids)
       for (const Rank rank : layout.grids[static_cast<std::size_t>(g)].ranks)
-        if (std::exchange(seen[static_cast<std::size_t>(rank.value)], mark) == mark) return true;
+        if (std::exchange(last_mark[static_cast<std::size_t>(rank.value)], mark) == mark) return true;
   return false;
 }
 
@@ -29,7 +30,7 @@ std::vector<int> places_of(std::vector<Rank> ranks, const RankPlaces& places) {
   return result;
 }
 
-std::vector<bool> marked(const std::vector<Rank>& ranks, int num_ranks) {
+std::vector<bool> mark_ranks(const std::vector<Rank>& ranks, int num_ranks) {
   std::vector<bool> marks(static_cast<std::size_t>(num_ranks));
   for (const Rank rank : ranks)
     if (rank.value >= 0 && rank.value < num_ranks) marks[static_cast<std::size_t>(rank.value)] = true;
@@ -40,10 +41,10 @@ std::vector<bool> marked(const std::vector<Rank>& ranks, int num_ranks) {
 std::vector<int> equal_slots(const Slots& slots, const Box& box) {
   Box corner = box;
   for (int d = 0; d < box.num_dims; ++d) corner[d].end = corner[d].begin + 1;
-  std::vector<SlotBox> found;
-  find_slots(slots, corner, found);
+  std::vector<SlotBox> candidates;
+  find_slots(slots, corner, candidates);
   std::vector<int> equal;
-  for (const SlotBox& slot : found)
+  for (const SlotBox& slot : candidates)
     if (slots.box(slot.slot) == box) equal.push_back(slot.slot);
   return equal;
 }
@@ -52,14 +53,14 @@ std::vector<int> equal_slots(const Slots& slots, const Box& box) {
 void append_chunks(const Box& box, int bytes_per_element, Bytes chunk, std::vector<Box>& boxes) {
   const std::int64_t rows = box[0].size();
   const std::int64_t row_bytes = box.num_elements() / rows * bytes_per_element;
-  std::int64_t rows_each = std::max<std::int64_t>(1, chunk.value / row_bytes);
+  std::int64_t rows_per_chunk = std::max<std::int64_t>(1, chunk.value / row_bytes);
   constexpr std::int64_t kMaxChunks = 4096;
-  rows_each = std::max(rows_each, (rows + kMaxChunks - 1) / kMaxChunks);
-  const std::int64_t num_chunks = (rows + rows_each - 1) / rows_each;
+  rows_per_chunk = std::max(rows_per_chunk, (rows + kMaxChunks - 1) / kMaxChunks);
+  const std::int64_t num_chunks = (rows + rows_per_chunk - 1) / rows_per_chunk;
   for (std::int64_t i = 0; i < num_chunks; ++i) {
     Box piece = box;
-    const Span own_span = shard_span(rows, static_cast<int>(num_chunks), static_cast<int>(i));
-    piece[0] = {box[0].begin + own_span.begin, box[0].begin + own_span.end};
+    const Span chunk_span = shard_span(rows, static_cast<int>(num_chunks), static_cast<int>(i));
+    piece[0] = {box[0].begin + chunk_span.begin, box[0].begin + chunk_span.end};
     boxes.push_back(piece);
   }
 }
@@ -73,22 +74,22 @@ LayoutChange::LayoutChange(const Layout& old_layout, const Layout& new_layout, D
       from_index(from),
       to_index(to),
       places(options.topology, std::max(from_index.num_ranks(), to_index.num_ranks())),
-      is_dead(marked(options.dead, places.num_places())) {
+      is_dead(mark_ranks(options.dead, places.num_places())) {
   for (const Rank rank : options.dead)
     if (!to_index.positions(rank).empty())
       throw UserError("rank {} is dead, but the new layout contains it", rank.value);
   const std::array<const Layout*, 2> layouts{&from, &to};
-  Kinds grouped = kinds_of(layouts);
-  kind_of = std::move(grouped.kind_of);
-  ordinal_of = std::move(grouped.ordinal_of);
-  std::vector<int> seen(static_cast<std::size_t>(places.num_places()), -1);
-  for (auto& tensors : grouped.tensors) {
+  Kinds grouping = kinds_of(layouts);
+  kind_of = std::move(grouping.kind_of);
+  ordinal_of = std::move(grouping.ordinal_of);
+  std::vector<int> last_mark(static_cast<std::size_t>(places.num_places()), -1);
+  for (auto& tensors : grouping.tensors) {
     Kind kind{{},
               from.tensors[static_cast<std::size_t>(tensors[0])].bytes_per_element,
               slots_of(from, tensors[0]),
               slots_of(to, tensors[0]),
               false};
-    kind.has_shared_ranks = share_ranks(kind.to, to, static_cast<int>(kinds.size()), seen);
+    kind.has_shared_ranks = share_ranks(kind.to, to, static_cast<int>(kinds.size()), last_mark);
     kind.tensors = std::move(tensors);
     kinds.push_back(std::move(kind));
   }
@@ -131,11 +132,11 @@ std::vector<int> receivers_of(const LayoutChange& change, const LayoutChange::Ki
   std::vector<int> receivers = places_of(std::move(ranks), change.places);
   const Box box = kind.to.box(to_slot);
   if (box.is_empty()) return {};
-  const std::vector<int> same = equal_slots(kind.from, box);
-  if (same.empty()) return receivers;
-  const std::vector<int> keepers = owners_of(change, kind, same);
+  const std::vector<int> equal_old_slots = equal_slots(kind.from, box);
+  if (equal_old_slots.empty()) return receivers;
+  const std::vector<int> owners_in_place = owners_of(change, kind, equal_old_slots);
   std::vector<int> result;
-  std::set_difference(receivers.begin(), receivers.end(), keepers.begin(), keepers.end(),
+  std::set_difference(receivers.begin(), receivers.end(), owners_in_place.begin(), owners_in_place.end(),
                       std::back_inserter(result));
   return result;
 }
@@ -148,9 +149,9 @@ void remove_already_served(const LayoutChange& change, const LayoutChange::Kind&
     for (const int slot : slots_of_rank(kind.to, change.to_index, rank)) {
       if (slot >= to_slot) break;
       const Box box = kind.to.box(slot);
-      const bool is_kept = std::any_of(old_slots.begin(), old_slots.end(),
-                                       [&](int old_slot) { return kind.from.box(old_slot) == box; });
-      if (!is_kept && box.contains(piece)) return true;
+      const bool is_in_place = std::any_of(old_slots.begin(), old_slots.end(),
+                                           [&](int old_slot) { return kind.from.box(old_slot) == box; });
+      if (!is_in_place && box.contains(piece)) return true;
     }
     return false;
   });

@@ -74,7 +74,7 @@ Box whole_box(const TransferPieces& list, const TransferPiece& piece);
 std::vector<int> owners_of(const LayoutChange& change, const LayoutChange::Kind& kind,
                            std::span<const int> from_slots);
 std::vector<int> receivers_of(const LayoutChange& change, const LayoutChange::Kind& kind, int to_slot);
-// Removes the receivers that already receive the piece as part of an earlier one of their new boxes.
+// Removes the receivers that already receive the piece as part of one of their earlier new boxes.
 void remove_already_served(const LayoutChange& change, const LayoutChange::Kind& kind, int to_slot,
                            const Box& piece, std::vector<int>& receivers);
 // The failure for boxes without a live owner; `lost` must not be empty.

@@ -9,13 +9,13 @@ namespace {
 using BoxPointers = std::vector<const Box*>;
 
 // The boxes of a list that contain the current interval of one dimension during the sweep.
-class Active {
+class ActiveBoxes {
  public:
-  Active(const BoxPointers& boxes, int dim) : dim_(dim), waiting_(boxes) {
+  ActiveBoxes(const BoxPointers& boxes, int dim) : dim_(dim), waiting_(boxes) {
     std::sort(waiting_.begin(), waiting_.end(),
               [dim](const Box* a, const Box* b) { return (*a)[dim].begin > (*b)[dim].begin; });
   }
-  const BoxPointers& at(std::int64_t position) {
+  const BoxPointers& boxes_at(std::int64_t position) {
     std::erase_if(boxes_, [&](const Box* box) { return (*box)[dim_].end <= position; });
     while (!waiting_.empty() && (*waiting_.back())[dim_].begin <= position) {
       boxes_.push_back(waiting_.back());
@@ -49,10 +49,11 @@ std::optional<CoverMistake> sweep(const BoxPointers& required_boxes, const BoxPo
     for (const Box* box : *list) edges.push_back((*box)[dim].begin), edges.push_back((*box)[dim].end);
   std::sort(edges.begin(), edges.end());
   edges.erase(std::unique(edges.begin(), edges.end()), edges.end());
-  Active active_wanted(required_boxes, dim), active_pieces(pieces, dim);
+  ActiveBoxes active_required(required_boxes, dim), active_pieces(pieces, dim);
   for (std::size_t i = 0; i + 1 < edges.size(); ++i) {
     interval[dim] = {edges[i], edges[i + 1]};
-    if (auto mistake = sweep(active_wanted.at(edges[i]), active_pieces.at(edges[i]), interval, dim + 1))
+    if (auto mistake =
+            sweep(active_required.boxes_at(edges[i]), active_pieces.boxes_at(edges[i]), interval, dim + 1))
       return mistake;
   }
   return std::nullopt;
@@ -62,13 +63,13 @@ std::optional<CoverMistake> sweep(const BoxPointers& required_boxes, const BoxPo
 
 std::optional<CoverMistake> find_cover_mistake(const std::vector<Box>& required_boxes,
                                                const std::vector<Box>& pieces) {
-  BoxPointers all_wanted, all_pieces;
-  for (const Box& box : required_boxes) all_wanted.push_back(&box);
-  for (const Box& box : pieces) all_pieces.push_back(&box);
+  BoxPointers required_pointers, piece_pointers;
+  for (const Box& box : required_boxes) required_pointers.push_back(&box);
+  for (const Box& box : pieces) piece_pointers.push_back(&box);
   if (required_boxes.empty() && pieces.empty()) return std::nullopt;
   Box interval;
   interval.num_dims = required_boxes.empty() ? pieces[0].num_dims : required_boxes[0].num_dims;
-  return sweep(all_wanted, all_pieces, interval, 0);
+  return sweep(required_pointers, piece_pointers, interval, 0);
 }
 
 }  // namespace optimus

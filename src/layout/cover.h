@@ -13,7 +13,7 @@ struct CoverMistake {
   Box box;
   // Number of pieces that contain the box: 0 if it is missing, 1 if it is outside the required boxes, more
   // if it is repeated.
-  int times = 0;
+  int num_pieces = 0;
 };
 
 // Returns the first mistake, or nullopt. All boxes must have the same number of dims and must not be empty.

@@ -10,7 +10,7 @@ namespace {
 class Execution {
  public:
   explicit Execution(std::span<const std::vector<PostedOperation>> programs)
-      : programs_(programs), next_operation_(programs.size()), open_(programs.size()) {}
+      : programs_(programs), next_operation_(programs.size()), num_unmatched_(programs.size()) {}
 
   Outcome<void> run() {
     for (std::size_t rank = 0; rank < programs_.size(); ++rank) post_from(static_cast<int>(rank));
@@ -21,7 +21,7 @@ class Execution {
     }
     if (!mismatch_.empty()) return failure("{}", mismatch_);
     for (std::size_t rank = 0; rank < programs_.size(); ++rank)
-      if (open_[rank] > 0) return deadlock_failure(static_cast<int>(rank));
+      if (num_unmatched_[rank] > 0) return deadlock_failure(static_cast<int>(rank));
     return {};
   }
 
@@ -29,19 +29,19 @@ class Execution {
   // Operations from one rank to another that were posted on one side and are not matched yet.
   struct Channel {
     bool holds_sends = false;
-    std::size_t num_matched = 0;  // number of matched operations at the front of `posted`
-    std::vector<std::uint64_t> posted;
+    std::size_t num_matched = 0;  // number of matched operations at the front of `posted_ids`
+    std::vector<std::uint64_t> posted_ids;
   };
 
-  // Posts the rank's next wave; continues with the following one as long as no operation is unmatched.
+  // Posts the rank's next wave; continues with the following wave while no operation is unmatched.
   void post_from(int rank) {
     const auto r = static_cast<std::size_t>(rank);
     const auto& program = programs_[r];
-    while (open_[r] == 0 && next_operation_[r] < program.size() && mismatch_.empty()) {
+    while (num_unmatched_[r] == 0 && next_operation_[r] < program.size() && mismatch_.empty()) {
       const int wave = program[next_operation_[r]].wave;
       for (; next_operation_[r] < program.size() && program[next_operation_[r]].wave == wave;
            ++next_operation_[r]) {
-        ++open_[r];
+        ++num_unmatched_[r];
         post(rank, program[next_operation_[r]]);
       }
     }
@@ -52,30 +52,31 @@ class Execution {
     const int receiver = operation.is_send ? operation.peer : rank;
     const auto key = static_cast<std::uint64_t>(sender) << 32 | static_cast<std::uint64_t>(receiver);
     Channel& channel = channels_[key];
-    if (channel.posted.empty() || channel.holds_sends == operation.is_send) {
+    if (channel.posted_ids.empty() || channel.holds_sends == operation.is_send) {
       channel.holds_sends = operation.is_send;
-      channel.posted.push_back(operation.data_id);
+      channel.posted_ids.push_back(operation.data_id);
       return;
     }
-    if (channel.posted[channel.num_matched] != operation.data_id && mismatch_.empty())
+    if (channel.posted_ids[channel.num_matched] != operation.data_id && mismatch_.empty())
       mismatch_ =
           fmt::format("in wave {}, rank {} sends data to rank {} that differs from the data it expects",
                       operation.wave, sender, receiver);
-    if (++channel.num_matched == channel.posted.size()) channel.posted.clear(), channel.num_matched = 0;
-    --open_[static_cast<std::size_t>(rank)];
+    if (++channel.num_matched == channel.posted_ids.size())
+      channel.posted_ids.clear(), channel.num_matched = 0;
+    --num_unmatched_[static_cast<std::size_t>(rank)];
     const auto peer = static_cast<std::size_t>(operation.peer);
-    if (--open_[peer] == 0 && operation.peer != rank) ready_ranks_.push_back(operation.peer);
+    if (--num_unmatched_[peer] == 0 && operation.peer != rank) ready_ranks_.push_back(operation.peer);
   }
 
   Outcome<void> deadlock_failure(int rank) const {
     const auto r = static_cast<std::size_t>(rank);
     return failure("rank {} waits forever in wave {} for {} of its sends and receives", rank,
-                   programs_[r][next_operation_[r] - 1].wave, open_[r]);
+                   programs_[r][next_operation_[r] - 1].wave, num_unmatched_[r]);
   }
 
   std::span<const std::vector<PostedOperation>> programs_;
   std::vector<std::size_t> next_operation_;
-  std::vector<int> open_;
+  std::vector<int> num_unmatched_;
   std::deque<int> ready_ranks_;
   std::unordered_map<std::uint64_t, Channel> channels_;
   std::string mismatch_;

@@ -49,10 +49,10 @@ class HoldingCollector {
         for (int part = 0; part < grid.num_parts; ++part)  // slot by slot, for cache efficiency
           for (int shard = 0; shard < grid.num_shards; ++shard) {
             const int part_slot = partition.split_dim < 0 ? 0 : part * partition.num_shards;
-            const int held = partition.first_slot + part_slot + shard;
+            const int slot_id = partition.first_slot + part_slot + shard;
             for (int replica = 0; replica < grid.num_replicas; ++replica) {
               int& slot = holding(grid.at(replica, shard, part).value).*side;
-              slot = slot == kNone ? held : kSeveral;
+              slot = slot == kNone ? slot_id : kSeveral;
             }
           }
       }
@@ -94,15 +94,15 @@ SlotBoxes boxes_of_kind(const LayoutChange::Kind& kind) {
 
 ElementCounts counts_of_one_box(const Holding& holding, const SlotBoxes& boxes) {
   const auto from = static_cast<std::size_t>(holding.from), to = static_cast<std::size_t>(holding.to);
-  ElementCounts cost;
-  if (holding.from != kNone) cost.freed = boxes.from_sizes[from];
-  if (holding.to == kNone) return cost;
-  cost.allocated = cost.missing = cost.needed = boxes.to_sizes[to];
-  if (holding.from == kNone) return cost;
-  if (const auto common = intersect(boxes.from[from], boxes.to[to])) cost.missing -= common->num_elements();
+  ElementCounts counts;
+  if (holding.from != kNone) counts.freed = boxes.from_sizes[from];
+  if (holding.to == kNone) return counts;
+  counts.allocated = counts.missing = counts.needed = boxes.to_sizes[to];
+  if (holding.from == kNone) return counts;
+  if (const auto common = intersect(boxes.from[from], boxes.to[to])) counts.missing -= common->num_elements();
   // The same box, which stays in place.
-  if (cost.missing == 0 && cost.freed == cost.allocated) cost.freed = cost.allocated = 0;
-  return cost;
+  if (counts.missing == 0 && counts.freed == counts.allocated) counts.freed = counts.allocated = 0;
+  return counts;
 }
 
 // The number of elements in the union of `boxes` without those in `holes`; splits `region` along all edges.
@@ -125,7 +125,7 @@ std::int64_t count_elements(const std::vector<Box>& boxes, const std::vector<Box
   return count;
 }
 
-// The cost for a rank that holds several boxes of one tensor, which is rare.
+// The counts for a rank that holds several boxes of one tensor, which is rare.
 ElementCounts counts_of_boxes(const LayoutChange& change, const LayoutChange::Kind& kind, int rank,
                               const SlotBoxes& boxes) {
   std::vector<Box> from, to;
@@ -137,14 +137,14 @@ ElementCounts counts_of_boxes(const LayoutChange& change, const LayoutChange::Ki
     std::sort(list->begin(), list->end());
     list->erase(std::unique(list->begin(), list->end()), list->end());
   }
-  ElementCounts cost;
+  ElementCounts counts;
   for (const Box& box : from)
-    if (std::find(to.begin(), to.end(), box) == to.end()) cost.freed += box.num_elements();
+    if (std::find(to.begin(), to.end(), box) == to.end()) counts.freed += box.num_elements();
   for (const Box& box : to)
-    if (std::find(from.begin(), from.end(), box) == from.end()) cost.allocated += box.num_elements();
-  cost.missing = count_elements(to, from, Box(kind.to.shape), 0);
-  cost.needed = count_elements(to, {}, Box(kind.to.shape), 0);
-  return cost;
+    if (std::find(from.begin(), from.end(), box) == from.end()) counts.allocated += box.num_elements();
+  counts.missing = count_elements(to, from, Box(kind.to.shape), 0);
+  counts.needed = count_elements(to, {}, Box(kind.to.shape), 0);
+  return counts;
 }
 
 // Splits a class of ranks whenever two of its ranks have different demands. Each class refers to the class
@@ -220,11 +220,11 @@ MemoryDemands demands_of(const LayoutChange& change) {
     for (const Holding& holding : collector.collect(change, kind)) {
       if (change.is_dead[static_cast<std::size_t>(holding.rank)]) continue;
       const bool is_simple = holding.from != kSeveral && holding.to != kSeveral;
-      const ElementCounts cost = is_simple ? counts_of_one_box(holding, *boxes)
-                                           : counts_of_boxes(change, kind, holding.rank, *boxes);
-      missing += cost.missing, needed += cost.needed;
-      if (cost.allocated != 0 || cost.freed != 0)
-        refiner.refine(holding.rank, k, cost.allocated * bytes, cost.freed * bytes);
+      const ElementCounts counts = is_simple ? counts_of_one_box(holding, *boxes)
+                                             : counts_of_boxes(change, kind, holding.rank, *boxes);
+      missing += counts.missing, needed += counts.needed;
+      if (counts.allocated != 0 || counts.freed != 0)
+        refiner.refine(holding.rank, k, counts.allocated * bytes, counts.freed * bytes);
     }
     demands.lower_bound += Bytes(missing * bytes * static_cast<std::int64_t>(kind.tensors.size()));
     demands.full_fetch_bytes += Bytes(needed * bytes * static_cast<std::int64_t>(kind.tensors.size()));

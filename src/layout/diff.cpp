@@ -42,11 +42,11 @@ class GeometryTable {
   const Geometry& of(const LayoutChange::Kind& kind) {
     for (const auto& known : geometries_)
       if (is_same(*known->kind, kind)) return *known;
-    auto added = std::make_unique<Geometry>(Geometry{&kind, {}, static_cast<int>(boxes_.size())});
+    auto geometry = std::make_unique<Geometry>(Geometry{&kind, {}, static_cast<int>(boxes_.size())});
     for (int slot = 0; slot < kind.to.num_slots(); ++slot)
-      append_pieces(kind, change_.options.chunk, slot, kind.to.box(slot), added->list);
-    boxes_.insert(boxes_.end(), added->list.boxes.begin(), added->list.boxes.end());
-    return *geometries_.emplace_back(std::move(added));
+      append_pieces(kind, change_.options.chunk, slot, kind.to.box(slot), geometry->list);
+    boxes_.insert(boxes_.end(), geometry->list.boxes.begin(), geometry->list.boxes.end());
+    return *geometries_.emplace_back(std::move(geometry));
   }
 
  private:
@@ -112,16 +112,16 @@ class PatternBuilder {
 
   void add(const TransferPiece& piece, std::span<const int> receivers, std::span<const int> owners) {
     split_receivers(receivers, owners, change_.places, fanouts_);
-    const auto append = [](auto& all, const auto& some, int& first, int& size) {
-      first = static_cast<int>(all.size()), size = static_cast<int>(some.size());
-      all.insert(all.end(), some.begin(), some.end());
+    const auto append = [](auto& list, const auto& items, int& first, int& size) {
+      first = static_cast<int>(list.size()), size = static_cast<int>(items.size());
+      list.insert(list.end(), items.begin(), items.end());
     };
-    PatternPiece added{.piece = &piece,
-                       .first_owner = static_cast<int>(owners.data() - pattern_.owners.data())};
-    append(pattern_.fanouts, fanouts_.fanouts, added.first_fanout, added.num_fanouts);
-    append(pattern_.needs, fanouts_.needs, added.first_need, added.num_needs);
-    append(pattern_.holders, fanouts_.holders, added.first_holder, added.num_holders);
-    pattern_.pieces.push_back(added);
+    PatternPiece pattern_piece{.piece = &piece,
+                               .first_owner = static_cast<int>(owners.data() - pattern_.owners.data())};
+    append(pattern_.fanouts, fanouts_.fanouts, pattern_piece.first_fanout, pattern_piece.num_fanouts);
+    append(pattern_.needs, fanouts_.needs, pattern_piece.first_need, pattern_piece.num_needs);
+    append(pattern_.holders, fanouts_.holders, pattern_piece.first_holder, pattern_piece.num_holders);
+    pattern_.pieces.push_back(pattern_piece);
   }
 
   const LayoutChange& change_;
@@ -146,22 +146,22 @@ class PlanWriter {
   void write(const Pattern& pattern, int tensor) {
     const int ordinal = change_.ordinal_of[static_cast<std::size_t>(tensor)];
     const int bytes_per_element = change_.from.tensors[static_cast<std::size_t>(tensor)].bytes_per_element;
-    for (const PatternPiece& at : pattern.pieces)
-      for (int chunk = 0; chunk < at.piece->num_boxes; ++chunk) {
-        const int box = pattern.first_box + at.piece->first_box + chunk;
+    for (const PatternPiece& piece : pattern.pieces)
+      for (int chunk = 0; chunk < piece.piece->num_boxes; ++chunk) {
+        const int box = pattern.first_box + piece.piece->first_box + chunk;
         const std::int64_t bytes =
             plan_.boxes[static_cast<std::size_t>(box)].num_elements() * bytes_per_element;
-        write_transfers(pattern, at, tensor, box, at.piece->round(ordinal, chunk), bytes);
-        for (int i = at.first_holder; i < at.first_holder + at.num_holders; ++i)
+        write_transfers(pattern, piece, tensor, box, piece.piece->round(ordinal, chunk), bytes);
+        for (int i = piece.first_holder; i < piece.first_holder + piece.num_holders; ++i)
           plan_.copies.push_back({tensor, box, rank_at(pattern.holders, i)});
       }
   }
 
   void finish() {
-    const auto most = [](const std::vector<std::int64_t>& bytes) {
+    const auto maximum = [](const std::vector<std::int64_t>& bytes) {
       return Bytes(bytes.empty() ? 0 : *std::max_element(bytes.begin(), bytes.end()));
     };
-    plan_.max_sent = most(sent_), plan_.max_received = most(received_);
+    plan_.max_sent = maximum(sent_), plan_.max_received = maximum(received_);
     for (const Bytes bytes : plan_.moved_at) plan_.moved += bytes;
   }
 
@@ -192,8 +192,8 @@ class PlanWriter {
 
 std::int64_t num_transfers(const Pattern& pattern) {
   std::int64_t count = 0;
-  for (const PatternPiece& at : pattern.pieces)
-    count += static_cast<std::int64_t>(at.num_needs + at.num_holders) * at.piece->num_boxes;
+  for (const PatternPiece& piece : pattern.pieces)
+    count += static_cast<std::int64_t>(piece.num_needs + piece.num_holders) * piece.piece->num_boxes;
   return count;
 }
 
@@ -208,17 +208,17 @@ DiffOutcome<TransferPlan> diff(const LayoutChange& change, const WaveOrder& orde
   std::vector<TensorBox> lost;
   std::int64_t count = 0;
   for (const LayoutChange::Kind& kind : change.kinds) {
-    std::vector<Box> lost_here;
-    patterns.push_back(PatternBuilder(change, kind, geometries.of(kind)).build(lost_here));
-    for (const Box& box : lost_here)
+    std::vector<Box> lost_boxes;
+    patterns.push_back(PatternBuilder(change, kind, geometries.of(kind)).build(lost_boxes));
+    for (const Box& box : lost_boxes)
       for (const int tensor : kind.tensors) lost.push_back({tensor, box});
     count += num_transfers(patterns.back()) * static_cast<std::int64_t>(kind.tensors.size());
     if (count > kMaxTransfers)
-      return tl::unexpected(
-          DiffFailure{{fmt::format("the plan has more than {} transfers; use the share of one rank at a time",
-                                   kMaxTransfers)},
-                      {},
-                      Bytes(0)});
+      return tl::unexpected(DiffFailure{
+          {fmt::format("the plan has more than {} transfers; compute the share of one rank at a time",
+                       kMaxTransfers)},
+          {},
+          Bytes(0)});
   }
   if (!lost.empty()) return tl::unexpected(lost_failure(change, std::move(lost)));
 

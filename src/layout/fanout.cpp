@@ -19,11 +19,12 @@ int count_in(std::span<const int> places, RankPlaces::Range range) {
 int nearest_level(std::span<const int> owners, int next, const RankPlaces& places, int receiver) {
   const bool has_before = next > 0, has_after = next < static_cast<int>(owners.size());
   const int previous_owner = has_before ? owners[static_cast<std::size_t>(next) - 1] : 0;
-  const int after = has_after ? owners[static_cast<std::size_t>(next)] : 0;
+  const int next_owner = has_after ? owners[static_cast<std::size_t>(next)] : 0;
   int level = 0;
   while (true) {
     const RankPlaces::Range domain = places.domain(level, receiver);
-    if ((has_before && previous_owner >= domain.begin) || (has_after && after < domain.end)) return level;
+    if ((has_before && previous_owner >= domain.begin) || (has_after && next_owner < domain.end))
+      return level;
     ++level;
   }
 }
@@ -41,9 +42,9 @@ void split_receivers(std::span<const int> receivers, std::span<const int> owners
   result.fanouts.clear(), result.needs.clear(), result.holders.clear();
   // Receivers are in ascending order and domains are nested ranges, so one domain per level is open at a
   // time.
-  struct Open {
+  struct OpenDomain {
     int end = -1, fanout = 0;
-  } open[kMaxLevels + 1];
+  } open_domains[kMaxLevels + 1];
   for (const int receiver : receivers) {
     const int next = index_of(owners, receiver);
     if (next < static_cast<int>(owners.size()) && owners[static_cast<std::size_t>(next)] == receiver) {
@@ -51,7 +52,7 @@ void split_receivers(std::span<const int> receivers, std::span<const int> owners
       continue;
     }
     const int level = nearest_level(owners, next, places, receiver);
-    Open& current = open[level];
+    OpenDomain& current = open_domains[level];
     if (receiver >= current.end) {
       current = {places.domain(level, receiver).end, static_cast<int>(result.fanouts.size())};
       result.fanouts.push_back(fanout_at(owners, places, level, receiver));

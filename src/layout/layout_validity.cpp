@@ -29,8 +29,8 @@ void validate_tensor(const TensorInfo& tensor) {
   }
 }
 
-// `seen[rank]` is the last grid that was found to contain the rank.
-void validate_grid(const DeviceGrid& grid, int g, std::vector<int>& seen) {
+// `last_grid_of[rank]` is the last grid that was found to contain the rank.
+void validate_grid(const DeviceGrid& grid, int g, std::vector<int>& last_grid_of) {
   if (grid.num_replicas < 1 || grid.num_shards < 1 || grid.num_parts < 1)
     throw UserError("grid {}: expected at least 1 x 1 x 1, got {} x {} x {}", g, grid.num_replicas,
                     grid.num_shards, grid.num_parts);
@@ -44,9 +44,9 @@ void validate_grid(const DeviceGrid& grid, int g, std::vector<int>& seen) {
   for (const Rank rank : grid.ranks) {
     if (rank.value < 0 || rank.value >= kMaxRanks)
       throw UserError("grid {}: expected ranks from 0 to {}, got {}", g, kMaxRanks - 1, rank.value);
-    if (static_cast<std::size_t>(rank.value) >= seen.size())
-      seen.resize(std::max(seen.size() * 2, static_cast<std::size_t>(rank.value) + 1), -1);
-    int& last = seen[static_cast<std::size_t>(rank.value)];
+    if (static_cast<std::size_t>(rank.value) >= last_grid_of.size())
+      last_grid_of.resize(std::max(last_grid_of.size() * 2, static_cast<std::size_t>(rank.value) + 1), -1);
+    int& last = last_grid_of[static_cast<std::size_t>(rank.value)];
     if (last == g) throw UserError("grid {} contains rank {} twice", g, rank.value);
     last = g;
   }
@@ -99,9 +99,9 @@ void validate(const Layout& layout) {
   if (layout.placements.size() != layout.tensors.size())
     throw UserError("a layout of {} tensors has placements for {} tensors", layout.tensors.size(),
                     layout.placements.size());
-  std::vector<int> seen;
+  std::vector<int> last_grid_of;
   for (std::size_t g = 0; g < layout.grids.size(); ++g)
-    validate_grid(layout.grids[g], static_cast<int>(g), seen);
+    validate_grid(layout.grids[g], static_cast<int>(g), last_grid_of);
   for (std::size_t t = 0; t < layout.tensors.size(); ++t) {
     validate_tensor(layout.tensors[t]);
     for (const Placement& placement : layout.placements[t])

@@ -27,9 +27,9 @@ RankPlaces::RankPlaces(const RankDomains& topology, int num_ranks) {
   const auto& levels = topology.domain_of;
   const auto comes_before = [&](Rank a, Rank b) {
     for (std::size_t level = levels.size(); level-- > 0;) {
-      const int da = levels[level][static_cast<std::size_t>(a.value)];
-      const int db = levels[level][static_cast<std::size_t>(b.value)];
-      if (da != db) return da < db;
+      const int domain_a = levels[level][static_cast<std::size_t>(a.value)];
+      const int domain_b = levels[level][static_cast<std::size_t>(b.value)];
+      if (domain_a != domain_b) return domain_a < domain_b;
     }
     return a < b;
   };
@@ -43,21 +43,21 @@ RankPlaces::RankPlaces(const RankDomains& topology, int num_ranks) {
     const auto domain_at = [&](int place) {
       return levels[level][static_cast<std::size_t>(rank_at(place).value)];
     };
-    std::vector<int> num_ranks_seen;
+    std::vector<int> domain_ids;
     std::vector<Range> ranges(rank_at_.size());
     for (int begin = 0; begin < num_places();) {
       int end = begin + 1;
       while (end < num_places() && domain_at(end) == domain_at(begin)) ++end;
       std::fill(ranges.begin() + begin, ranges.begin() + end, Range{begin, end});
-      num_ranks_seen.push_back(domain_at(begin));
+      domain_ids.push_back(domain_at(begin));
       begin = end;
     }
-    std::sort(num_ranks_seen.begin(), num_ranks_seen.end());
-    if (const auto twice = std::adjacent_find(num_ranks_seen.begin(), num_ranks_seen.end());
-        twice != num_ranks_seen.end())
+    std::sort(domain_ids.begin(), domain_ids.end());
+    if (const auto duplicate = std::adjacent_find(domain_ids.begin(), domain_ids.end());
+        duplicate != domain_ids.end())
       throw UserError(
-          "domain {} of level {} is part of two domains of a higher level; expected nested domains", *twice,
-          level);
+          "domain {} of level {} is part of two domains of a higher level; expected nested domains",
+          *duplicate, level);
     domains_.push_back(std::move(ranges));
   }
 }

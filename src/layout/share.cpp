@@ -19,10 +19,10 @@ struct Entry {
   int receiver = 0, peer = 0;  // places
   bool is_send = false;
 
-  const TransferPiece& of() const { return list->pieces[static_cast<std::size_t>(piece_index)]; }
-  const Box& box() const { return list->boxes[static_cast<std::size_t>(of().first_box + chunk)]; }
+  const TransferPiece& piece() const { return list->pieces[static_cast<std::size_t>(piece_index)]; }
+  const Box& box() const { return list->boxes[static_cast<std::size_t>(piece().first_box + chunk)]; }
   std::array<std::int64_t, kMaxDims> corner() const {
-    const Box& first = list->boxes[static_cast<std::size_t>(of().first_box)];
+    const Box& first = list->boxes[static_cast<std::size_t>(piece().first_box)];
     return {first[0].begin, first[1].begin, first[2].begin, first[3].begin};
   }
   friend bool operator<(const Entry& a, const Entry& b) {
@@ -87,17 +87,17 @@ class ShareBuilder {
       for (const int tensor : kind.tensors) lost_.push_back({tensor, whole_box(list, piece)});
       return;
     }
-    const bool is_mine = std::binary_search(owners.begin(), owners.end(), own_place_);
+    const bool is_owner = std::binary_search(owners.begin(), owners.end(), own_place_);
     const ReceiverFanout own_fanout =
-        is_mine ? ReceiverFanout{} : fanout_of(receivers, owners, change_.places, own_place_);
+        is_owner ? ReceiverFanout{} : fanout_of(receivers, owners, change_.places, own_place_);
     for (const int tensor : kind.tensors)
       for (int chunk = 0; chunk < piece.num_boxes; ++chunk) {
         Entry entry{&list, piece.to_slot, p, chunk, own_place_, own_place_, false};
-        if (!is_mine)
+        if (!is_owner)
           entry.peer = owners[static_cast<std::size_t>(
               own_fanout.fanout.owner(own_fanout.k, round(piece, tensor, chunk)))];
         TensorEntries& entries = entries_[static_cast<std::size_t>(tensor)];
-        (is_mine ? entries.copies : entries.receives).push_back(entry);
+        (is_owner ? entries.copies : entries.receives).push_back(entry);
       }
   }
 

@@ -27,8 +27,9 @@ void for_each_part(const Shape& shape, const Partition& partition, const Box& re
   for (int part = 0; part < partition.num_parts; ++part) {
     if (partition.split_dim > 0) {
       const Span& columns = partition.parts[static_cast<std::size_t>(part)];
-      const Span& wanted = region[partition.split_dim];
-      if (columns.begin >= wanted.end || columns.end <= wanted.begin || columns.size() == 0) continue;
+      const Span& region_columns = region[partition.split_dim];
+      if (columns.begin >= region_columns.end || columns.end <= region_columns.begin || columns.size() == 0)
+        continue;
     }
     const Span shards =
         intersecting_shards(rows_of_part(shape, partition, part), partition.num_shards, region[0]);
@@ -73,10 +74,10 @@ Slots slots_of(const Layout& layout, int tensor) {
     const DeviceGrid& grid = layout.grids[static_cast<std::size_t>(placement.grid)];
     const int num_parts = placement.split_dim < 0 ? 1 : grid.num_parts;
     Partition partition{placement.split_dim, placement.parts, grid.num_shards, num_parts, 0, {}};
-    const auto same = std::find_if(slots.partitions.begin(), slots.partitions.end(),
-                                   [&](const Partition& known) { return known.has_same_splits(partition); });
-    if (same != slots.partitions.end()) {
-      same->grids.push_back(placement.grid);
+    const auto match = std::find_if(slots.partitions.begin(), slots.partitions.end(),
+                                    [&](const Partition& known) { return known.has_same_splits(partition); });
+    if (match != slots.partitions.end()) {
+      match->grids.push_back(placement.grid);
       continue;
     }
     partition.first_slot = slots.num_slots();
@@ -105,12 +106,12 @@ void append_holders(const Slots& slots, int slot, const Layout& layout, std::vec
   }
 }
 
-void find_slots(const Slots& slots, const Box& region, std::vector<SlotBox>& found) {
+void find_slots(const Slots& slots, const Box& region, std::vector<SlotBox>& result) {
   for (const Partition& partition : slots.partitions)
     for_each_part(slots.shape, partition, region, [&](int part, const Span& shards) {
       for (std::int64_t shard = shards.begin; shard < shards.end; ++shard) {
         const int slot = partition.first_slot + part * partition.num_shards + static_cast<int>(shard);
-        if (const auto clipped = intersect(slots.box(slot), region)) found.push_back({slot, *clipped});
+        if (const auto clipped = intersect(slots.box(slot), region)) result.push_back({slot, *clipped});
       }
     });
 }

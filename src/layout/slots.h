@@ -68,7 +68,7 @@ struct SlotBox {
   Box box;
 };
 // Appends the slots that intersect `region`, each clipped to it, in ascending order. O(parts + slots found).
-void find_slots(const Slots& slots, const Box& region, std::vector<SlotBox>& found);
+void find_slots(const Slots& slots, const Box& region, std::vector<SlotBox>& result);
 // The number of slots that find_slots would append, and the number of these that precede `slot`.
 struct SlotCount {
   int total = 0, num_before = 0;

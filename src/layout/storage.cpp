@@ -57,7 +57,7 @@ class StorageBuilder {
     is_transposed_.resize(layout.tensors.size());
     fusion_of_.resize(layout.tensors.size(), -1);
     for (const int t : spec.transposed) {
-      check(t);
+      check_tensor(t);
       if (info(t).shape.num_dims != 2)
         throw UserError("tensor {} has {} dims and cannot be transposed", name(t), info(t).shape.num_dims);
       is_transposed_[static_cast<std::size_t>(t)] = true;
@@ -70,7 +70,7 @@ class StorageBuilder {
     for (std::size_t i = 0; i < boxes.size(); ++i) {
       if (is_done[i]) continue;
       std::vector<const PaddedBox*> matrix;
-      for (const std::size_t j : partners(boxes, i)) {
+      for (const std::size_t j : boxes_of_matrix(boxes, i)) {
         if (is_done[j]) continue;
         matrix.push_back(&boxes[j]);
         is_done[j] = true;
@@ -90,7 +90,7 @@ class StorageBuilder {
   StorageType type(int t) const {
     return spec_.types.empty() ? StorageType::fp32 : spec_.types[static_cast<std::size_t>(t)];
   }
-  void check(int t) const {
+  void check_tensor(int t) const {
     if (t < 0 || t >= static_cast<int>(layout_.tensors.size()))
       throw UserError("a storage refers to tensor {}, but the layout has {} tensors", t,
                       layout_.tensors.size());
@@ -99,7 +99,7 @@ class StorageBuilder {
   void check_fusion(int f) {
     const std::vector<int>& fusion = spec_.fusions[static_cast<std::size_t>(f)];
     for (const int t : fusion) {
-      check(t);
+      check_tensor(t);
       if (std::exchange(fusion_of_[static_cast<std::size_t>(t)], f) >= 0)
         throw UserError("tensor {} is fused twice", name(t));
       const int first = fusion[0];
@@ -112,18 +112,18 @@ class StorageBuilder {
   }
 
   // The indices of the boxes in the same matrix as box i: for each tensor of its fusion, the first box.
-  std::vector<std::size_t> partners(const std::vector<PaddedBox>& boxes, std::size_t i) const {
+  std::vector<std::size_t> boxes_of_matrix(const std::vector<PaddedBox>& boxes, std::size_t i) const {
     const int fusion = fusion_of_[static_cast<std::size_t>(boxes[i].tensor)];
     if (fusion < 0) return {i};
     std::vector<std::size_t> result;
     for (const int t : spec_.fusions[static_cast<std::size_t>(fusion)]) {
-      const auto found =
-          std::find_if(boxes.begin(), boxes.end(), [&](const PaddedBox& held) { return held.tensor == t; });
-      if (found == boxes.end()) continue;
-      if (found->columns != boxes[i].columns)
+      const auto match = std::find_if(boxes.begin(), boxes.end(),
+                                      [&](const PaddedBox& candidate) { return candidate.tensor == t; });
+      if (match == boxes.end()) continue;
+      if (match->columns != boxes[i].columns)
         throw UserError("tensors {} and {} cannot be fused: their rows are {} and {} wide",
-                        name(boxes[i].tensor), name(t), boxes[i].columns, found->columns);
-      result.push_back(static_cast<std::size_t>(found - boxes.begin()));
+                        name(boxes[i].tensor), name(t), boxes[i].columns, match->columns);
+      result.push_back(static_cast<std::size_t>(match - boxes.begin()));
     }
     // A second box of a fused tensor (held through another group) is stored separately.
     if (std::find(result.begin(), result.end(), i) == result.end()) return {i};

@@ -90,7 +90,7 @@ std::vector<CopyRun> copy_runs(const StorageEntry& entry, const Box& sub_box);
 // The indices (in Storage::entries) of the first two entries that share memory. Both are equal for an entry
 // that exceeds its buffer.
 struct StorageOverlap {
-  std::size_t first_tensor = 0, second_tensor = 0;
+  std::size_t first_entry = 0, second_entry = 0;
 };
 std::optional<StorageOverlap> find_overlap(const Storage& storage);
 

@@ -42,7 +42,7 @@ SyncPlan sync(const Layout& compute) {
   GroupTable table(plan.groups);
   const Layout* layouts[] = {&compute};
   const Kinds kinds = kinds_of(layouts);
-  std::vector<std::vector<Reduction>> of_kind;
+  std::vector<std::vector<Reduction>> reductions_of_kind;
   for (const std::vector<int>& tensors : kinds.tensors) {
     const Slots slots = slots_of(compute, tensors[0]);
     SlotSets sets;
@@ -54,7 +54,7 @@ SyncPlan sync(const Layout& compute) {
       for (const int slot : sets[set]) append_holders(slots, slot, compute, ranks);
       group_of_set.push_back(table.intern(std::move(ranks)));
     }
-    auto& reductions = of_kind.emplace_back();
+    auto& reductions = reductions_of_kind.emplace_back();
     for (const SlotCell& cell : cells) {
       reductions.push_back(
           {0, static_cast<int>(plan.boxes.size()), group_of_set[static_cast<std::size_t>(cell.holders)]});
@@ -63,7 +63,7 @@ SyncPlan sync(const Layout& compute) {
   }
   for (int t = 0; t < static_cast<int>(compute.tensors.size()); ++t)
     for (Reduction reduction :
-         of_kind[static_cast<std::size_t>(kinds.kind_of[static_cast<std::size_t>(t)])]) {
+         reductions_of_kind[static_cast<std::size_t>(kinds.kind_of[static_cast<std::size_t>(t)])]) {
       reduction.tensor = t;
       plan.reductions.push_back(reduction);
     }

@@ -27,7 +27,7 @@ class ExactTransport {
     flow_.resize(edges_.size());
     edges_of_row_.resize(demand_.size());
     users_of_column_.resize(supply_.size());
-    reached_from_.resize(demand_.size());
+    edge_to_row_.resize(demand_.size());
     row_potential_.resize(demand_.size(), kInfinity);
     column_potential_.resize(supply_.size(), 0);
     for (int e = 0; e < static_cast<int>(edges_.size()); ++e) {
@@ -49,10 +49,10 @@ class ExactTransport {
   }
 
  private:
-  struct Reached {
+  struct QueueEntry {
     std::int64_t distance;
     int column;
-    bool operator<(const Reached& other) const { return distance > other.distance; }  // nearest on top
+    bool operator<(const QueueEntry& other) const { return distance > other.distance; }  // nearest on top
   };
 
   // Dijkstra's algorithm from row `start`; returns the nearest column with remaining supply and updates the
@@ -60,10 +60,10 @@ class ExactTransport {
   int find_path(int start) {
     column_distance_.assign(supply_.size(), kInfinity);
     row_distance_.assign(demand_.size(), kInfinity);
-    reached_by_.assign(supply_.size(), -1);
+    edge_to_column_.assign(supply_.size(), -1);
     is_final_.assign(supply_.size(), false);
     final_columns_.clear(), visited_rows_.clear();
-    std::priority_queue<Reached> queue;
+    std::priority_queue<QueueEntry> queue;
     const auto visit_row = [&](int row, std::int64_t distance) {
       row_distance_[static_cast<std::size_t>(row)] = distance;
       visited_rows_.push_back(row);
@@ -72,13 +72,13 @@ class ExactTransport {
         const std::int64_t length = distance - edges_[static_cast<std::size_t>(e)].weight -
                                     row_potential_[static_cast<std::size_t>(row)] - column_potential_[column];
         if (length >= column_distance_[column]) continue;
-        column_distance_[column] = length, reached_by_[column] = e;
+        column_distance_[column] = length, edge_to_column_[column] = e;
         queue.push({length, static_cast<int>(column)});
       }
     };
     visit_row(start, 0);
     while (true) {  // ends in the "unassigned" column at the latest
-      const Reached nearest = queue.top();
+      const QueueEntry nearest = queue.top();
       queue.pop();
       const auto column = static_cast<std::size_t>(nearest.column);
       if (is_final_[column]) continue;
@@ -91,7 +91,7 @@ class ExactTransport {
       for (const int e : users_of_column_[column]) {
         const int row = edges_[static_cast<std::size_t>(e)].row;
         if (row_distance_[static_cast<std::size_t>(row)] != kInfinity) continue;
-        reached_from_[static_cast<std::size_t>(row)] = e;
+        edge_to_row_[static_cast<std::size_t>(row)] = e;
         visit_row(row, nearest.distance);
       }
     }
@@ -110,11 +110,11 @@ class ExactTransport {
   void augment(int start, int end) {
     std::vector<int> gains, losses;  // edges whose flow increases, edges whose flow decreases
     for (int column = end;;) {
-      const int e = reached_by_[static_cast<std::size_t>(column)];
+      const int e = edge_to_column_[static_cast<std::size_t>(column)];
       gains.push_back(e);
       const int row = edges_[static_cast<std::size_t>(e)].row;
       if (row == start) break;
-      losses.push_back(reached_from_[static_cast<std::size_t>(row)]);
+      losses.push_back(edge_to_row_[static_cast<std::size_t>(row)]);
       column = edges_[static_cast<std::size_t>(losses.back())].column;
     }
     int amount = std::min(demand_[static_cast<std::size_t>(start)], supply_[static_cast<std::size_t>(end)]);
@@ -144,12 +144,12 @@ class ExactTransport {
   std::vector<std::int64_t> row_distance_, column_distance_;
   // The edge through which each column was reached, and the edge with flow through which each row was
   // reached.
-  std::vector<int> reached_by_, reached_from_;
+  std::vector<int> edge_to_column_, edge_to_row_;
   std::vector<bool> is_final_;
   std::vector<int> final_columns_, visited_rows_;
 };
 
-std::vector<TransportFlow> greedy(const TransportProblem& problem) {
+std::vector<TransportFlow> solve_greedily(const TransportProblem& problem) {
   std::vector<Edge> edges = problem.edges;
   std::sort(edges.begin(), edges.end(), [](const Edge& a, const Edge& b) {
     return a.weight != b.weight ? a.weight > b.weight
@@ -158,27 +158,27 @@ std::vector<TransportFlow> greedy(const TransportProblem& problem) {
   std::vector<int> demand = problem.demand, supply = problem.supply;
   std::vector<TransportFlow> flows;
   for (const Edge& edge : edges) {
-    int& demanded = demand[static_cast<std::size_t>(edge.row)];
+    int& open_demand = demand[static_cast<std::size_t>(edge.row)];
     int& remaining = supply[static_cast<std::size_t>(edge.column)];
-    const int amount = std::min(demanded, remaining);
+    const int amount = std::min(open_demand, remaining);
     if (amount == 0) continue;
     flows.push_back({edge.row, edge.column, amount});
-    demanded -= amount, remaining -= amount;
+    open_demand -= amount, remaining -= amount;
   }
   return flows;
 }
 
 // An upper bound of the weight: the total if each row (or each column) could choose first.
-std::int64_t bound_by(const TransportProblem& problem, int Edge::*one, int Edge::*other,
+std::int64_t bound_by(const TransportProblem& problem, int Edge::*own_side, int Edge::*other_side,
                       const std::vector<int>& sizes, const std::vector<int>& other_sizes) {
   std::vector<Edge> edges = problem.edges;
   std::sort(edges.begin(), edges.end(), [](const Edge& a, const Edge& b) { return a.weight > b.weight; });
-  std::vector<int> left = sizes;
+  std::vector<int> remaining = sizes;
   std::int64_t bound = 0;
   for (const Edge& edge : edges) {
-    int& mine = left[static_cast<std::size_t>(edge.*one)];
-    const int amount = std::min(mine, other_sizes[static_cast<std::size_t>(edge.*other)]);
-    bound += amount * edge.weight, mine -= amount;
+    int& available = remaining[static_cast<std::size_t>(edge.*own_side)];
+    const int amount = std::min(available, other_sizes[static_cast<std::size_t>(edge.*other_side)]);
+    bound += amount * edge.weight, available -= amount;
   }
   return bound;
 }
@@ -205,7 +205,7 @@ TransportResult solve_part(const TransportProblem& part, double max_work) {
     result.weight = result.bound = weight_of(part, result.flows);
     return result;
   }
-  result.flows = greedy(part);
+  result.flows = solve_greedily(part);
   result.weight = weight_of(part, result.flows);
   result.bound = std::min(bound_by(part, &Edge::row, &Edge::column, part.demand, part.supply),
                           bound_by(part, &Edge::column, &Edge::row, part.supply, part.demand));

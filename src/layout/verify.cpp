@@ -34,10 +34,10 @@ Outcome<void> check_records(const TransferPlan& plan, int num_ranks) {
 }
 
 // For each rank, the indices of the records that concern it, in the order of the plan.
-class ByRank {
+class RecordsByRank {
  public:
-  ByRank(int num_ranks, std::size_t num_records,
-         const std::function<void(std::size_t, std::vector<Rank>&)>& ranks_of)
+  RecordsByRank(int num_ranks, std::size_t num_records,
+                const std::function<void(std::size_t, std::vector<Rank>&)>& ranks_of)
       : begin_of_(static_cast<std::size_t>(num_ranks) + 1) {
     std::vector<Rank> ranks;
     const auto visit = [&](const auto& use) {
@@ -110,7 +110,7 @@ class PlanShares {
  private:
   const Box& box(int index) const { return plan_.boxes[static_cast<std::size_t>(index)]; }
   const TransferPlan& plan_;
-  ByRank transfers_, copies_;
+  RecordsByRank transfers_, copies_;
 };
 
 std::vector<PostedOperation> program_of(const RankShare& share) {

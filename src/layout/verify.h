@@ -30,7 +30,8 @@ Outcome<void> verify_share(const Layout& from, const RankIndex& from_index, cons
                            const RankIndex& to_index, const RankShare& share,
                            const DiffOptions& options = {});
 
-// One send or receive of a rank, reduced to what matching needs. A program lists the operations of a rank.
+// One send or receive of a rank, with only the fields that matching needs. A program lists the operations of
+// a rank.
 struct PostedOperation {
   int wave = 0;
   int peer = 0;

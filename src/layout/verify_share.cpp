@@ -35,10 +35,8 @@ class RankCheck {
       : tensors_(layout.tensors), share_(share), reserve_(options.reserve), views_(tensors_.size()) {}
 
   void record_owned_boxes(const std::vector<TensorBox>& old_boxes, const std::vector<TensorBox>& new_boxes) {
-    for (const TensorBox& owned_bytes : old_boxes)
-      view(owned_bytes.tensor).old_boxes.push_back(owned_bytes.box);
-    for (const TensorBox& owned_bytes : new_boxes)
-      view(owned_bytes.tensor).new_boxes.push_back(owned_bytes.box);
+    for (const TensorBox& tensor_box : old_boxes) view(tensor_box.tensor).old_boxes.push_back(tensor_box.box);
+    for (const TensorBox& tensor_box : new_boxes) view(tensor_box.tensor).new_boxes.push_back(tensor_box.box);
   }
 
   Outcome<void> run() {
@@ -64,10 +62,11 @@ class RankCheck {
         view(t).wave = w;
       }
       for (const TensorBox& copy : wave.copies)
-        if (auto outcome = take(w, copy.tensor, copy.box, &TensorView::copied); !outcome) return outcome;
+        if (auto outcome = record_box(w, copy.tensor, copy.box, &TensorView::copied); !outcome)
+          return outcome;
       for (const RankShare::Operation& operation : wave.operations) {
         const auto list = operation.is_send ? &TensorView::sent : &TensorView::received;
-        if (auto outcome = take(w, operation.tensor, operation.box, list); !outcome) return outcome;
+        if (auto outcome = record_box(w, operation.tensor, operation.box, list); !outcome) return outcome;
         if (operation.peer == share_.rank)
           return failure("rank {} sends {} to itself", rank(), name(operation.tensor));
       }
@@ -75,7 +74,7 @@ class RankCheck {
     return {};
   }
 
-  Outcome<void> take(int wave, int tensor, const Box& box, Boxes TensorView::*list) {
+  Outcome<void> record_box(int wave, int tensor, const Box& box, Boxes TensorView::*list) {
     if (tensor < 0 || tensor >= static_cast<int>(views_.size()) || view(tensor).wave != wave)
       return failure("rank {} moves tensor {} in wave {}, which does not list it", rank(), tensor, wave);
     const Box full_box(tensors_[static_cast<std::size_t>(tensor)].shape);
@@ -100,14 +99,14 @@ class RankCheck {
     for (const Box& box : view.new_boxes)
       if (!contains_box(view.old_boxes, box)) required_boxes.push_back(box);
     pieces.insert(pieces.end(), view.copied.begin(), view.copied.end());
-    const bool frees = std::any_of(view.old_boxes.begin(), view.old_boxes.end(),
-                                   [&](const Box& box) { return !contains_box(view.new_boxes, box); });
-    if (view.wave < 0 && (frees || !required_boxes.empty()))
+    const bool is_freeing = std::any_of(view.old_boxes.begin(), view.old_boxes.end(),
+                                        [&](const Box& box) { return !contains_box(view.new_boxes, box); });
+    if (view.wave < 0 && (is_freeing || !required_boxes.empty()))
       return failure("tensor {} changes on rank {}, but no wave includes it", name(t), rank());
     if (required_boxes.empty() && pieces.empty()) return {};
     if (const auto mistake = find_cover_mistake(required_boxes, pieces))
       return failure("rank {} receives {} of {} {} times{}", rank(), text(mistake->box), name(t),
-                     mistake->times, mistake->times == 1 ? ", but does not need it" : "");
+                     mistake->num_pieces, mistake->num_pieces == 1 ? ", but does not need it" : "");
     return {};
   }
 

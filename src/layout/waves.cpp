@@ -138,12 +138,12 @@ WaveOrder make_merged_waves(const LayoutChange& change, const MemoryDemands& dem
 
 // A reserve that is sufficient to order single tensors, found by bisection to within about one percent.
 std::int64_t sufficient_reserve(const Units& units, std::int64_t too_small) {
-  std::int64_t enough = excess_of(units, model_order(units));
-  while (enough - too_small > std::max<std::int64_t>(1, enough / 128)) {
-    const std::int64_t middle = too_small + (enough - too_small) / 2;
-    (find_order(units, middle) ? enough : too_small) = middle;
+  std::int64_t sufficient = excess_of(units, model_order(units));
+  while (sufficient - too_small > std::max<std::int64_t>(1, sufficient / 128)) {
+    const std::int64_t middle = too_small + (sufficient - too_small) / 2;
+    (find_order(units, middle) ? sufficient : too_small) = middle;
   }
-  return enough;
+  return sufficient;
 }
 
 }  // namespace
@@ -159,12 +159,12 @@ DiffOutcome<WaveOrder> order_waves(const LayoutChange& change) {
   const Units tensors = single_tensors_of(change, demands);
   if (const auto order = find_order(tensors, reserve))
     return make_merged_waves(change, demands, tensors, *order, reserve);
-  const Bytes enough(sufficient_reserve(tensors, reserve));
+  const Bytes sufficient(sufficient_reserve(tensors, reserve));
   return tl::unexpected(DiffFailure{
       {fmt::format("the memory reserve of {} is too small for this layout change; {} would be sufficient",
-                   text(Bytes(reserve)), text(enough))},
+                   text(Bytes(reserve)), text(sufficient))},
       {},
-      enough});
+      sufficient});
 }
 
 }  // namespace optimus

@@ -42,7 +42,7 @@ Activation read_activation(const JsonView& config, std::string_view key, Activat
 }
 
 // Reads a dimension that may have either of two names.
-JsonView one_of(const JsonView& config, std::string_view name, std::string_view other_name) {
+JsonView either_of(const JsonView& config, std::string_view name, std::string_view other_name) {
   const auto first = config.find(name), second = config.find(other_name);
   if (first && second && first->raw() != second->raw())
     throw UserError("{} and {} differ; keep one of them", first->location(), other_name);
@@ -50,11 +50,11 @@ JsonView one_of(const JsonView& config, std::string_view name, std::string_view 
   return config.at(name);
 }
 
-std::int64_t dimension(const JsonView& value) { return value.integer(1, kMaxConfigNumber); }
+std::int64_t read_dimension(const JsonView& value) { return value.integer(1, kMaxConfigNumber); }
 
-std::int64_t dimension_or(const JsonView& config, std::string_view key, std::int64_t default_value) {
+std::int64_t read_dimension_or(const JsonView& config, std::string_view key, std::int64_t default_value) {
   const auto value = config.find(key);
-  return value ? dimension(*value) : default_value;
+  return value ? read_dimension(*value) : default_value;
 }
 
 Family read_family(const JsonView& config) {
@@ -69,14 +69,14 @@ Family read_family(const JsonView& config) {
 }
 
 void read_gpt2(const JsonView& config, ModelSpec& spec) {
-  spec.layers = dimension(one_of(config, "n_layer", "num_hidden_layers"));
-  spec.hidden = dimension(one_of(config, "n_embd", "hidden_size"));
-  spec.heads = spec.kv_heads = dimension(one_of(config, "n_head", "num_attention_heads"));
+  spec.layers = read_dimension(either_of(config, "n_layer", "num_hidden_layers"));
+  spec.hidden = read_dimension(either_of(config, "n_embd", "hidden_size"));
+  spec.heads = spec.kv_heads = read_dimension(either_of(config, "n_head", "num_attention_heads"));
   spec.head_dim = spec.hidden / spec.heads;
-  spec.ffn = dimension_or(config, "n_inner", 4 * spec.hidden);
+  spec.ffn = read_dimension_or(config, "n_inner", 4 * spec.hidden);
   const bool has_positions = config.find("n_positions") || config.find("max_position_embeddings");
   spec.max_positions =
-      has_positions ? dimension(one_of(config, "n_positions", "max_position_embeddings")) : 1024;
+      has_positions ? read_dimension(either_of(config, "n_positions", "max_position_embeddings")) : 1024;
   spec.norm_eps = config.number_or("layer_norm_epsilon", 1e-5);
   spec.activation = read_activation(config, "activation_function", Activation::gelu_tanh);
   spec.embedding_dropout = config.number_or("embd_pdrop", 0.1);
@@ -85,13 +85,13 @@ void read_gpt2(const JsonView& config, ModelSpec& spec) {
 }
 
 void read_bert(const JsonView& config, ModelSpec& spec) {
-  spec.layers = dimension(config.at("num_hidden_layers"));
-  spec.hidden = dimension(config.at("hidden_size"));
-  spec.heads = spec.kv_heads = dimension(config.at("num_attention_heads"));
+  spec.layers = read_dimension(config.at("num_hidden_layers"));
+  spec.hidden = read_dimension(config.at("hidden_size"));
+  spec.heads = spec.kv_heads = read_dimension(config.at("num_attention_heads"));
   spec.head_dim = spec.hidden / spec.heads;
-  spec.ffn = dimension(config.at("intermediate_size"));
-  spec.max_positions = dimension_or(config, "max_position_embeddings", 512);
-  spec.token_types = dimension_or(config, "type_vocab_size", 2);
+  spec.ffn = read_dimension(config.at("intermediate_size"));
+  spec.max_positions = read_dimension_or(config, "max_position_embeddings", 512);
+  spec.token_types = read_dimension_or(config, "type_vocab_size", 2);
   spec.norm_eps = config.number_or("layer_norm_eps", 1e-12);
   spec.activation = read_activation(config, "hidden_act", Activation::gelu);
   spec.embedding_dropout = spec.hidden_dropout = config.number_or("hidden_dropout_prob", 0.1);
@@ -143,9 +143,9 @@ void reject_active_window(const JsonView& config, const ModelSpec& spec) {
   if (is_qwen && begins_after_last_layer) return;
   const bool is_absent = !config.raw().contains("sliding_window");
   if (is_absent && spec.family == Family::mixtral) return;  // Mixtral has no window by default
-  const auto given = config.find("sliding_window");
-  if (!is_absent && !given) return;
-  const std::int64_t window = given ? given->integer(1) : 4096;
+  const auto explicit_window = config.find("sliding_window");
+  if (!is_absent && !explicit_window) return;
+  const std::int64_t window = explicit_window ? explicit_window->integer(1) : 4096;
   if (window < spec.max_positions)
     throw UserError(
         "{}: sliding_window: expected null or at least {} (max_position_embeddings), got {}{} (not "
@@ -169,64 +169,66 @@ void read_mixture(const JsonView& config, ModelSpec& spec) {
   m.balance_loss = config.number_or("router_aux_loss_coef", 0.001);
   if (spec.family == Family::deepseek_v3) {
     m.experts = config.find("n_routed_experts") || config.find("num_local_experts")
-                    ? dimension(one_of(config, "n_routed_experts", "num_local_experts"))
+                    ? read_dimension(either_of(config, "n_routed_experts", "num_local_experts"))
                     : 256;
-    m.experts_per_token = dimension_or(config, "num_experts_per_tok", 8);
-    m.ffn = dimension_or(config, "moe_intermediate_size", 2048);
-    m.shared_ffn = m.ffn * std::min<std::int64_t>(dimension_or(config, "n_shared_experts", 1), 1000);
+    m.experts_per_token = read_dimension_or(config, "num_experts_per_tok", 8);
+    m.ffn = read_dimension_or(config, "moe_intermediate_size", 2048);
+    m.shared_ffn = m.ffn * std::min<std::int64_t>(read_dimension_or(config, "n_shared_experts", 1), 1000);
     m.first_layer = config.integer_or("first_k_dense_replace", 3);
-    m.groups = dimension_or(config, "n_group", 8), m.groups_per_token = dimension_or(config, "topk_group", 4);
+    m.groups = read_dimension_or(config, "n_group", 8),
+    m.groups_per_token = read_dimension_or(config, "topk_group", 4);
     m.scale = config.number_or("routed_scaling_factor", 2.5);
     m.normalizes_weights = config.boolean_or("norm_topk_prob", true);
     m.balance_loss = 0;
   } else if (spec.family == Family::mixtral) {
     m.experts = config.find("num_local_experts") || config.find("num_experts")
-                    ? dimension(one_of(config, "num_local_experts", "num_experts"))
+                    ? read_dimension(either_of(config, "num_local_experts", "num_experts"))
                     : 8;
-    m.experts_per_token = dimension_or(config, "num_experts_per_tok", 2);
+    m.experts_per_token = read_dimension_or(config, "num_experts_per_tok", 2);
     m.ffn = spec.ffn;
   } else {
     m.experts = config.find("num_experts") || config.find("num_local_experts")
-                    ? dimension(one_of(config, "num_experts", "num_local_experts"))
+                    ? read_dimension(either_of(config, "num_experts", "num_local_experts"))
                     : 128;
-    m.experts_per_token = dimension_or(config, "num_experts_per_tok", 8);
-    m.ffn = dimension_or(config, "moe_intermediate_size", 768);
+    m.experts_per_token = read_dimension_or(config, "num_experts_per_tok", 8);
+    m.ffn = read_dimension_or(config, "moe_intermediate_size", 768);
     m.normalizes_weights = config.boolean_or("norm_topk_prob", false);
-    m.every = dimension_or(config, "decoder_sparse_step", 1);
+    m.layer_interval = read_dimension_or(config, "decoder_sparse_step", 1);
     m.first_layer = read_dense_layers(config);
   }
 }
 
 void read_latent(const JsonView& config, ModelSpec& spec) {
   LatentAttention& l = spec.latent;
-  l.query_rank = dimension_or(config, "q_lora_rank", 1536),
-  l.kv_rank = dimension_or(config, "kv_lora_rank", 512);
+  l.query_rank = read_dimension_or(config, "q_lora_rank", 1536),
+  l.kv_rank = read_dimension_or(config, "kv_lora_rank", 512);
   if (config.raw().contains("q_lora_rank") && !config.find("q_lora_rank"))
     throw UserError("{}: q_lora_rank: expected a number, got null (not supported)", config.location());
-  l.rope_dim = dimension_or(config, "qk_rope_head_dim", 64),
-  l.value_dim = dimension_or(config, "v_head_dim", 128);
-  spec.head_dim = dimension_or(config, "qk_nope_head_dim", 128) + l.rope_dim;
+  l.rope_dim = read_dimension_or(config, "qk_rope_head_dim", 64),
+  l.value_dim = read_dimension_or(config, "v_head_dim", 128);
+  spec.head_dim = read_dimension_or(config, "qk_nope_head_dim", 128) + l.rope_dim;
   // transformers also writes the rotary width and the sum of both widths under these keys.
-  const auto repeats = [&](const char* key, std::int64_t value) {
-    if (const std::int64_t found = dimension_or(config, key, value); found != value)
+  const auto check_repeated = [&](const char* key, std::int64_t value) {
+    if (const std::int64_t found = read_dimension_or(config, key, value); found != value)
       throw UserError("{}: {}: expected {} or an absent key, got {}", config.location(), key, value, found);
   };
-  repeats("head_dim", l.rope_dim), repeats("qk_head_dim", spec.head_dim);
+  check_repeated("head_dim", l.rope_dim), check_repeated("qk_head_dim", spec.head_dim);
 }
 
 void read_llama(const JsonView& config, ModelSpec& spec) {
   const LlamaDefaults defaults = llama_defaults(spec.family);
-  spec.layers = dimension(config.at("num_hidden_layers"));
-  spec.hidden = dimension(config.at("hidden_size"));
-  spec.heads = dimension(config.at("num_attention_heads"));
+  spec.layers = read_dimension(config.at("num_hidden_layers"));
+  spec.hidden = read_dimension(config.at("hidden_size"));
+  spec.heads = read_dimension(config.at("num_attention_heads"));
   // A null value stands for the number of heads.
-  const bool is_named = config.raw().contains("num_key_value_heads");
-  const std::int64_t default_kv_heads = is_named || defaults.kv_heads == 0 ? spec.heads : defaults.kv_heads;
-  spec.kv_heads = dimension_or(config, "num_key_value_heads", default_kv_heads);
+  const bool has_kv_heads_key = config.raw().contains("num_key_value_heads");
+  const std::int64_t default_kv_heads =
+      has_kv_heads_key || defaults.kv_heads == 0 ? spec.heads : defaults.kv_heads;
+  spec.kv_heads = read_dimension_or(config, "num_key_value_heads", default_kv_heads);
   const std::int64_t default_head_dim = defaults.head_dim > 0 ? defaults.head_dim : spec.hidden / spec.heads;
-  spec.head_dim = dimension_or(config, "head_dim", default_head_dim);
-  spec.ffn = dimension(config.at("intermediate_size"));
-  spec.max_positions = dimension_or(config, "max_position_embeddings", defaults.max_positions);
+  spec.head_dim = read_dimension_or(config, "head_dim", default_head_dim);
+  spec.ffn = read_dimension(config.at("intermediate_size"));
+  spec.max_positions = read_dimension_or(config, "max_position_embeddings", defaults.max_positions);
   spec.norm_eps = config.number_or("rms_norm_eps", spec.family == Family::mixtral ? 1e-5 : 1e-6);
   spec.activation = read_activation(config, "hidden_act", Activation::silu);
   spec.attention_dropout = config.number_or("attention_dropout", 0);
@@ -250,7 +252,7 @@ ModelSpec spec_from_hf_config(const Json& document, const std::string& source) {
   reject_unsupported_keys(config, family);
   ModelSpec spec = blank_spec(family);
   spec.name = config.text_or("_name_or_path", "");
-  spec.vocab = dimension(config.at("vocab_size"));
+  spec.vocab = read_dimension(config.at("vocab_size"));
   spec.is_tied = config.boolean_or("tie_word_embeddings", spec.is_tied);
   spec.init_range = config.number_or("initializer_range", 0.02);
   switch (family) {

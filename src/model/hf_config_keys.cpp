@@ -11,7 +11,7 @@
 namespace optimus {
 namespace {
 
-// A key that would change the computation in an unsupported way, unless it has this value or is null.
+// A key that would change the computation in an unsupported way, unless it has its neutral value or is null.
 struct NeutralKey {
   std::string_view key;
   std::string_view neutral;  // the value without effect, as JSON
@@ -24,7 +24,7 @@ struct FamilyKeys {
 };
 
 // clang-format off
-FamilyKeys own_keys(Family family) {
+FamilyKeys family_keys(Family family) {
   switch (family) {
     case Family::gpt2: return {family,
         {"n_embd", "hidden_size", "n_layer", "num_hidden_layers", "n_head", "num_attention_heads",
@@ -128,7 +128,7 @@ constexpr std::string_view kBookkeeping[] = {
 // clang-format on
 
 FamilyKeys all_keys(Family family) {
-  FamilyKeys keys = own_keys(family);
+  FamilyKeys keys = family_keys(family);
   const auto add = [](auto& list, const auto& new_keys) {
     list.insert(list.end(), std::begin(new_keys), std::end(new_keys));
   };

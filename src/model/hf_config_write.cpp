@@ -71,7 +71,7 @@ void write_mixture(const ModelSpec& spec, OrderedJson& config) {
   config["num_experts"] = m.experts;
   config["moe_intermediate_size"] = m.ffn;
   config["norm_topk_prob"] = m.normalizes_weights;
-  config["decoder_sparse_step"] = m.every;
+  config["decoder_sparse_step"] = m.layer_interval;
   config["mlp_only_layers"] = OrderedJson::array();
   for (std::int64_t layer = 0; layer < m.first_layer; ++layer) config["mlp_only_layers"].push_back(layer);
 }
@@ -104,11 +104,11 @@ void write_llama(const ModelSpec& spec, OrderedJson& config) {
 
 OrderedJson hf_config_from_spec(const ModelSpec& spec) {
   validate(spec);
-  const FamilyTraits& fixed = traits(spec.family);
+  const FamilyTraits& family_traits = traits(spec.family);
   OrderedJson config;
   if (!spec.name.empty()) config["_name_or_path"] = spec.name;
-  config["architectures"] = OrderedJson::array({fixed.architecture});
-  config["model_type"] = fixed.model_type;
+  config["architectures"] = OrderedJson::array({family_traits.architecture});
+  config["model_type"] = family_traits.model_type;
   config["vocab_size"] = spec.vocab;
   switch (spec.family) {
     case Family::gpt2:

@@ -29,10 +29,10 @@ void allow_keys_of(const JsonView& settings, RopeScalingKind kind) {
     for (const char* key : {"low_freq_factor", "high_freq_factor", "original_max_position_embeddings"})
       known_names.push_back(key);
   settings.allow_only(known_names);
-  const auto part = settings.find("partial_rotary_factor");
-  if (part && part->number() != 1)
-    throw UserError("{}: expected 1 or an absent key, got {} (not supported)", part->location(),
-                    part->number());
+  const auto rotary_factor = settings.find("partial_rotary_factor");
+  if (rotary_factor && rotary_factor->number() != 1)
+    throw UserError("{}: expected 1 or an absent key, got {} (not supported)", rotary_factor->location(),
+                    rotary_factor->number());
 }
 
 RopeSettings read_settings(const JsonView& settings, double outer_theta, std::int64_t max_positions) {
@@ -51,7 +51,7 @@ RopeSettings read_settings(const JsonView& settings, double outer_theta, std::in
 }
 
 // transformers treats an empty object as absent.
-std::optional<JsonView> find_filled(const JsonView& config, std::string_view key) {
+std::optional<JsonView> find_non_empty(const JsonView& config, std::string_view key) {
   const auto value = config.find(key);
   return value && value->raw().is_object() && value->raw().empty() ? std::nullopt : value;
 }
@@ -61,8 +61,8 @@ std::optional<JsonView> find_filled(const JsonView& config, std::string_view key
 RopeSettings read_hf_rope(const JsonView& config, std::int64_t max_positions, double default_theta) {
   const auto theta = config.find("rope_theta");
   const double outer_theta = theta ? theta->number() : default_theta;
-  const auto scaling = find_filled(config, "rope_scaling"),
-             parameters = find_filled(config, "rope_parameters");
+  const auto scaling = find_non_empty(config, "rope_scaling"),
+             parameters = find_non_empty(config, "rope_parameters");
   if (!scaling && !parameters) return {outer_theta, {}};
   const RopeSettings rope = read_settings(scaling ? *scaling : *parameters, outer_theta, max_positions);
   if (scaling && parameters && !(read_settings(*parameters, outer_theta, max_positions) == rope))

@@ -28,56 +28,57 @@ class BlockOperations {
         output_(as_double(spec.heads * spec.value_dim())),
         ffn_(as_double(spec.ffn)) {}
 
-  void embedding() {
+  void add_embedding() {
     const bool is_learned = spec_.positions == PositionKind::learned;
     const double num_tables = 1 + (is_learned ? 1 : 0) + (spec_.token_types > 0 ? 1 : 0);
-    Operation& lookup = memory_bound("embedding.lookup", OperationKind::embedding, SplitUnit::vocab);
+    Operation& lookup = add_operation("embedding.lookup", OperationKind::embedding, SplitUnit::vocab);
     lookup.accessed_elements = (num_tables + 1) * hidden_;
     lookup.saved = {{"embedding.ids", 1, SavedType::index, SplitUnit::none, kAlwaysSaved}};
     if (spec_.token_types > 0)
       lookup.saved.push_back({"embedding.token_types", 1, SavedType::index, SplitUnit::none, kAlwaysSaved});
     // The embedding is never recomputed as a whole.
-    if (spec_.norm_position == NormPosition::post) norm("embedding.norm", kAlwaysSaved, false, kAlwaysSaved);
+    if (spec_.norm_position == NormPosition::post)
+      add_norm("embedding.norm", kAlwaysSaved, false, kAlwaysSaved);
   }
 
-  void layer(bool is_mixture) {
+  void add_layer(bool is_mixture) {
     if (spec_.norm_position == NormPosition::pre) {
-      norm("norm1", kAlwaysSaved);
-      attention({"norm1.output", hidden_, SavedType::activation, SplitUnit::none, kRecomputedFirst});
-      residual("residual1");
-      norm("norm2", kSavedBySelective);
-      is_mixture ? mixture("norm2.output") : mlp("norm2.output");
-      residual("residual2");
+      add_norm("norm1", kAlwaysSaved);
+      add_attention({"norm1.output", hidden_, SavedType::activation, SplitUnit::none, kRecomputedFirst});
+      add_residual("residual1");
+      add_norm("norm2", kSavedBySelective);
+      is_mixture ? add_mixture("norm2.output") : add_mlp("norm2.output");
+      add_residual("residual2");
     } else {
-      attention({"attention.input", hidden_, SavedType::activation, SplitUnit::none, kAlwaysSaved});
-      residual("residual1");
-      norm("norm1", kSavedBySelective);
-      mlp("norm1.output");
-      residual("residual2");
+      add_attention({"attention.input", hidden_, SavedType::activation, SplitUnit::none, kAlwaysSaved});
+      add_residual("residual1");
+      add_norm("norm1", kSavedBySelective);
+      add_mlp("norm1.output");
+      add_residual("residual2");
       // The output is the input of the next block and is saved there, so its statistics are not recomputed.
-      norm("norm2", kSavedBySelective, false, kAlwaysSaved);
+      add_norm("norm2", kSavedBySelective, false, kAlwaysSaved);
     }
   }
 
   // The loss and its gradient are computed together in the forward, so the tensors of the head are saved in
   // every mode.
-  void head() {
+  void add_head() {
     const bool is_pre = spec_.norm_position == NormPosition::pre;
-    if (is_pre) norm("head.norm", kAlwaysSaved, false, kAlwaysSaved);
+    if (is_pre) add_norm("head.norm", kAlwaysSaved, false, kAlwaysSaved);
     if (spec_.is_bert()) {
-      gemm("head.transform", spec_.hidden, spec_.hidden, SplitUnit::none)
+      add_gemm("head.transform", spec_.hidden, spec_.hidden, SplitUnit::none)
           .saved.push_back({is_pre ? "head.norm.output" : "head.input", hidden_, SavedType::activation,
                             SplitUnit::none, kAlwaysSaved});
       Operation& activation =
-          memory_bound("head.transform_activation", OperationKind::activation, SplitUnit::none);
+          add_operation("head.transform_activation", OperationKind::activation, SplitUnit::none);
       activation.accessed_elements = 2 * hidden_;
       activation.saved = {
           {"head.transform.output", hidden_, SavedType::activation, SplitUnit::none, kAlwaysSaved}};
-      norm("head.transform_norm", kAlwaysSaved, false, kAlwaysSaved);
+      add_norm("head.transform_norm", kAlwaysSaved, false, kAlwaysSaved);
     }
-    Operation& output = gemm("head.output", spec_.hidden, spec_.vocab, SplitUnit::vocab);
+    Operation& output = add_gemm("head.output", spec_.hidden, spec_.vocab, SplitUnit::vocab);
     output.saved = {{"head.output.input", hidden_, SavedType::activation, SplitUnit::none, kAlwaysSaved}};
-    Operation& loss = memory_bound("head.loss", OperationKind::loss, SplitUnit::vocab);
+    Operation& loss = add_operation("head.loss", OperationKind::loss, SplitUnit::vocab);
     loss.accessed_elements = 2 * as_double(spec_.vocab);
     loss.saved = {{"head.loss.targets", 1, SavedType::index, SplitUnit::none, kAlwaysSaved},
                   {"head.loss.tokens", 1, SavedType::fp32, SplitUnit::none, kAlwaysSaved}};
@@ -86,78 +87,78 @@ class BlockOperations {
   std::vector<Operation> take() { return std::move(operations_); }
 
  private:
-  void latent_attention(SavedTensor input) {
+  void add_latent_attention(SavedTensor input) {
     const LatentAttention& l = spec_.latent;
     const double rope_width = as_double(l.rope_dim), heads = as_double(spec_.heads);
-    gemm("attention.q_down", spec_.hidden, l.query_rank, SplitUnit::none).saved = {std::move(input)};
-    gemm("attention.kv_down", spec_.hidden, l.kv_rank + l.rope_dim, SplitUnit::none);
-    latent_norm("attention.q_norm", as_double(l.query_rank));
-    latent_norm("attention.kv_norm", as_double(l.kv_rank));
-    gemm("attention.q", l.query_rank, spec_.query_width(), SplitUnit::heads).saved = {
+    add_gemm("attention.q_down", spec_.hidden, l.query_rank, SplitUnit::none).saved = {std::move(input)};
+    add_gemm("attention.kv_down", spec_.hidden, l.kv_rank + l.rope_dim, SplitUnit::none);
+    add_latent_norm("attention.q_norm", as_double(l.query_rank));
+    add_latent_norm("attention.kv_norm", as_double(l.kv_rank));
+    add_gemm("attention.q", l.query_rank, spec_.query_width(), SplitUnit::heads).saved = {
         {"attention.q_norm.output", as_double(l.query_rank), SavedType::activation, SplitUnit::none,
          kRecomputedFirst}};
-    gemm("attention.kv", l.kv_rank, spec_.heads * (spec_.head_dim - l.rope_dim + l.value_dim),
-         SplitUnit::heads)
+    add_gemm("attention.kv", l.kv_rank, spec_.heads * (spec_.head_dim - l.rope_dim + l.value_dim),
+             SplitUnit::heads)
         .saved = {{"attention.kv_norm.output", as_double(l.kv_rank), SavedType::activation, SplitUnit::none,
                    kRecomputedFirst}};
-    rope("attention.rope_q", heads * rope_width, SplitUnit::heads);
-    rope("attention.rope_k", heads * rope_width, SplitUnit::heads);  // its input is copied to every head
-    flash_attention();
-    gemm("attention.out", spec_.heads * l.value_dim, spec_.hidden, SplitUnit::heads);
+    add_rope("attention.rope_q", heads * rope_width, SplitUnit::heads);
+    add_rope("attention.rope_k", heads * rope_width, SplitUnit::heads);  // its input is copied to every head
+    add_flash_attention();
+    add_gemm("attention.out", spec_.heads * l.value_dim, spec_.hidden, SplitUnit::heads);
   }
 
-  void latent_norm(const std::string& name, double width) {
-    Operation& op = memory_bound(name, OperationKind::norm, SplitUnit::none);
+  void add_latent_norm(const std::string& name, double width) {
+    Operation& op = add_operation(name, OperationKind::norm, SplitUnit::none);
     op.accessed_elements = 2 * width;
     op.saved = {{name + ".input", width, SavedType::activation, SplitUnit::none, kSavedBySelective},
                 {name + ".statistics", 1, SavedType::fp32, SplitUnit::none, kSavedBySelective}};
     op.is_recomputed_by_selective = true;
   }
 
-  void attention(SavedTensor input) {
-    if (spec_.is_latent()) return latent_attention(std::move(input));
-    gemm("attention.q", spec_.hidden, spec_.query_width(), SplitUnit::heads).saved = {std::move(input)};
-    gemm("attention.k", spec_.hidden, spec_.kv_width(), SplitUnit::kv_heads);
-    gemm("attention.v", spec_.hidden, spec_.kv_width(), SplitUnit::kv_heads);
+  void add_attention(SavedTensor input) {
+    if (spec_.is_latent()) return add_latent_attention(std::move(input));
+    add_gemm("attention.q", spec_.hidden, spec_.query_width(), SplitUnit::heads).saved = {std::move(input)};
+    add_gemm("attention.k", spec_.hidden, spec_.kv_width(), SplitUnit::kv_heads);
+    add_gemm("attention.v", spec_.hidden, spec_.kv_width(), SplitUnit::kv_heads);
     if (spec_.has_qk_norm) {
-      head_norm("attention.q_norm", query_, as_double(spec_.heads), SplitUnit::heads);
-      head_norm("attention.k_norm", kv_, as_double(spec_.kv_heads), SplitUnit::kv_heads);
+      add_head_norm("attention.q_norm", query_, as_double(spec_.heads), SplitUnit::heads);
+      add_head_norm("attention.k_norm", kv_, as_double(spec_.kv_heads), SplitUnit::kv_heads);
     }
     if (spec_.positions == PositionKind::rope) {
-      rope("attention.rope_q", query_, SplitUnit::heads);
-      rope("attention.rope_k", kv_, SplitUnit::kv_heads);
+      add_rope("attention.rope_q", query_, SplitUnit::heads);
+      add_rope("attention.rope_k", kv_, SplitUnit::kv_heads);
     }
-    flash_attention();
+    add_flash_attention();
     // Its input is attention.output.
-    gemm("attention.out", spec_.query_width(), spec_.hidden, SplitUnit::heads);
+    add_gemm("attention.out", spec_.query_width(), spec_.hidden, SplitUnit::heads);
   }
 
-  void flash_attention() {
+  void add_flash_attention() {
     const double positions = spec_.is_causal ? (length_ + 1) / 2 : length_;
-    Operation& attention = memory_bound("attention.core", OperationKind::attention, SplitUnit::heads);
+    Operation& attention = add_operation("attention.core", OperationKind::attention, SplitUnit::heads);
     attention.forward_flops = 2 * (query_ + output_) * positions;  // scores, then weighted sum of values
     attention.backward_flops = 2 * attention.forward_flops;
     attention.attention_recompute_flops = 2 * query_ * positions;  // the scores are computed again
     attention.accessed_elements = query_ + output_ + kv_ + value_;
     // With norms on q and k, their inputs are already saved, and recomputing the outputs is inexpensive.
-    const RecomputeMode of_qk = spec_.has_qk_norm ? kRecomputedFirst : kSavedBySelective;
-    const std::string qk = spec_.has_qk_norm ? "" : "qkv";
+    const RecomputeMode qk_mode = spec_.has_qk_norm ? kRecomputedFirst : kSavedBySelective;
+    const std::string qk_matrix = spec_.has_qk_norm ? "" : "qkv";
     attention.saved = {
-        {"attention.query", query_, SavedType::activation, SplitUnit::heads, of_qk, qk},
-        {"attention.key", kv_, SavedType::activation, SplitUnit::kv_heads, of_qk, qk},
+        {"attention.query", query_, SavedType::activation, SplitUnit::heads, qk_mode, qk_matrix},
+        {"attention.key", kv_, SavedType::activation, SplitUnit::kv_heads, qk_mode, qk_matrix},
         {"attention.value", value_, SavedType::activation, SplitUnit::kv_heads, kSavedBySelective, "qkv"},
         {"attention.output", output_, SavedType::activation, SplitUnit::heads, kSavedBySelective},
         {"attention.logsumexp", as_double(spec_.heads), SavedType::fp32, SplitUnit::heads, kSavedBySelective},
     };
   }
 
-  void mlp(std::string input) {
+  void add_mlp(std::string input) {
     const SavedTensor saved_input{std::move(input), hidden_, SavedType::activation, SplitUnit::none,
                                   kRecomputedFirst};
-    if (spec_.is_gated) gemm("mlp.gate", spec_.hidden, spec_.ffn, SplitUnit::ffn).saved = {saved_input};
-    Operation& up = gemm("mlp.up", spec_.hidden, spec_.ffn, SplitUnit::ffn);
+    if (spec_.is_gated) add_gemm("mlp.gate", spec_.hidden, spec_.ffn, SplitUnit::ffn).saved = {saved_input};
+    Operation& up = add_gemm("mlp.up", spec_.hidden, spec_.ffn, SplitUnit::ffn);
     if (!spec_.is_gated) up.saved = {saved_input};
-    Operation& activation = memory_bound("mlp.activation", OperationKind::activation, SplitUnit::ffn);
+    Operation& activation = add_operation("mlp.activation", OperationKind::activation, SplitUnit::ffn);
     activation.accessed_elements = (spec_.is_gated ? 3 : 2) * ffn_;
     if (spec_.is_gated)
       activation.saved.push_back(
@@ -165,69 +166,70 @@ class BlockOperations {
     activation.saved.push_back(
         {"mlp.up.output", ffn_, SavedType::activation, SplitUnit::ffn, kSavedBySelective, "up"});
     activation.is_recomputed_by_selective = true;
-    gemm("mlp.down", spec_.ffn, spec_.hidden, SplitUnit::ffn).saved = {
+    add_gemm("mlp.down", spec_.ffn, spec_.hidden, SplitUnit::ffn).saved = {
         {"mlp.activation.output", ffn_, SavedType::activation, SplitUnit::ffn, kRecomputedFirst}};
   }
 
   // The router weights are applied at the activation function, so that the outputs of the experts need not be
   // saved.
-  void mixture(std::string input) {
+  void add_mixture(std::string input) {
     const Mixture& m = spec_.mixture;
     const double k = as_double(m.experts_per_token), expert_width = k * as_double(m.ffn);
-    gemm("router", spec_.hidden, m.experts, SplitUnit::none).saved = {
+    add_gemm("router", spec_.hidden, m.experts, SplitUnit::none).saved = {
         {std::move(input), hidden_, SavedType::activation, SplitUnit::none, kRecomputedFirst}};
-    Operation& routing = memory_bound("routing", OperationKind::routing, SplitUnit::none);
+    Operation& routing = add_operation("routing", OperationKind::routing, SplitUnit::none);
     // The scores in fp32, the copy of each token for each of its experts, and the gathered and summed
     // outputs.
     routing.accessed_elements = 4 * as_double(m.experts) + 2 * (k + 1) * hidden_;
     routing.saved = {
         {"routing.scores", as_double(m.experts), SavedType::fp32, SplitUnit::none, kSavedBySelective},
         {"routing.places", k, SavedType::index, SplitUnit::none, kSavedBySelective}};
-    if (m.shared_ffn > 0) shared_expert();
-    expert_gemm("experts.gate", spec_.hidden, m.ffn).saved = {
+    if (m.shared_ffn > 0) add_shared_expert();
+    add_expert_gemm("experts.gate", spec_.hidden, m.ffn).saved = {
         {"experts.input", k * hidden_, SavedType::activation, SplitUnit::none, kSavedBySelective}};
-    expert_gemm("experts.up", spec_.hidden, m.ffn);
-    Operation& activation = memory_bound("experts.activation", OperationKind::activation, SplitUnit::none);
+    add_expert_gemm("experts.up", spec_.hidden, m.ffn);
+    Operation& activation = add_operation("experts.activation", OperationKind::activation, SplitUnit::none);
     activation.accessed_elements = 3 * expert_width;
     activation.saved = {{"experts.gate.output", expert_width, SavedType::activation, SplitUnit::none,
                          kSavedBySelective, "experts.up"},
                         {"experts.up.output", expert_width, SavedType::activation, SplitUnit::none,
                          kSavedBySelective, "experts.up"}};
     activation.is_recomputed_by_selective = true;
-    expert_gemm("experts.down", m.ffn, spec_.hidden).saved = {{"experts.activation.output", expert_width,
-                                                               SavedType::activation, SplitUnit::none,
-                                                               kRecomputedFirst}};
+    add_expert_gemm("experts.down", m.ffn, spec_.hidden).saved = {{"experts.activation.output", expert_width,
+                                                                   SavedType::activation, SplitUnit::none,
+                                                                   kRecomputedFirst}};
   }
 
-  void shared_expert() {
+  void add_shared_expert() {
     const std::int64_t ffn = spec_.mixture.shared_ffn;
     const double expert_width = as_double(ffn);
-    gemm("shared.gate", spec_.hidden, ffn, SplitUnit::none);
-    gemm("shared.up", spec_.hidden, ffn, SplitUnit::none);
-    Operation& activation = memory_bound("shared.activation", OperationKind::activation, SplitUnit::none);
+    add_gemm("shared.gate", spec_.hidden, ffn, SplitUnit::none);
+    add_gemm("shared.up", spec_.hidden, ffn, SplitUnit::none);
+    Operation& activation = add_operation("shared.activation", OperationKind::activation, SplitUnit::none);
     activation.accessed_elements = 3 * expert_width;
     activation.saved = {{"shared.gate.output", expert_width, SavedType::activation, SplitUnit::none,
                          kSavedBySelective, "shared.up"},
                         {"shared.up.output", expert_width, SavedType::activation, SplitUnit::none,
                          kSavedBySelective, "shared.up"}};
     activation.is_recomputed_by_selective = true;
-    gemm("shared.down", ffn, spec_.hidden, SplitUnit::none).saved = {
+    add_gemm("shared.down", ffn, spec_.hidden, SplitUnit::none).saved = {
         {"shared.activation.output", expert_width, SavedType::activation, SplitUnit::none, kRecomputedFirst}};
   }
 
-  Operation& expert_gemm(const std::string& name, std::int64_t inner, std::int64_t outer) {
-    Operation& op = gemm(name, inner, outer, SplitUnit::none);
+  Operation& add_expert_gemm(const std::string& name, std::int64_t inner, std::int64_t outer) {
+    Operation& op = add_gemm(name, inner, outer, SplitUnit::none);
     op.experts = spec_.mixture.experts, op.passes = spec_.mixture.experts_per_token;
-    const double times = as_double(op.passes);
-    op.forward_flops *= times, op.backward_flops *= times, op.accessed_elements *= times;
+    const double uses_per_token = as_double(op.passes);
+    op.forward_flops *= uses_per_token, op.backward_flops *= uses_per_token,
+        op.accessed_elements *= uses_per_token;
     return op;
   }
 
   double statistics_per_row() const { return spec_.norm == NormKind::layer_norm ? 2 : 1; }
 
-  void norm(const std::string& name, RecomputeMode input_saved_up_to, bool is_recomputed = true,
-            RecomputeMode statistics_saved_up_to = kSavedBySelective) {
-    Operation& op = memory_bound(name, OperationKind::norm, SplitUnit::none);
+  void add_norm(const std::string& name, RecomputeMode input_saved_up_to, bool is_recomputed = true,
+                RecomputeMode statistics_saved_up_to = kSavedBySelective) {
+    Operation& op = add_operation(name, OperationKind::norm, SplitUnit::none);
     op.accessed_elements = 2 * hidden_;
     op.saved = {{name + ".input", hidden_, SavedType::activation, SplitUnit::none, input_saved_up_to},
                 {name + ".statistics", statistics_per_row(), SavedType::fp32, SplitUnit::none,
@@ -235,8 +237,8 @@ class BlockOperations {
     op.is_recomputed_by_selective = is_recomputed;
   }
 
-  void head_norm(const std::string& name, double width, double num_heads, SplitUnit split) {
-    Operation& op = memory_bound(name, OperationKind::norm, split);
+  void add_head_norm(const std::string& name, double width, double num_heads, SplitUnit split) {
+    Operation& op = add_operation(name, OperationKind::norm, split);
     op.accessed_elements = 2 * width;
     op.saved = {
         {name + ".input", width, SavedType::activation, split, kSavedBySelective, "qkv"},
@@ -244,18 +246,18 @@ class BlockOperations {
     op.is_recomputed_by_selective = true;
   }
 
-  void rope(const std::string& name, double width, SplitUnit split) {
-    Operation& op = memory_bound(name, OperationKind::rope, split);
+  void add_rope(const std::string& name, double width, SplitUnit split) {
+    Operation& op = add_operation(name, OperationKind::rope, split);
     op.accessed_elements = 2 * width;
     op.is_recomputed_by_selective = spec_.has_qk_norm;
   }
 
-  void residual(const std::string& name) {
-    memory_bound(name, OperationKind::residual, SplitUnit::none).accessed_elements = 3 * hidden_;
+  void add_residual(const std::string& name) {
+    add_operation(name, OperationKind::residual, SplitUnit::none).accessed_elements = 3 * hidden_;
   }
 
-  Operation& gemm(const std::string& name, std::int64_t inner, std::int64_t outer, SplitUnit split) {
-    Operation& op = memory_bound(name, OperationKind::gemm, split);
+  Operation& add_gemm(const std::string& name, std::int64_t inner, std::int64_t outer, SplitUnit split) {
+    Operation& op = add_operation(name, OperationKind::gemm, split);
     op.inner = inner, op.outer = outer;
     op.forward_flops = 2 * as_double(inner) * as_double(outer);
     op.backward_flops = 2 * op.forward_flops;
@@ -263,7 +265,7 @@ class BlockOperations {
     return op;
   }
 
-  Operation& memory_bound(const std::string& name, OperationKind kind, SplitUnit split) {
+  Operation& add_operation(const std::string& name, OperationKind kind, SplitUnit split) {
     Operation op;
     op.name = name, op.kind = kind, op.split = split;
     operations_.push_back(std::move(op));
@@ -285,13 +287,13 @@ std::vector<Operation> transformer_operations(const ModelSpec& spec, BlockKind b
   BlockOperations operations(spec, sequence_length);
   switch (block) {
     case BlockKind::embedding:
-      operations.embedding();
+      operations.add_embedding();
       break;
     case BlockKind::layer:
-      operations.layer(is_mixture);
+      operations.add_layer(is_mixture);
       break;
     case BlockKind::head:
-      operations.head();
+      operations.add_head();
       break;
     case BlockKind::custom:
       ensure(false, "the operations of a custom block require its index, not only its kind");
@@ -300,13 +302,13 @@ std::vector<Operation> transformer_operations(const ModelSpec& spec, BlockKind b
 }
 
 std::vector<Operation> custom_operations(const CustomBlock& block) {
-  Operation all;
-  all.name = block.name, all.kind = OperationKind::custom;
-  all.forward_flops = block.forward_flops, all.backward_flops = 2 * block.forward_flops;
-  all.accessed_elements = as_double(block.inputs + block.outputs);
+  Operation operation;
+  operation.name = block.name, operation.kind = OperationKind::custom;
+  operation.forward_flops = block.forward_flops, operation.backward_flops = 2 * block.forward_flops;
+  operation.accessed_elements = as_double(block.inputs + block.outputs);
   const SavedType type = block.has_index_inputs ? SavedType::index : SavedType::activation;
-  all.saved = {{"input", as_double(block.inputs), type, SplitUnit::none, kAlwaysSaved}};
-  return {all};
+  operation.saved = {{"input", as_double(block.inputs), type, SplitUnit::none, kAlwaysSaved}};
+  return {operation};
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ namespace optimus {
 
 // `none` saves everything; `selective` recomputes the large tensors that are inexpensive to compute (outputs
 // of norms and activation functions); `full` saves only the input of the block. Each mode saves a subset of
-// what the mode before it saves.
+// the tensors that the mode before it saves.
 enum class RecomputeMode { none, selective, full };
 std::string text(RecomputeMode mode);  // "selective"
 
@@ -39,7 +39,7 @@ struct SavedTensor {
   SplitUnit split = SplitUnit::none;
   RecomputeMode strongest_saving_mode =
       RecomputeMode::selective;  // the strongest mode that still saves the tensor
-  // If not empty, the tensor is a range of columns of this matrix, all of which one GEMM writes.
+  // If not empty, the name of a matrix that one GEMM writes; this tensor is a range of its columns.
   std::string matrix = {};
   bool operator==(const SavedTensor&) const = default;
 };
@@ -124,7 +124,7 @@ int bytes_per_element(SavedType type, int activation_bytes);
 // Forward and backward FLOPs of the whole model per token, by the usual convention for MFU: 6 per parameter
 // in a GEMM, plus attention over all positions (not only the causal half): 12 * layers * heads * head_dim *
 // sequence_length. The word embedding counts once as a GEMM, in the head, whether tied or not. Its look-up,
-// biases, norms and position tables do not count; of a mixture's experts only those that a token uses count.
+// biases, norms and position tables do not count; of a mixture's experts, only those that a token uses count.
 // Three times the forward FLOPs of all operations is the same number for BERT; for causal models it is
 // smaller by 6 * layers * heads * head_dim * (sequence_length - 1). For custom models the result is three
 // times the FLOPs that their blocks declare.

@@ -14,7 +14,7 @@ struct Row {
   std::int64_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab, max_positions;
 };
 
-struct Extra {
+struct SharedSettings {
   double norm_eps = 1e-5, rope_theta = 10000, dropout = 0;
   bool is_tied = false;
   double llama3_factor = 0;  // rotary scaling relative to 8,192 positions; 0 if there is none
@@ -22,7 +22,7 @@ struct Extra {
 
 struct Series {
   Family family;
-  Extra extra;
+  SharedSettings shared;
   std::span<const Row> rows;
   Mixture mixture{};
   LatentAttention latent{};
@@ -42,8 +42,9 @@ constexpr Row kGpt2Sizes[] = {
 };
 
 // Architecture of GPT-2; shapes of the GPT-3 paper, of PTD-P (2021, "gpt-*") and of MT-NLG. The table of the
-// GPT-3 paper has two well-known errors, which are corrected here: 1.3b with 24 heads of 128 (16), 13b with a
-// width of 5140 (5120). Vocabulary sizes are those of the tokenizer; the common 51,200 includes padding.
+// GPT-3 paper has two well-known errors, which are corrected here: 1.3b with 24 heads of 128 (correct: 16),
+// 13b with a width of 5140 (correct: 5120). Vocabulary sizes are those of the tokenizer; the common 51,200
+// includes padding.
 constexpr Row kGpt3[] = {
   {"gpt3-125m",      12,   768,  12,  12,  64,   3072, 50257, 2048},
   {"gpt3-350m",      24,  1024,  16,  16,  64,   4096, 50257, 2048},
@@ -226,12 +227,12 @@ ModelSpec make_spec(const Series& series, const Row& row) {
   spec.mixture = series.mixture, spec.latent = series.latent;
   spec.token_types = spec.is_bert() ? 2 : 0;
   spec.activation = default_activation(series.family);
-  spec.norm_eps = series.extra.norm_eps;
-  spec.rope_theta = series.extra.rope_theta;
-  spec.is_tied = series.extra.is_tied;
-  spec.embedding_dropout = spec.hidden_dropout = spec.attention_dropout = series.extra.dropout;
-  if (series.extra.llama3_factor > 0)
-    spec.rope_scaling = {RopeScalingKind::llama3, series.extra.llama3_factor, 1, 4, 8192};
+  spec.norm_eps = series.shared.norm_eps;
+  spec.rope_theta = series.shared.rope_theta;
+  spec.is_tied = series.shared.is_tied;
+  spec.embedding_dropout = spec.hidden_dropout = spec.attention_dropout = series.shared.dropout;
+  if (series.shared.llama3_factor > 0)
+    spec.rope_scaling = {RopeScalingKind::llama3, series.shared.llama3_factor, 1, 4, 8192};
   return spec;
 }
 

@@ -13,14 +13,14 @@ constexpr RecomputeMode kModes[] = {RecomputeMode::none, RecomputeMode::selectiv
 double fraction(double part, double whole) { return whole > 0 ? part / whole : 0; }
 
 void count_parameters(const ModelSpec& spec, int block, BlockProfile& profile) {
-  double cut = 0;
+  double split_elements = 0;
   for (const LogicalTensor& tensor : logical_tensors(spec, block)) {
     const std::int64_t elements = tensor.shape.num_elements();
     profile.parameters += elements;
     if (tensor.split.unit != SplitUnit::none && !is_expert(tensor.split.unit))
-      cut += static_cast<double>(elements);
+      split_elements += static_cast<double>(elements);
   }
-  profile.split_parameter_fraction = fraction(cut, static_cast<double>(profile.parameters));
+  profile.split_parameter_fraction = fraction(split_elements, static_cast<double>(profile.parameters));
 }
 
 void count_work(const ModelSpec& spec, int block, std::int64_t length, BlockProfile& profile) {

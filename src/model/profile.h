@@ -44,7 +44,7 @@ struct ModelProfile {
   std::int64_t parameters = 0;
   std::int64_t active_parameters = 0;  // parameters that one token uses; all of them in a dense model
   double flops_per_token = 0;          // model_flops_per_token
-  // Embedding, dense layer, mixture layer, head, as far as the model has them.
+  // The kinds of blocks that the model has, in this order: embedding, dense layer, mixture layer, head.
   std::vector<BlockProfile> blocks;
   // Pipelines can be split between any two blocks, so there are at most `max_stages` stages. Each boundary
   // between stages transfers `boundary_elements_per_token` elements per token in the forward and the same

@@ -119,7 +119,7 @@ OrderedJson to_json(const ModelProfile& profile) {
                          {"ffn", m.ffn},
                          {"shared_ffn", m.shared_ffn},
                          {"first_layer", m.first_layer},
-                         {"every", m.every}};
+                         {"every", m.layer_interval}};
   result["state_bytes"] = {{"bf16", state_json(profile.parameters, kBf16State)},
                            {"fp32", state_json(profile.parameters, kFp32State)}};
   result["kept_bytes_per_token"] = {{"bf16", by_mode(total_saved(profile, &BlockProfile::saved_bytes_bf16))},
@@ -133,7 +133,7 @@ OrderedJson to_json(const ModelProfile& profile) {
 
 std::string text(const ModelProfile& profile) {
   const ModelSpec& spec = profile.spec;
-  const std::int64_t all = profile.parameters;
+  const std::int64_t parameters = profile.parameters;
   std::string result =
       fmt::format("{} ({}): {} layers, hidden {}, {}, ffn {}, vocabulary {}, {}\n",
                   spec.name.empty() ? "model" : spec.name, text(spec.family), spec.layers, spec.hidden,
@@ -143,15 +143,15 @@ std::string text(const ModelProfile& profile) {
                           num_mixture_layers(profile), m.experts, m.ffn,
                           m.shared_ffn > 0 ? fmt::format(", plus a shared one, ffn {}", m.shared_ffn) : "",
                           m.experts_per_token);
-  TextTable model_table({"parameters", with_commas(all)});
+  TextTable model_table({"parameters", with_commas(parameters)});
   if (spec.is_mixture()) model_table.row({"  active per token", with_commas(profile.active_parameters)});
-  model_table.row({"state, bf16 with fp32 optimizer", text(Bytes(all * kBf16State.total()))});
-  model_table.row({"state, fp32", text(Bytes(all * kFp32State.total()))});
+  model_table.row({"state, bf16 with fp32 optimizer", text(Bytes(parameters * kBf16State.total()))});
+  model_table.row({"state, fp32", text(Bytes(parameters * kFp32State.total()))});
   model_table.row({fmt::format("FLOPs per token at sequence length {}", profile.sequence_length),
                    text(Flops(profile.flops_per_token))});
-  const double executed = total_flops(profile, &BlockProfile::forward_flops) +
-                          total_flops(profile, &BlockProfile::backward_flops);
-  if (spec.is_causal) model_table.row({"  without masked attention", text(Flops(executed))});
+  const double executed_flops = total_flops(profile, &BlockProfile::forward_flops) +
+                                total_flops(profile, &BlockProfile::backward_flops);
+  if (spec.is_causal) model_table.row({"  without masked attention", text(Flops(executed_flops))});
   result += model_table.text() +
             "\nPer block; FLOPs and saved activations (bf16) are per token; tp: fraction that tensor "
             "parallelism divides\n";

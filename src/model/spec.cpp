@@ -11,8 +11,8 @@
 namespace optimus {
 namespace {
 
-// Far beyond any model, but small enough that no product of dimensions overflows and no list of tensors is
-// too large.
+// Limits far beyond any model, but small enough that no product of dimensions overflows and no list of
+// tensors is too large.
 constexpr std::int64_t kMaxLayers = 10'000;
 constexpr std::int64_t kMaxDimension = std::int64_t{1} << 30;
 constexpr double kMaxParameters = 1e17;
@@ -61,7 +61,7 @@ void check_mixture(const ModelSpec& spec) {
       {"the ffn of an expert", m.ffn, 1, kMaxDimension},
       {"the ffn of the shared expert", m.shared_ffn, 0, kMaxDimension},
       {"the first layer with experts", m.first_layer, 0, spec.layers - 1},
-      {"the interval of layers with experts", m.every, 1, spec.layers},
+      {"the interval of layers with experts", m.layer_interval, 1, spec.layers},
   };
   for (const Range& row : rows)
     if (row.value < row.smallest || row.value > row.largest)
@@ -72,14 +72,14 @@ void check_mixture(const ModelSpec& spec) {
         "{}: the ffn of the shared expert: expected a positive multiple of {} (the ffn of one expert), got "
         "{}",
         model_label(spec), m.ffn, m.shared_ffn);
-  if (spec.family == Family::deepseek_v3 && m.every != 1)
+  if (spec.family == Family::deepseek_v3 && m.layer_interval != 1)
     throw UserError("{}: the interval of layers with experts: expected 1 in {}, got {}", model_label(spec),
-                    text(spec.family), m.every);
-  if (m.first_layer / m.every == spec.layers / m.every)
+                    text(spec.family), m.layer_interval);
+  if (m.first_layer / m.layer_interval == spec.layers / m.layer_interval)
     throw UserError(
         "{}: none of the {} layers is a mixture of experts: mixtures are every {} layers, starting at layer "
         "{}",
-        model_label(spec), spec.layers, m.every, m.first_layer);
+        model_label(spec), spec.layers, m.layer_interval, m.first_layer);
   if (m.groups < 1 || m.experts % m.groups != 0 || m.groups_per_token < 1 || m.groups_per_token > m.groups)
     throw UserError(
         "{}: expert groups: expected a divisor of the {} experts, and 1 to all groups per token; got {} "
@@ -94,8 +94,8 @@ void check_mixture(const ModelSpec& spec) {
 }
 
 void check_numbers(const ModelSpec& spec) {
-  const auto refuse = [&](const char* name, double value, const char* right) {
-    throw UserError("{}: {}: expected {}, got {}", model_label(spec), name, right, value);
+  const auto refuse = [&](const char* name, double value, const char* expected) {
+    throw UserError("{}: {}: expected {}, got {}", model_label(spec), name, expected, value);
   };
   if (!(spec.norm_eps > 0 && spec.norm_eps < 1))
     refuse("norm-eps", spec.norm_eps, "a value above 0 and below 1");
@@ -125,21 +125,21 @@ void check_size(const ModelSpec& spec) {
 }
 
 void check_heads(const ModelSpec& spec) {
-  const FamilyTraits& fixed = traits(spec.family);
+  const FamilyTraits& family_traits = traits(spec.family);
   if (spec.heads % spec.kv_heads != 0)
     throw UserError("{}: kv-heads: expected a divisor of heads {}, got {}", model_label(spec), spec.heads,
                     spec.kv_heads);
-  if (!fixed.has_grouped_heads && spec.kv_heads != spec.heads)
+  if (!family_traits.has_grouped_heads && spec.kv_heads != spec.heads)
     throw UserError("{}: kv-heads: expected {} (heads), got {}: {} has no grouped-query attention",
-                    model_label(spec), spec.heads, spec.kv_heads, fixed.model_type);
+                    model_label(spec), spec.heads, spec.kv_heads, family_traits.model_type);
   // Llama's config class requires this even if head_dim is specified.
-  const bool must_divide = !fixed.has_independent_head_dim || spec.family == Family::llama;
+  const bool must_divide = !family_traits.has_independent_head_dim || spec.family == Family::llama;
   if (must_divide && spec.hidden % spec.heads != 0)
     throw UserError("{}: heads: expected a divisor of hidden {}, got {}", model_label(spec), spec.hidden,
                     spec.heads);
-  if (!fixed.has_independent_head_dim && spec.head_dim != spec.hidden / spec.heads)
+  if (!family_traits.has_independent_head_dim && spec.head_dim != spec.hidden / spec.heads)
     throw UserError("{}: head-dim: expected {} (hidden / heads) in {}, got {}", model_label(spec),
-                    spec.hidden / spec.heads, fixed.model_type, spec.head_dim);
+                    spec.hidden / spec.heads, family_traits.model_type, spec.head_dim);
   if (spec.positions == PositionKind::rope && spec.head_dim % 2 != 0)
     throw UserError("{}: head-dim: expected an even number for rotary positions, got {}", model_label(spec),
                     spec.head_dim);
@@ -152,10 +152,10 @@ void check_latent(const ModelSpec& spec) {
                     spec.is_latent() ? "0" : "at least 1", text(spec.family), l.kv_rank);
   if (!spec.is_latent()) return;
   const std::int64_t large = kMaxDimension;
-  const bool is_right = l.query_rank >= 1 && l.query_rank <= large && l.kv_rank <= large && l.rope_dim >= 2 &&
+  const bool is_valid = l.query_rank >= 1 && l.query_rank <= large && l.kv_rank <= large && l.rope_dim >= 2 &&
                         l.rope_dim % 2 == 0 && l.rope_dim < spec.head_dim && l.value_dim >= 1 &&
                         l.value_dim <= large;
-  if (!is_right)
+  if (!is_valid)
     throw UserError(
         "{}: latent attention: expected ranks and widths of at least 1 and an even rotary width below "
         "head-dim {}, got ranks {} and {}, rotary width {}, value width {}",
@@ -189,8 +189,8 @@ void check_rope(const ModelSpec& spec) {
 }
 
 void check_biases(const ModelSpec& spec) {
-  const auto require = [&](bool is_right, const char* rule) {
-    if (!is_right)
+  const auto require = [&](bool is_valid, const char* rule) {
+    if (!is_valid)
       throw UserError("{}: {} {}, got qkv {}, out {}, mlp {}", model_label(spec), text(spec.family), rule,
                       spec.has_qkv_bias, spec.has_out_bias, spec.has_mlp_bias);
   };
@@ -218,17 +218,18 @@ void check_biases(const ModelSpec& spec) {
 }
 
 void check_family(const ModelSpec& spec) {
-  const FamilyTraits& fixed = traits(spec.family);
-  const bool is_as_fixed = spec.norm == fixed.norm && spec.norm_position == fixed.norm_position &&
-                           spec.positions == fixed.positions && spec.is_gated == fixed.is_gated &&
-                           spec.has_qk_norm == fixed.has_qk_norm && spec.is_causal == fixed.is_causal;
-  if (!is_as_fixed)
+  const FamilyTraits& family_traits = traits(spec.family);
+  const bool matches_family =
+      spec.norm == family_traits.norm && spec.norm_position == family_traits.norm_position &&
+      spec.positions == family_traits.positions && spec.is_gated == family_traits.is_gated &&
+      spec.has_qk_norm == family_traits.has_qk_norm && spec.is_causal == family_traits.is_causal;
+  if (!matches_family)
     throw UserError("{}: norms, positions, gating or causality differ from those of {}", model_label(spec),
-                    fixed.model_type);
+                    family_traits.model_type);
   check_biases(spec);
   if (spec.is_bert() && !spec.is_tied)
     throw UserError("{}: {}'s output projection is its word embedding; it cannot be untied",
-                    model_label(spec), fixed.model_type);
+                    model_label(spec), family_traits.model_type);
   if (spec.is_bert() != (spec.token_types > 0))
     throw UserError("{}: token-types: expected {}, got {}", model_label(spec),
                     spec.is_bert() ? "at least 1" : "0", spec.token_types);
@@ -299,17 +300,17 @@ void validate(const ModelSpec& spec) {
 
 ModelSpec with_overrides(ModelSpec spec, const ModelOverrides& overrides) {
   const bool had_equal_heads = spec.kv_heads == spec.heads;
-  const auto take = [](auto& field, const auto& override) {
+  const auto apply = [](auto& field, const auto& override) {
     if (override) field = *override;
   };
-  take(spec.layers, overrides.layers);
-  take(spec.hidden, overrides.hidden);
-  take(spec.heads, overrides.heads);
-  take(spec.vocab, overrides.vocab);
-  take(spec.max_positions, overrides.max_positions);
-  take(spec.is_tied, overrides.is_tied);
+  apply(spec.layers, overrides.layers);
+  apply(spec.hidden, overrides.hidden);
+  apply(spec.heads, overrides.heads);
+  apply(spec.vocab, overrides.vocab);
+  apply(spec.max_positions, overrides.max_positions);
+  apply(spec.is_tied, overrides.is_tied);
   if (had_equal_heads) spec.kv_heads = spec.heads;
-  take(spec.kv_heads, overrides.kv_heads);
+  apply(spec.kv_heads, overrides.kv_heads);
   check_ranges(spec);
   if ((overrides.hidden || overrides.heads) && !overrides.head_dim) {
     if (spec.hidden % spec.heads != 0)
@@ -317,27 +318,27 @@ ModelSpec with_overrides(ModelSpec spec, const ModelOverrides& overrides) {
                       model_label(spec), spec.hidden, spec.heads);
     spec.head_dim = spec.hidden / spec.heads;
   }
-  take(spec.head_dim, overrides.head_dim);
+  apply(spec.head_dim, overrides.head_dim);
   if (overrides.hidden && !spec.is_gated) spec.ffn = 4 * spec.hidden;
-  take(spec.ffn, overrides.ffn);
+  apply(spec.ffn, overrides.ffn);
   validate(spec);
   return spec;
 }
 
 ModelSpec blank_spec(Family family) {
-  const FamilyTraits& fixed = traits(family);
+  const FamilyTraits& family_traits = traits(family);
   ModelSpec spec;
   spec.family = family;
-  spec.norm = fixed.norm;
-  spec.norm_position = fixed.norm_position;
-  spec.positions = fixed.positions;
-  spec.is_gated = fixed.is_gated;
-  spec.has_qk_norm = fixed.has_qk_norm;
-  spec.is_causal = fixed.is_causal;
-  const bool has_all_biases = !fixed.is_gated;
+  spec.norm = family_traits.norm;
+  spec.norm_position = family_traits.norm_position;
+  spec.positions = family_traits.positions;
+  spec.is_gated = family_traits.is_gated;
+  spec.has_qk_norm = family_traits.has_qk_norm;
+  spec.is_causal = family_traits.is_causal;
+  const bool has_all_biases = !family_traits.is_gated;
   spec.has_qkv_bias = has_all_biases || family == Family::qwen2;
   spec.has_out_bias = spec.has_mlp_bias = has_all_biases;
-  spec.is_tied = !fixed.is_gated;
+  spec.is_tied = !family_traits.is_gated;
   return spec;
 }
 

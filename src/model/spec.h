@@ -38,7 +38,8 @@ struct Mixture {
   // Inner width of the shared expert, which every token uses in addition; 0 if there is none.
   std::int64_t shared_ffn = 0;
   std::int64_t first_layer = 0;  // layers before this one are dense
-  std::int64_t every = 1;  // from `first_layer` on, layer l is a mixture if l + 1 is a multiple of `every`
+  std::int64_t layer_interval =
+      1;  // from `first_layer` on, layer l is a mixture if l + 1 is a multiple of this
   bool normalizes_weights = true;  // the weights of the experts of a token sum to 1
   // DeepSeek: the experts are divided into `groups`; a token uses experts of only `groups_per_token` of
   // them, and its expert weights are multiplied by `scale`.
@@ -126,7 +127,7 @@ struct ModelSpec {
   bool is_custom() const { return !custom.empty(); }
   bool is_mixture() const { return mixture.experts > 0; }
   bool is_mixture_layer(std::int64_t layer) const {
-    return is_mixture() && layer >= mixture.first_layer && (layer + 1) % mixture.every == 0;
+    return is_mixture() && layer >= mixture.first_layer && (layer + 1) % mixture.layer_interval == 0;
   }
   bool is_latent() const { return latent.kv_rank > 0; }
   std::int64_t query_width() const { return heads * head_dim; }

@@ -12,7 +12,7 @@
 namespace optimus {
 namespace {
 
-constexpr TensorSplit kUncut{};
+constexpr TensorSplit kNotSplit{};
 
 // The location of a logical tensor inside a checkpoint tensor that combines several of them.
 struct Fusion {
@@ -28,110 +28,115 @@ class BlockTensors {
     hf_prefix_ = fmt::format("{}{}.", names_.layers, block - 1);
   }
 
-  void embedding() {
-    table("embedding.words", names_.words, spec_.vocab, {SplitUnit::vocab, 0});
+  void add_embedding() {
+    add_table("embedding.words", names_.words, spec_.vocab, {SplitUnit::vocab, 0});
     tensors_.back().is_tied_to_head = spec_.is_tied;
     if (spec_.positions == PositionKind::learned)
-      table("embedding.positions", names_.positions, spec_.max_positions, kUncut);
-    if (spec_.token_types > 0) table("embedding.token_types", names_.token_types, spec_.token_types, kUncut);
+      add_table("embedding.positions", names_.positions, spec_.max_positions, kNotSplit);
+    if (spec_.token_types > 0)
+      add_table("embedding.token_types", names_.token_types, spec_.token_types, kNotSplit);
     if (spec_.norm_position == NormPosition::post)
-      norm("embedding.norm", names_.embedding_norm, spec_.hidden);
+      add_norm("embedding.norm", names_.embedding_norm, spec_.hidden);
   }
 
-  void layer() {
+  void add_layer() {
     const bool is_pre = spec_.norm_position == NormPosition::pre;
-    if (is_pre) norm("norm1", names_.norm1, spec_.hidden);
-    spec_.is_latent() ? latent_attention() : attention();
-    norm(is_pre ? "norm2" : "norm1", is_pre ? names_.norm2 : names_.norm1, spec_.hidden);
-    spec_.is_mixture_layer(block_ - 1) ? mixture() : mlp();
-    if (!is_pre) norm("norm2", names_.norm2, spec_.hidden);
+    if (is_pre) add_norm("norm1", names_.norm1, spec_.hidden);
+    spec_.is_latent() ? add_latent_attention() : add_attention();
+    add_norm(is_pre ? "norm2" : "norm1", is_pre ? names_.norm2 : names_.norm1, spec_.hidden);
+    spec_.is_mixture_layer(block_ - 1) ? add_mixture() : add_mlp();
+    if (!is_pre) add_norm("norm2", names_.norm2, spec_.hidden);
   }
 
-  void head() {
+  void add_head() {
     const std::int64_t hidden = spec_.hidden;
-    if (spec_.norm_position == NormPosition::pre) norm("head.norm", names_.final_norm, hidden);
+    if (spec_.norm_position == NormPosition::pre) add_norm("head.norm", names_.final_norm, hidden);
     if (spec_.is_bert()) {
-      matrix("head.transform", names_.transform, {hidden, hidden}, kUncut, spec_.init_range);
-      bias("head.transform", names_.transform, hidden, kUncut);
-      norm("head.transform_norm", names_.transform_norm, hidden);
+      add_matrix("head.transform", names_.transform, {hidden, hidden}, kNotSplit, spec_.init_range);
+      add_bias("head.transform", names_.transform, hidden, kNotSplit);
+      add_norm("head.transform_norm", names_.transform_norm, hidden);
     }
-    if (!spec_.is_tied) table("head.output", names_.output, spec_.vocab, {SplitUnit::vocab, 0});
-    if (spec_.is_bert()) bias("head.output", names_.output, spec_.vocab, {SplitUnit::vocab, 0});
+    if (!spec_.is_tied) add_table("head.output", names_.output, spec_.vocab, {SplitUnit::vocab, 0});
+    if (spec_.is_bert()) add_bias("head.output", names_.output, spec_.vocab, {SplitUnit::vocab, 0});
   }
 
   std::vector<LogicalTensor> take() { return std::move(tensors_); }
 
  private:
-  void attention() {
+  void add_attention() {
     const std::int64_t q_width = spec_.query_width(), kv_width = spec_.kv_width();
     const bool is_fused = names_.has_conv1d;
     const std::int64_t total = is_fused ? q_width + 2 * kv_width : 0;
-    const auto project = [&](const char* logical_name, const char* hf_name, std::int64_t width,
-                             SplitUnit unit, std::int64_t offset) {
+    const auto add_projection = [&](const char* logical_name, const char* hf_name, std::int64_t width,
+                                    SplitUnit unit, std::int64_t offset) {
       const Fusion fusion{is_fused ? offset : 0, total};
-      matrix(logical_name, hf_name, {width, spec_.hidden}, {unit, 0}, spec_.init_range, fusion);
-      if (spec_.has_qkv_bias) bias(logical_name, hf_name, width, {unit, 0}, fusion);
+      add_matrix(logical_name, hf_name, {width, spec_.hidden}, {unit, 0}, spec_.init_range, fusion);
+      if (spec_.has_qkv_bias) add_bias(logical_name, hf_name, width, {unit, 0}, fusion);
     };
-    project("attention.q", names_.q, q_width, SplitUnit::heads, 0);
-    project("attention.k", names_.k, kv_width, SplitUnit::kv_heads, q_width);
-    project("attention.v", names_.v, kv_width, SplitUnit::kv_heads, q_width + kv_width);
+    add_projection("attention.q", names_.q, q_width, SplitUnit::heads, 0);
+    add_projection("attention.k", names_.k, kv_width, SplitUnit::kv_heads, q_width);
+    add_projection("attention.v", names_.v, kv_width, SplitUnit::kv_heads, q_width + kv_width);
     if (spec_.has_qk_norm) {
-      norm("attention.q_norm", names_.q_norm, spec_.head_dim);
+      add_norm("attention.q_norm", names_.q_norm, spec_.head_dim);
       tensors_.back().is_per_head = true;
-      norm("attention.k_norm", names_.k_norm, spec_.head_dim);
+      add_norm("attention.k_norm", names_.k_norm, spec_.head_dim);
       tensors_.back().is_per_head = true;
     }
-    matrix("attention.out", names_.out, {spec_.hidden, q_width}, {SplitUnit::heads, 1}, residual_deviation());
-    if (spec_.has_out_bias) bias("attention.out", names_.out, spec_.hidden, kUncut);
+    add_matrix("attention.out", names_.out, {spec_.hidden, q_width}, {SplitUnit::heads, 1},
+               residual_deviation());
+    if (spec_.has_out_bias) add_bias("attention.out", names_.out, spec_.hidden, kNotSplit);
   }
 
-  void latent_attention() {
+  void add_latent_attention() {
     const LatentAttention& l = spec_.latent;
-    const std::int64_t hidden = spec_.hidden, keys = spec_.head_dim - l.rope_dim;
-    const auto project = [&](const char* logical_name, const char* hf_name, Shape shape, TensorSplit split) {
-      matrix(logical_name, hf_name, shape, split, spec_.init_range);
+    const std::int64_t hidden = spec_.hidden, nope_dim = spec_.head_dim - l.rope_dim;
+    const auto add_projection = [&](const char* logical_name, const char* hf_name, Shape shape,
+                                    TensorSplit split) {
+      add_matrix(logical_name, hf_name, shape, split, spec_.init_range);
     };
-    project("attention.q_down", names_.q_down, {l.query_rank, hidden}, kUncut);
-    norm("attention.q_norm", names_.q_down_norm, l.query_rank);
-    project("attention.q", names_.q_up, {spec_.query_width(), l.query_rank}, {SplitUnit::heads, 0});
-    project("attention.kv_down", names_.kv_down, {l.kv_rank + l.rope_dim, hidden}, kUncut);
-    norm("attention.kv_norm", names_.kv_down_norm, l.kv_rank);
-    project("attention.kv", names_.kv_up, {spec_.heads * (keys + l.value_dim), l.kv_rank},
-            {SplitUnit::key_value_heads, 0});
-    project("attention.out", names_.out, {hidden, spec_.heads * l.value_dim}, {SplitUnit::value_heads, 1});
+    add_projection("attention.q_down", names_.q_down, {l.query_rank, hidden}, kNotSplit);
+    add_norm("attention.q_norm", names_.q_down_norm, l.query_rank);
+    add_projection("attention.q", names_.q_up, {spec_.query_width(), l.query_rank}, {SplitUnit::heads, 0});
+    add_projection("attention.kv_down", names_.kv_down, {l.kv_rank + l.rope_dim, hidden}, kNotSplit);
+    add_norm("attention.kv_norm", names_.kv_down_norm, l.kv_rank);
+    add_projection("attention.kv", names_.kv_up, {spec_.heads * (nope_dim + l.value_dim), l.kv_rank},
+                   {SplitUnit::key_value_heads, 0});
+    add_projection("attention.out", names_.out, {hidden, spec_.heads * l.value_dim},
+                   {SplitUnit::value_heads, 1});
   }
 
-  void mlp() {
-    const auto widen = [&](const char* logical_name, const char* hf_name) {
-      matrix(logical_name, hf_name, {spec_.ffn, spec_.hidden}, {SplitUnit::ffn, 0}, spec_.init_range);
-      if (spec_.has_mlp_bias) bias(logical_name, hf_name, spec_.ffn, {SplitUnit::ffn, 0});
+  void add_mlp() {
+    const auto add_up_projection = [&](const char* logical_name, const char* hf_name) {
+      add_matrix(logical_name, hf_name, {spec_.ffn, spec_.hidden}, {SplitUnit::ffn, 0}, spec_.init_range);
+      if (spec_.has_mlp_bias) add_bias(logical_name, hf_name, spec_.ffn, {SplitUnit::ffn, 0});
     };
-    if (spec_.is_gated) widen("mlp.gate", names_.gate);
-    widen("mlp.up", names_.up);
-    matrix("mlp.down", names_.down, {spec_.hidden, spec_.ffn}, {SplitUnit::ffn, 1}, residual_deviation());
-    if (spec_.has_mlp_bias) bias("mlp.down", names_.down, spec_.hidden, kUncut);
+    if (spec_.is_gated) add_up_projection("mlp.gate", names_.gate);
+    add_up_projection("mlp.up", names_.up);
+    add_matrix("mlp.down", names_.down, {spec_.hidden, spec_.ffn}, {SplitUnit::ffn, 1}, residual_deviation());
+    if (spec_.has_mlp_bias) add_bias("mlp.down", names_.down, spec_.hidden, kNotSplit);
   }
 
   // Experts are stacked along the rows; checkpoints store gate and up of each expert together.
-  void mixture() {
+  void add_mixture() {
     const Mixture& m = spec_.mixture;
     const std::int64_t hidden = spec_.hidden;
-    matrix("router", names_.router, {m.experts, hidden}, kUncut, spec_.init_range);
-    const auto experts = [&](const char* logical_name, const char* hf_name, std::int64_t rows,
-                             std::int64_t columns, SplitUnit unit, Fusion fusion) {
+    add_matrix("router", names_.router, {m.experts, hidden}, kNotSplit, spec_.init_range);
+    const auto add_experts = [&](const char* logical_name, const char* hf_name, std::int64_t rows,
+                                 std::int64_t columns, SplitUnit unit, Fusion fusion) {
       const std::int64_t stored_rows = fusion.total > 0 ? fusion.total : rows;
       add(logical_name, hf_name, "", {m.experts * rows, columns}, {unit, 0},
           {InitKind::normal, spec_.init_range},
           {false, fusion.offset, {m.experts, stored_rows, columns}, m.experts});
     };
-    experts("experts.gate.weight", names_.expert_up, m.ffn, hidden, SplitUnit::expert_inner, {0, 2 * m.ffn});
-    experts("experts.up.weight", names_.expert_up, m.ffn, hidden, SplitUnit::expert_inner,
-            {m.ffn, 2 * m.ffn});
-    experts("experts.down.weight", names_.expert_down, hidden, m.ffn, SplitUnit::expert_outer, {});
+    add_experts("experts.gate.weight", names_.expert_up, m.ffn, hidden, SplitUnit::expert_inner,
+                {0, 2 * m.ffn});
+    add_experts("experts.up.weight", names_.expert_up, m.ffn, hidden, SplitUnit::expert_inner,
+                {m.ffn, 2 * m.ffn});
+    add_experts("experts.down.weight", names_.expert_down, hidden, m.ffn, SplitUnit::expert_outer, {});
     if (m.shared_ffn == 0) return;
-    matrix("shared.gate", names_.shared_gate, {m.shared_ffn, hidden}, kUncut, spec_.init_range);
-    matrix("shared.up", names_.shared_up, {m.shared_ffn, hidden}, kUncut, spec_.init_range);
-    matrix("shared.down", names_.shared_down, {hidden, m.shared_ffn}, kUncut, spec_.init_range);
+    add_matrix("shared.gate", names_.shared_gate, {m.shared_ffn, hidden}, kNotSplit, spec_.init_range);
+    add_matrix("shared.up", names_.shared_up, {m.shared_ffn, hidden}, kNotSplit, spec_.init_range);
+    add_matrix("shared.down", names_.shared_down, {hidden, m.shared_ffn}, kNotSplit, spec_.init_range);
   }
 
   // GPT-2 initializes projections into the residual stream with a smaller deviation in deeper models; the
@@ -142,33 +147,34 @@ class BlockTensors {
   }
 
   // A table is either looked up by row or multiplied by its transpose, so it is never stored transposed.
-  void table(const char* logical_name, const char* hf_name, std::int64_t rows, TensorSplit split) {
+  void add_table(const char* logical_name, const char* hf_name, std::int64_t rows, TensorSplit split) {
     const Shape shape{rows, spec_.hidden};
     add(logical_name, hf_name, ".weight", shape, split, {InitKind::normal, spec_.init_range},
         {false, 0, shape});
   }
 
-  void matrix(const char* logical_name, const char* hf_name, Shape shape, TensorSplit split, double deviation,
-              Fusion fusion = {}) {
+  void add_matrix(const char* logical_name, const char* hf_name, Shape shape, TensorSplit split,
+                  double deviation, Fusion fusion = {}) {
     const bool is_transposed = names_.has_conv1d;
     const std::int64_t rows = fusion.total > 0 ? fusion.total : shape[0];
-    const Shape stored = is_transposed ? Shape{shape[1], rows} : Shape{rows, shape[1]};
+    const Shape tensor_location = is_transposed ? Shape{shape[1], rows} : Shape{rows, shape[1]};
     add(logical_name, hf_name, ".weight", shape, split, {InitKind::normal, deviation},
-        {is_transposed, fusion.offset, stored});
+        {is_transposed, fusion.offset, tensor_location});
   }
 
-  void bias(const char* logical_name, const char* hf_name, std::int64_t width, TensorSplit split,
-            Fusion fusion = {}) {
-    const Shape stored{fusion.total > 0 ? fusion.total : width};
-    add(logical_name, hf_name, ".bias", {width}, split, {InitKind::zeros, 0}, {false, fusion.offset, stored});
+  void add_bias(const char* logical_name, const char* hf_name, std::int64_t width, TensorSplit split,
+                Fusion fusion = {}) {
+    const Shape tensor_location{fusion.total > 0 ? fusion.total : width};
+    add(logical_name, hf_name, ".bias", {width}, split, {InitKind::zeros, 0},
+        {false, fusion.offset, tensor_location});
   }
 
-  void norm(const char* logical_name, const char* hf_name, std::int64_t width) {
-    add(logical_name, hf_name, ".weight", {width}, kUncut, {InitKind::ones, 0}, {false, 0, {width}});
-    if (spec_.norm == NormKind::layer_norm) bias(logical_name, hf_name, width, kUncut);
+  void add_norm(const char* logical_name, const char* hf_name, std::int64_t width) {
+    add(logical_name, hf_name, ".weight", {width}, kNotSplit, {InitKind::ones, 0}, {false, 0, {width}});
+    if (spec_.norm == NormKind::layer_norm) add_bias(logical_name, hf_name, width, kNotSplit);
   }
 
-  struct Stored {
+  struct StoredTensor {
     bool is_transposed;
     std::int64_t offset;
     Shape shape;
@@ -176,7 +182,7 @@ class BlockTensors {
   };
 
   void add(const char* logical_name, const char* hf_name, const char* suffix, Shape shape, TensorSplit split,
-           Init init, Stored stored) {
+           Init init, StoredTensor tensor_location) {
     ensure(hf_name != nullptr, "{} has no name in the checkpoint format", logical_name);
     LogicalTensor tensor;
     tensor.name = logical_prefix_ + logical_name + suffix;
@@ -185,8 +191,8 @@ class BlockTensors {
     tensor.split = split;
     tensor.init = init;
     tensor.has_weight_decay = shape.num_dims > 1;
-    tensor.hf = {hf_prefix_ + hf_name + suffix, stored.is_transposed, stored.offset, stored.shape,
-                 stored.pieces};
+    tensor.hf = {hf_prefix_ + hf_name + suffix, tensor_location.is_transposed, tensor_location.offset,
+                 tensor_location.shape, tensor_location.pieces};
     tensors_.push_back(std::move(tensor));
   }
 
@@ -270,13 +276,13 @@ std::vector<LogicalTensor> logical_tensors(const ModelSpec& spec, int block) {
   BlockTensors list(spec, block);
   switch (kind) {
     case BlockKind::embedding:
-      list.embedding();
+      list.add_embedding();
       break;
     case BlockKind::layer:
-      list.layer();
+      list.add_layer();
       break;
     case BlockKind::head:
-      list.head();
+      list.add_head();
       break;
     case BlockKind::custom:
       break;
@@ -285,12 +291,12 @@ std::vector<LogicalTensor> logical_tensors(const ModelSpec& spec, int block) {
 }
 
 std::vector<LogicalTensor> logical_tensors(const ModelSpec& spec) {
-  std::vector<LogicalTensor> all;
+  std::vector<LogicalTensor> tensors;
   for (int block = 0; block < num_blocks(spec); ++block) {
     std::vector<LogicalTensor> block_tensors = logical_tensors(spec, block);
-    std::move(block_tensors.begin(), block_tensors.end(), std::back_inserter(all));
+    std::move(block_tensors.begin(), block_tensors.end(), std::back_inserter(tensors));
   }
-  return all;
+  return tensors;
 }
 
 std::int64_t num_parameters(const ModelSpec& spec) {
@@ -305,8 +311,9 @@ std::int64_t num_parameters(const ModelSpec& spec) {
 std::int64_t num_active_parameters(const ModelSpec& spec) {
   std::int64_t total = num_parameters(spec);
   if (!spec.is_mixture()) return total;
-  const std::int64_t idle = spec.mixture.experts - spec.mixture.experts_per_token;
-  return total - num_blocks_of_pattern(spec, kMixturePattern) * idle * 3 * spec.hidden * spec.mixture.ffn;
+  const std::int64_t num_unused_experts = spec.mixture.experts - spec.mixture.experts_per_token;
+  return total - num_blocks_of_pattern(spec, kMixturePattern) * num_unused_experts * 3 * spec.hidden *
+                     spec.mixture.ffn;
 }
 
 std::int64_t num_units(const ModelSpec& spec, SplitUnit unit) {

@@ -84,8 +84,8 @@ struct LogicalTensor {
 
 int num_blocks(const ModelSpec& spec);
 BlockKind block_kind(const ModelSpec& spec, int block);
-// Blocks of the same pattern differ only in their names. All layers of a transformer have one pattern, except
-// that dense layers and mixtures of experts differ; each custom block is a pattern of its own.
+// Blocks of the same pattern differ only in their names. The dense layers of a transformer have one pattern
+// and its mixture layers another; each custom block is a pattern of its own.
 int num_patterns(const ModelSpec& spec);
 int pattern(const ModelSpec& spec, int block);
 // The first block of a pattern; -1 if there is none (for instance no dense layer in a mixture model).

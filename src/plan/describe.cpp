@@ -59,9 +59,9 @@ std::string block_text(const Plan& plan, int first, int count) {
 }
 
 std::string microbatch_text(const std::vector<int>& sizes) {
-  const auto [least, most] = std::minmax_element(sizes.begin(), sizes.end());
-  if (*least == *most) return fmt::format("{} micro-batches of {}", sizes.size(), *most);
-  return fmt::format("{} micro-batches of {} to {}", sizes.size(), *least, *most);
+  const auto [smallest, largest] = std::minmax_element(sizes.begin(), sizes.end());
+  if (*smallest == *largest) return fmt::format("{} micro-batches of {}", sizes.size(), *largest);
+  return fmt::format("{} micro-batches of {} to {}", sizes.size(), *smallest, *largest);
 }
 
 // A bar over the model's blocks, at most 64 columns wide: marks the blocks that the stage contains.
@@ -152,59 +152,60 @@ std::string picture(const Plan& plan) {
 
 std::vector<std::string> difference(const Plan& a, const Plan& b) {
   std::vector<std::string> result;
-  const auto changed = [&](const std::string& property, const std::string& from, const std::string& to) {
+  const auto add_change = [&](const std::string& property, const std::string& from, const std::string& to) {
     if (from != to) result.push_back(fmt::format("{}: {} → {}", property, from, to));
   };
-  changed("model", a.model, b.model);
-  changed("blocks", std::to_string(a.num_blocks), std::to_string(b.num_blocks));
-  changed("layout", short_text(a), short_text(b));
-  changed("batch", std::to_string(a.batch), std::to_string(b.batch));
-  changed("sequence length", std::to_string(a.sequence_length), std::to_string(b.sequence_length));
-  changed("schedule", text(a.schedule), text(b.schedule));
-  changed("precision", text(a.precision), text(b.precision));
-  changed("accumulators", text(a.accumulators), text(b.accumulators));
+  add_change("model", a.model, b.model);
+  add_change("blocks", std::to_string(a.num_blocks), std::to_string(b.num_blocks));
+  add_change("layout", short_text(a), short_text(b));
+  add_change("batch", std::to_string(a.batch), std::to_string(b.batch));
+  add_change("sequence length", std::to_string(a.sequence_length), std::to_string(b.sequence_length));
+  add_change("schedule", text(a.schedule), text(b.schedule));
+  add_change("precision", text(a.precision), text(b.precision));
+  add_change("accumulators", text(a.accumulators), text(b.accumulators));
   const auto fp8 = [](const Plan& plan) {
     return fmt::format("{}, window {}{}",
                        plan.fp8.blocks.empty() ? "default layers" : ranges_text(plan.fp8.blocks),
                        plan.fp8.window, scaling_text(plan.fp8.scaling));
   };
-  changed("fp8", fp8(a), fp8(b));
-  changed("copy distance", std::to_string(a.copy_distance), std::to_string(b.copy_distance));
-  changed("devices", std::to_string(num_devices(a)), std::to_string(num_devices(b)));
-  changed("pipelines", std::to_string(a.pipelines.size()), std::to_string(b.pipelines.size()));
+  add_change("fp8", fp8(a), fp8(b));
+  add_change("copy distance", std::to_string(a.copy_distance), std::to_string(b.copy_distance));
+  add_change("devices", std::to_string(num_devices(a)), std::to_string(num_devices(b)));
+  add_change("pipelines", std::to_string(a.pipelines.size()), std::to_string(b.pipelines.size()));
   for (std::size_t p = 0; p < std::min(a.pipelines.size(), b.pipelines.size()); ++p) {
     const Pipeline &from = a.pipelines[p], &to = b.pipelines[p];
     const std::string name = fmt::format("pipeline {}", p);
-    changed(name, fmt::format("{} stages", from.stages.size()), fmt::format("{} stages", to.stages.size()));
+    add_change(name, fmt::format("{} stages", from.stages.size()),
+               fmt::format("{} stages", to.stages.size()));
     if (from.microbatches != to.microbatches)
       result.push_back(fmt::format("{} micro-batches: {} → {}{}", name, microbatch_text(from.microbatches),
                                    microbatch_text(to.microbatches),
                                    microbatch_text(from.microbatches) == microbatch_text(to.microbatches)
-                                       ? " (in another order or number of each)"
+                                       ? " (the same sizes in a different order or in different numbers)"
                                        : ""));
     for (std::size_t s = 0; s < std::min(from.stages.size(), to.stages.size()); ++s) {
       const std::string stage = fmt::format("{}, stage {}", name, s);
-      changed(stage + " devices", ranges_text(from.stages[s].devices), ranges_text(to.stages[s].devices));
-      const auto layers = [](const Plan& plan, const Stage& shown) {
+      add_change(stage + " devices", ranges_text(from.stages[s].devices), ranges_text(to.stages[s].devices));
+      const auto layers = [](const Plan& plan, const Stage& shown_stage) {
         std::vector<std::string> parts;
-        for (std::size_t c = 0; c < shown.chunks.size(); ++c)
-          for (const BlockRun& run : shown.chunks[c].runs)
-            parts.push_back((shown.chunks.size() > 1 ? fmt::format("chunk {}: ", c) : "") +
+        for (std::size_t c = 0; c < shown_stage.chunks.size(); ++c)
+          for (const BlockRun& run : shown_stage.chunks[c].runs)
+            parts.push_back((shown_stage.chunks.size() > 1 ? fmt::format("chunk {}: ", c) : "") +
                             fmt::format("{} ({})", block_text(plan, run.first_block, run.count),
-                                        strategy_text(shown, run.strategy)));
+                                        strategy_text(shown_stage, run.strategy)));
         return join(parts, "; ");
       };
-      changed(stage, layers(a, from.stages[s]), layers(b, to.stages[s]));
+      add_change(stage, layers(a, from.stages[s]), layers(b, to.stages[s]));
     }
   }
-  const auto describe_rest = [&](const Plan& plan, std::size_t common, const std::string& word) {
+  const auto describe_unmatched = [&](const Plan& plan, std::size_t common, const std::string& word) {
     for (std::size_t p = common; p < plan.pipelines.size(); ++p)
       result.push_back(fmt::format("pipeline {} {}: {} stages, {}", p, word, plan.pipelines[p].stages.size(),
                                    microbatch_text(plan.pipelines[p].microbatches)));
   };
   const std::size_t common = std::min(a.pipelines.size(), b.pipelines.size());
-  describe_rest(a, common, "removed");
-  describe_rest(b, common, "added");
+  describe_unmatched(a, common, "removed");
+  describe_unmatched(b, common, "added");
   return result;
 }
 

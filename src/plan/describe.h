@@ -19,7 +19,7 @@ std::string full_text(const Plan& plan);
 // A table of devices and layers: one row per stage, with its devices, blocks and strategies.
 std::string picture(const Plan& plan);
 
-// Lists what changes from a to b, one sentence per change. Empty if the plans are equal.
+// Lists the changes from a to b, one sentence per change. Empty if the plans are equal.
 std::vector<std::string> difference(const Plan& a, const Plan& b);
 
 }  // namespace optimus

@@ -42,17 +42,17 @@ std::vector<std::string> replaceable_files(const Path& folder) {
   if (!std::filesystem::is_directory(status))
     throw UserError("--out: {} is a file; specify a folder", folder.string());
   const std::vector<std::string> known_names = earlier_files(folder);
-  std::vector<std::string> there;
+  std::vector<std::string> existing_names;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename().string();
     if (std::find(known_names.begin(), known_names.end(), name) == known_names.end() || entry.is_directory())
       throw UserError(
           "--out: {} contains {}, which is not from an earlier export; specify an empty or new folder",
           folder.string(), in_quotes(name));
-    there.push_back(name);
+    existing_names.push_back(name);
   }
   if (error) throw RuntimeFailure("--out: cannot read {}: {}", folder.string(), error.message());
-  return there;
+  return existing_names;
 }
 
 void remove_folder(FileSystem& files, const Path& folder, const std::vector<std::string>& names) {
@@ -61,9 +61,9 @@ void remove_folder(FileSystem& files, const Path& folder, const std::vector<std:
 }
 
 Outcome<void> write_all(FileSystem& files, const ExportedPlan& exported, const Path& folder) {
-  if (Outcome<void> done = files.create_folders(folder); !done) return done;
+  if (Outcome<void> result = files.create_folders(folder); !result) return result;
   for (const ExportedFile& file : exported.files) {
-    if (Outcome<void> done = write_atomically(files, folder / file.name, file.text); !done) return done;
+    if (Outcome<void> result = write_atomically(files, folder / file.name, file.text); !result) return result;
     if (!file.is_executable) continue;
     std::error_code error;
     std::filesystem::permissions(folder / file.name, std::filesystem::perms(0755), error);
@@ -75,14 +75,14 @@ Outcome<void> write_all(FileSystem& files, const ExportedPlan& exported, const P
 
 // Replaces the old folder by the new one. If that fails, the old one is restored.
 Outcome<void> exchange_folders(FileSystem& files, const Path& staging, const Path& folder, const Path& backup,
-                               bool is_there) {
-  if (is_there)
-    if (Outcome<void> done = files.rename(folder, backup); !done) return done;
-  Outcome<void> done = files.rename(staging, folder);
-  if (done || !is_there) return done;
+                               bool folder_exists) {
+  if (folder_exists)
+    if (Outcome<void> result = files.rename(folder, backup); !result) return result;
+  Outcome<void> result = files.rename(staging, folder);
+  if (result || !folder_exists) return result;
   if (!files.rename(backup, folder))
-    return failure("{}; the earlier export was moved to {}", done.error().why, backup.string());
-  return done;
+    return failure("{}; the earlier export was moved to {}", result.error().why, backup.string());
+  return result;
 }
 
 }  // namespace
@@ -112,25 +112,26 @@ ExportedPlan export_plan(const Plan& plan, const ModelSpec& model, Trainer train
   return exported;
 }
 
-void write_export(FileSystem& files, const ExportedPlan& exported, const Path& given) {
+void write_export(FileSystem& files, const ExportedPlan& exported, const Path& requested_folder) {
   std::error_code error;
-  Path folder = std::filesystem::weakly_canonical(std::filesystem::absolute(given, error), error);
-  if (error || given.empty()) throw UserError("--out: {} is not a folder name", in_quotes(given.string()));
+  Path folder = std::filesystem::weakly_canonical(std::filesystem::absolute(requested_folder, error), error);
+  if (error || requested_folder.empty())
+    throw UserError("--out: {} is not a folder name", in_quotes(requested_folder.string()));
   if (!folder.has_filename()) folder = folder.parent_path();
-  const std::vector<std::string> old = replaceable_files(folder);
-  const bool is_there = std::filesystem::exists(folder);
+  const std::vector<std::string> old_names = replaceable_files(folder);
+  const bool folder_exists = std::filesystem::exists(folder);
   Path staging = folder, backup = folder;
   staging += fmt::format(".tmp-{}", ::getpid());
   backup += fmt::format(".old-{}", ::getpid());
   std::vector<std::string> names = {kExportRecord};
   for (const ExportedFile& file : exported.files) names.push_back(file.name);
-  Outcome<void> done = write_all(files, exported, staging);
-  if (done) done = exchange_folders(files, staging, folder, backup, is_there);
-  if (!done) {
+  Outcome<void> result = write_all(files, exported, staging);
+  if (result) result = exchange_folders(files, staging, folder, backup, folder_exists);
+  if (!result) {
     remove_folder(files, staging, names);
-    throw RuntimeFailure("{}", done.error().why);
+    throw RuntimeFailure("{}", result.error().why);
   }
-  if (is_there) remove_folder(files, backup, old);
+  if (folder_exists) remove_folder(files, backup, old_names);
   (void)files.sync_folder(folder.parent_path());
 }
 

@@ -59,12 +59,12 @@ OrderedJson zero_json(const PlanGrid& grid, std::vector<std::string>& notes) {
   if (s.offload && s.zero == 0)
     notes.emplace_back(
         "DeepSpeed offloads only a sharded optimizer; the optimizer state stays on the devices");
-  const int all = grid.dp * s.cp;
-  if (s.zero == 0 || grid.shards == all) return zero;
+  const int num_shard_devices = grid.dp * s.cp;
+  if (s.zero == 0 || grid.shards == num_shard_devices) return zero;
   if (s.zero == 3) zero["zero_hpz_partition_size"] = grid.shards;
-  notes.push_back(
-      fmt::format("DeepSpeed shards state over all {} devices, not in groups of {}{}", all, grid.shards,
-                  s.zero == 3 ? "; a second copy of the parameters stays within each group" : ""));
+  notes.push_back(fmt::format(
+      "DeepSpeed shards state over all {} devices, not in groups of {}{}", num_shard_devices, grid.shards,
+      s.zero == 3 ? "; a second copy of the parameters stays within each group" : ""));
   return zero;
 }
 

@@ -58,7 +58,7 @@ void check_equal_parts(const Plan& plan, const std::string& name) {
 // The recompute settings of all layers, to be merged into one rule.
 struct RecomputeUse {
   std::set<std::pair<RecomputeMode, int>> kinds;  // mode and number of layers in a recompute group
-  std::int64_t most_full = 0;                     // largest number of fully recomputed layers in a chunk
+  std::int64_t max_full_layers = 0;               // largest number of fully recomputed layers in a chunk
   bool differs_between_chunks = false;
 };
 
@@ -77,7 +77,7 @@ RecomputeUse recompute_use(const Plan& plan) {
         if (run.strategy.recompute == RecomputeMode::full) full += end - first;
       }
       if (layers > 0) counts.insert(full);
-      use.most_full = std::max(use.most_full, full);
+      use.max_full_layers = std::max(use.max_full_layers, full);
     }
   use.differs_between_chunks = counts.size() > 1;
   return use;
@@ -104,10 +104,11 @@ void set_recompute(const Plan& plan, PlanGrid& grid, std::vector<std::string>& n
   } else if (has_selective) {
     notes.emplace_back("layers differ in recompute; all use full recompute, which costs time but no memory");
   } else {
-    grid.recomputed_layers = static_cast<int>(use.most_full);
+    grid.recomputed_layers = static_cast<int>(use.max_full_layers);
     notes.push_back(fmt::format(
         "only some layers use full recompute; the export recomputes {} layers of each stage{}, one by one",
-        use.most_full, use.differs_between_chunks ? ", as many as in the stage that recomputes most" : ""));
+        use.max_full_layers,
+        use.differs_between_chunks ? ", as many as in the stage that recomputes most" : ""));
   }
 }
 
@@ -124,16 +125,16 @@ void set_microbatches(const Plan& plan, const std::string& name, PlanGrid& grid,
   const std::vector<int>& sizes = plan.pipelines.front().microbatches;
   const int pipelines = static_cast<int>(plan.pipelines.size()), width = grid.dp / pipelines;
   const int largest = *std::max_element(sizes.begin(), sizes.end());
-  std::int64_t num_microbatches = (largest + width - 1) / width;
-  while (batch_per_replica % num_microbatches != 0) --num_microbatches;
+  std::int64_t microbatch_size = (largest + width - 1) / width;
+  while (batch_per_replica % microbatch_size != 0) --microbatch_size;
   const bool is_equal =
-      std::all_of(sizes.begin(), sizes.end(), [&](int n) { return n == num_microbatches * width; });
+      std::all_of(sizes.begin(), sizes.end(), [&](int n) { return n == microbatch_size * width; });
   if (!is_equal)
     notes.push_back(
         fmt::format("micro-batches of unequal size are replaced by {} equal ones of {} sequences per rank",
-                    batch_per_replica / num_microbatches, num_microbatches));
-  grid.microbatch = static_cast<int>(num_microbatches);
-  grid.num_microbatches = batch_per_replica / num_microbatches;
+                    batch_per_replica / microbatch_size, microbatch_size));
+  grid.microbatch = static_cast<int>(microbatch_size);
+  grid.num_microbatches = batch_per_replica / microbatch_size;
 }
 
 // Trainers order ranks by stage first, then by data, context and tensor part. Adds a note if the plan's
@@ -225,12 +226,13 @@ PlanGrid grid_of(const Plan& plan, Trainer trainer, std::vector<std::string>& no
 }
 
 NodeShape node_shape(int devices, int devices_per_node, std::vector<std::string>& notes) {
-  int each = std::clamp(devices_per_node, 1, devices);
-  while (devices % each != 0) --each;
-  if (each < std::min(devices, devices_per_node))
+  int used_devices_per_node = std::clamp(devices_per_node, 1, devices);
+  while (devices % used_devices_per_node != 0) --used_devices_per_node;
+  if (used_devices_per_node < std::min(devices, devices_per_node))
     notes.push_back(fmt::format("{} devices on nodes of {}: started as {} nodes with {} devices each",
-                                devices, devices_per_node, devices / each, each));
-  return {devices / each, each};
+                                devices, devices_per_node, devices / used_devices_per_node,
+                                used_devices_per_node));
+  return {devices / used_devices_per_node, used_devices_per_node};
 }
 
 std::string shell_quoted(const std::string& word) {
@@ -240,10 +242,11 @@ std::string shell_quoted(const std::string& word) {
 }
 
 std::string export_header(const Plan& plan, const std::string& title, const std::vector<std::string>& notes) {
-  std::string shown = fmt::format("# {}: {} on {} devices.\n# Written by optimus from plan {} (plan.json).\n",
-                                  title, short_text(plan), num_devices(plan), plan_hash(plan));
-  for (const std::string& note : notes) shown += "# Note: " + note + ".\n";
-  return shown;
+  std::string header =
+      fmt::format("# {}: {} on {} devices.\n# Written by optimus from plan {} (plan.json).\n", title,
+                  short_text(plan), num_devices(plan), plan_hash(plan));
+  for (const std::string& note : notes) header += "# Note: " + note + ".\n";
+  return header;
 }
 
 }  // namespace optimus

@@ -24,9 +24,9 @@ void append(Arguments& arguments, fmt::format_string<Args...> format, Args&&... 
   arguments.push_back(fmt::format(format, std::forward<Args>(args)...));
 }
 
-void check_divides(std::int64_t number, std::int64_t by, const char* of, const char* property) {
-  if (number % by != 0)
-    throw UserError("Megatron-LM needs {} {} to be divisible by {} {}", number, of, property, by);
+void check_divides(std::int64_t number, std::int64_t divisor, const char* unit, const char* divisor_name) {
+  if (number % divisor != 0)
+    throw UserError("Megatron-LM needs {} {} to be divisible by {} {}", number, unit, divisor_name, divisor);
 }
 
 // Families whose blocks are fully described by the flags below.
@@ -48,7 +48,8 @@ void check_megatron_model(const Plan& plan, const ModelSpec& model, const PlanGr
     throw UserError("Megatron-LM does not train in fp64; use fp32, bf16, fp16 or fp8");
   check_divides(model.heads, s.tp, "heads", "tp");
   // A single expert is never split.
-  const bool has_columns = !model.is_mixture() || model.mixture.first_layer > 0 || model.mixture.every > 1;
+  const bool has_columns =
+      !model.is_mixture() || model.mixture.first_layer > 0 || model.mixture.layer_interval > 1;
   if (has_columns) check_divides(model.ffn, s.tp, "ffn columns", "tp");
   if (model.mixture.shared_ffn > 0) check_divides(model.mixture.shared_ffn, s.tp, "shared columns", "tp");
   if (model.kv_heads % s.tp != 0 && s.tp % model.kv_heads != 0)
@@ -59,9 +60,9 @@ void check_megatron_model(const Plan& plan, const ModelSpec& model, const PlanGr
     check_divides(plan.sequence_length, std::int64_t{s.tp} * s.cp, "positions", "tp x cp");
 }
 
-void put_rope(const ModelSpec& model, Arguments& a, std::vector<std::string>& notes) {
-  append(a, "--position-embedding-type rope");
-  append(a, "--rotary-base {}", std::llround(model.rope_theta));
+void put_rope(const ModelSpec& model, Arguments& arguments, std::vector<std::string>& notes) {
+  append(arguments, "--position-embedding-type rope");
+  append(arguments, "--rotary-base {}", std::llround(model.rope_theta));
   if (std::round(model.rope_theta) != model.rope_theta)
     notes.push_back(fmt::format("Megatron-LM rounds the rotary base {} to a whole number", model.rope_theta));
   const RopeScaling& scaling = model.rope_scaling;
@@ -69,14 +70,14 @@ void put_rope(const ModelSpec& model, Arguments& a, std::vector<std::string>& no
     case RopeScalingKind::none:
       break;
     case RopeScalingKind::linear:
-      append(a, "--rotary-seq-len-interpolation-factor {}", std::llround(scaling.factor));
+      append(arguments, "--rotary-seq-len-interpolation-factor {}", std::llround(scaling.factor));
       if (std::round(scaling.factor) != scaling.factor)
         notes.push_back(
             fmt::format("Megatron-LM rounds the rotary scaling factor {} to a whole number", scaling.factor));
       break;
     case RopeScalingKind::llama3:
-      append(a, "--use-rope-scaling");
-      append(a, "--rope-scaling-factor {}", scaling.factor);
+      append(arguments, "--use-rope-scaling");
+      append(arguments, "--rope-scaling-factor {}", scaling.factor);
       if (scaling.low_freq_factor != 1 || scaling.high_freq_factor != 4 ||
           scaling.original_max_positions != 8192)
         notes.emplace_back(
@@ -86,21 +87,21 @@ void put_rope(const ModelSpec& model, Arguments& a, std::vector<std::string>& no
   }
 }
 
-void put_biases(const ModelSpec& model, Arguments& a, std::vector<std::string>& notes) {
+void put_biases(const ModelSpec& model, Arguments& arguments, std::vector<std::string>& notes) {
   const bool has_others = model.has_out_bias && model.has_mlp_bias;
-  if (!has_others) append(a, "--disable-bias-linear");
-  if (!has_others && model.has_qkv_bias) append(a, "--add-qkv-bias");
+  if (!has_others) append(arguments, "--disable-bias-linear");
+  if (!has_others && model.has_qkv_bias) append(arguments, "--add-qkv-bias");
   if (model.has_out_bias != model.has_mlp_bias || (has_others && !model.has_qkv_bias))
     notes.emplace_back("Megatron-LM has biases either in all linear layers or only in query, key and value");
 }
 
-void put_latent_attention(const ModelSpec& model, Arguments& a) {
-  append(a, "--multi-latent-attention");
-  if (model.latent.query_rank > 0) append(a, "--q-lora-rank {}", model.latent.query_rank);
-  append(a, "--kv-lora-rank {}", model.latent.kv_rank);
-  append(a, "--qk-head-dim {}", model.head_dim - model.latent.rope_dim);
-  append(a, "--qk-pos-emb-head-dim {}", model.latent.rope_dim);
-  append(a, "--v-head-dim {}", model.latent.value_dim);
+void put_latent_attention(const ModelSpec& model, Arguments& arguments) {
+  append(arguments, "--multi-latent-attention");
+  if (model.latent.query_rank > 0) append(arguments, "--q-lora-rank {}", model.latent.query_rank);
+  append(arguments, "--kv-lora-rank {}", model.latent.kv_rank);
+  append(arguments, "--qk-head-dim {}", model.head_dim - model.latent.rope_dim);
+  append(arguments, "--qk-pos-emb-head-dim {}", model.latent.rope_dim);
+  append(arguments, "--v-head-dim {}", model.latent.value_dim);
 }
 
 // The pattern of dense (0) and MoE (1) layers as a Python expression: "[0]*3+[1]*58".
@@ -115,66 +116,68 @@ std::string moe_layer_pattern(const ModelSpec& model) {
   return join(runs, "+");
 }
 
-void put_moe(const ModelSpec& model, Arguments& a) {
+void put_moe(const ModelSpec& model, Arguments& arguments) {
   const Mixture& m = model.mixture;
-  append(a, "--num-experts {}", m.experts);
-  append(a, "--moe-router-topk {}", m.experts_per_token);
-  append(a, "--moe-ffn-hidden-size {}", m.ffn);
-  if (m.shared_ffn > 0) append(a, "--moe-shared-expert-intermediate-size {}", m.shared_ffn);
-  if (m.first_layer > 0 || m.every > 1) append(a, "--moe-layer-freq '{}'", moe_layer_pattern(model));
-  if (!m.normalizes_weights) append(a, "--moe-router-pre-softmax");
+  append(arguments, "--num-experts {}", m.experts);
+  append(arguments, "--moe-router-topk {}", m.experts_per_token);
+  append(arguments, "--moe-ffn-hidden-size {}", m.ffn);
+  if (m.shared_ffn > 0) append(arguments, "--moe-shared-expert-intermediate-size {}", m.shared_ffn);
+  if (m.first_layer > 0 || m.layer_interval > 1)
+    append(arguments, "--moe-layer-freq '{}'", moe_layer_pattern(model));
+  if (!m.normalizes_weights) append(arguments, "--moe-router-pre-softmax");
   if (m.groups > 1) {
-    append(a, "--moe-router-num-groups {}", m.groups);
-    append(a, "--moe-router-group-topk {}", m.groups_per_token);
+    append(arguments, "--moe-router-num-groups {}", m.groups);
+    append(arguments, "--moe-router-group-topk {}", m.groups_per_token);
   }
-  if (m.scale != 1) append(a, "--moe-router-topk-scaling-factor {}", m.scale);
+  if (m.scale != 1) append(arguments, "--moe-router-topk-scaling-factor {}", m.scale);
   const bool has_bias = model.family == Family::deepseek_v3;
   if (has_bias)
-    append(a, "--moe-router-score-function sigmoid"), append(a, "--moe-router-enable-expert-bias");
-  append(a, "--moe-router-load-balancing-type {}", m.balance_loss > 0 ? "aux_loss" : "none");
-  if (m.balance_loss > 0) append(a, "--moe-aux-loss-coeff {}", m.balance_loss);
-  append(a, "--moe-grouped-gemm");
-  append(a, "--moe-token-dispatcher-type alltoall");
+    append(arguments, "--moe-router-score-function sigmoid"),
+        append(arguments, "--moe-router-enable-expert-bias");
+  append(arguments, "--moe-router-load-balancing-type {}", m.balance_loss > 0 ? "aux_loss" : "none");
+  if (m.balance_loss > 0) append(arguments, "--moe-aux-loss-coeff {}", m.balance_loss);
+  append(arguments, "--moe-grouped-gemm");
+  append(arguments, "--moe-token-dispatcher-type alltoall");
 }
 
 Arguments model_arguments(const Plan& plan, const ModelSpec& model, std::vector<std::string>& notes) {
-  Arguments a;
-  append(a, "--num-layers {}", model.layers);
-  append(a, "--hidden-size {}", model.hidden);
-  append(a, "--ffn-hidden-size {}", model.ffn);
-  append(a, "--num-attention-heads {}", model.heads);
-  append(a, "--kv-channels {}", model.head_dim);
+  Arguments arguments;
+  append(arguments, "--num-layers {}", model.layers);
+  append(arguments, "--hidden-size {}", model.hidden);
+  append(arguments, "--ffn-hidden-size {}", model.ffn);
+  append(arguments, "--num-attention-heads {}", model.heads);
+  append(arguments, "--kv-channels {}", model.head_dim);
   if (model.kv_heads != model.heads)
-    append(a, "--group-query-attention"), append(a, "--num-query-groups {}", model.kv_heads);
-  append(a, "--seq-length {}", plan.sequence_length);
-  append(a, "--max-position-embeddings {}", model.max_positions);
-  append(a, "--vocab-size {}", model.vocab);
-  append(a, "--normalization {}", model.norm == NormKind::rms_norm ? "RMSNorm" : "LayerNorm");
-  append(a, "--norm-epsilon {}", model.norm_eps);
+    append(arguments, "--group-query-attention"), append(arguments, "--num-query-groups {}", model.kv_heads);
+  append(arguments, "--seq-length {}", plan.sequence_length);
+  append(arguments, "--max-position-embeddings {}", model.max_positions);
+  append(arguments, "--vocab-size {}", model.vocab);
+  append(arguments, "--normalization {}", model.norm == NormKind::rms_norm ? "RMSNorm" : "LayerNorm");
+  append(arguments, "--norm-epsilon {}", model.norm_eps);
   if (model.positions == PositionKind::rope)
-    put_rope(model, a, notes);
+    put_rope(model, arguments, notes);
   else
-    append(a, "--position-embedding-type learned_absolute");
-  if (model.is_gated) append(a, "--swiglu");
-  const bool is_usual =
+    append(arguments, "--position-embedding-type learned_absolute");
+  if (model.is_gated) append(arguments, "--swiglu");
+  const bool is_default_activation =
       model.is_gated ? model.activation == Activation::silu
                      : model.activation == Activation::gelu || model.activation == Activation::gelu_tanh;
-  if (!is_usual)
+  if (!is_default_activation)
     notes.push_back(fmt::format("Megatron-LM's activation is {}, the model's is {}",
                                 model.is_gated ? "silu" : "gelu", text(model.activation)));
-  put_biases(model, a, notes);
-  if (model.has_qk_norm) append(a, "--qk-layernorm");
-  if (model.is_latent()) put_latent_attention(model, a);
-  if (model.is_mixture()) put_moe(model, a);
-  if (!model.is_tied) append(a, "--untie-embeddings-and-output-weights");
-  append(a, "--init-method-std {}", model.init_range);
-  append(a, "--attention-dropout {}", model.attention_dropout);
-  append(a, "--hidden-dropout {}", model.hidden_dropout);
+  put_biases(model, arguments, notes);
+  if (model.has_qk_norm) append(arguments, "--qk-layernorm");
+  if (model.is_latent()) put_latent_attention(model, arguments);
+  if (model.is_mixture()) put_moe(model, arguments);
+  if (!model.is_tied) append(arguments, "--untie-embeddings-and-output-weights");
+  append(arguments, "--init-method-std {}", model.init_range);
+  append(arguments, "--attention-dropout {}", model.attention_dropout);
+  append(arguments, "--hidden-dropout {}", model.hidden_dropout);
   if (model.embedding_dropout != model.hidden_dropout)
     notes.push_back(
         fmt::format("Megatron-LM uses the dropout of hidden states, {}, for embeddings too, not {}",
                     model.hidden_dropout, model.embedding_dropout));
-  return a;
+  return arguments;
 }
 
 // "Et*8|t*8|t*7|t*7L": the blocks of each stage, or of each chunk of the stages.
@@ -203,16 +206,17 @@ std::int64_t interleaving_group(const PlanGrid& grid) {
       grid.num_microbatches, grid.pp);
 }
 
-void put_pipeline(const Plan& plan, const PlanGrid& grid, Arguments& a, std::vector<std::string>& notes) {
-  append(a, "--pipeline-model-parallel-size {}", grid.pp);
+void put_pipeline(const Plan& plan, const PlanGrid& grid, Arguments& arguments,
+                  std::vector<std::string>& notes) {
+  append(arguments, "--pipeline-model-parallel-size {}", grid.pp);
   if (grid.pp == 1) return;
   if (!grid.is_even)
-    append(a, "--pipeline-model-parallel-layout '{}'", layout_text(plan, grid));
+    append(arguments, "--pipeline-model-parallel-layout '{}'", layout_text(plan, grid));
   else if (grid.chunks > 1)
-    append(a, "--num-virtual-stages-per-pipeline-rank {}", grid.chunks);
+    append(arguments, "--num-virtual-stages-per-pipeline-rank {}", grid.chunks);
   if (grid.chunks > 1)
     if (const std::int64_t group = interleaving_group(grid); group != grid.pp) {
-      append(a, "--microbatch-group-size-per-virtual-pipeline-stage {}", group);
+      append(arguments, "--microbatch-group-size-per-virtual-pipeline-stage {}", group);
       notes.push_back(fmt::format(
           "{} micro-batches are not divisible by {} stages; Megatron-LM interleaves groups of {}, "
           "which takes more memory",
@@ -224,41 +228,42 @@ void put_pipeline(const Plan& plan, const PlanGrid& grid, Arguments& a, std::vec
         plan.schedule == Schedule::gpipe ? "the same bubble with less memory" : "a longer bubble"));
 }
 
-void put_sharding(const PlanGrid& grid, Arguments& a, std::vector<std::string>& notes) {
+void put_sharding(const PlanGrid& grid, Arguments& arguments, std::vector<std::string>& notes) {
   const LayerStrategy& s = grid.strategy;
   const bool is_sharded = s.zero > 0 || s.offload;
-  if (is_sharded) append(a, "--use-distributed-optimizer");
+  if (is_sharded) append(arguments, "--use-distributed-optimizer");
   if (s.zero >= 2) {
-    append(a, "--use-megatron-fsdp");
-    append(a, "--data-parallel-sharding-strategy {}", s.zero == 2 ? "optim_grads" : "optim_grads_params");
-    append(a, "--no-gradient-accumulation-fusion");
+    append(arguments, "--use-megatron-fsdp");
+    append(arguments, "--data-parallel-sharding-strategy {}",
+           s.zero == 2 ? "optim_grads" : "optim_grads_params");
+    append(arguments, "--no-gradient-accumulation-fusion");
   }
-  append(a, "--ckpt-format {}", s.zero >= 2 ? "fsdp_dtensor" : "torch_dist");
+  append(arguments, "--ckpt-format {}", s.zero >= 2 ? "fsdp_dtensor" : "torch_dist");
   const int instances = grid.dp * s.cp / grid.shards;
-  if (s.zero > 0 && instances > 1) append(a, "--num-distributed-optimizer-instances {}", instances);
-  if (grid.dp * s.cp > 1) append(a, "--overlap-grad-reduce");
-  if (grid.dp * s.cp > 1 && is_sharded) append(a, "--overlap-param-gather");
+  if (s.zero > 0 && instances > 1) append(arguments, "--num-distributed-optimizer-instances {}", instances);
+  if (grid.dp * s.cp > 1) append(arguments, "--overlap-grad-reduce");
+  if (grid.dp * s.cp > 1 && is_sharded) append(arguments, "--overlap-param-gather");
   if (!s.offload) return;
-  append(a, "--optimizer-cpu-offload");
-  append(a, "--use-precision-aware-optimizer");
+  append(arguments, "--optimizer-cpu-offload");
+  append(arguments, "--use-precision-aware-optimizer");
   if (s.zero == 0) notes.emplace_back("Megatron-LM offloads only a sharded optimizer; zero 1 is used");
 }
 
-void put_recompute(const PlanGrid& grid, Arguments& a, std::vector<std::string>& notes) {
+void put_recompute(const PlanGrid& grid, Arguments& arguments, std::vector<std::string>& notes) {
   switch (grid.strategy.recompute) {
     case RecomputeMode::none:
       return;
     case RecomputeMode::selective:
-      append(a, "--recompute-granularity selective");
-      append(a, "--recompute-modules layernorm");
+      append(arguments, "--recompute-granularity selective");
+      append(arguments, "--recompute-modules layernorm");
       notes.emplace_back(
           "Megatron-LM recomputes norms; it saves the outputs of activation functions instead of recomputing "
           "them");
       return;
     case RecomputeMode::full:
-      append(a, "--recompute-granularity full");
-      append(a, "--recompute-method {}", grid.recomputed_layers > 0 ? "block" : "uniform");
-      append(a, "--recompute-num-layers {}",
+      append(arguments, "--recompute-granularity full");
+      append(arguments, "--recompute-method {}", grid.recomputed_layers > 0 ? "block" : "uniform");
+      append(arguments, "--recompute-num-layers {}",
              grid.recomputed_layers > 0 ? grid.recomputed_layers : grid.strategy.recompute_layers);
       return;
   }
@@ -266,12 +271,13 @@ void put_recompute(const PlanGrid& grid, Arguments& a, std::vector<std::string>&
 
 // Megatron-LM computes all layers in fp8. With current scaling, some layers at the start of the first stage
 // and at the end of the last stage may be excluded.
-void put_fp8(const Plan& plan, const PlanGrid& grid, Arguments& a, std::vector<std::string>& notes) {
-  append(a, "--fp8-format hybrid");
+void put_fp8(const Plan& plan, const PlanGrid& grid, Arguments& arguments, std::vector<std::string>& notes) {
+  append(arguments, "--fp8-format hybrid");
   const bool is_current = plan.fp8.scaling == Fp8Scaling::current;
-  append(a, "--fp8-recipe {}", is_current ? "tensorwise" : "delayed");
+  append(arguments, "--fp8-recipe {}", is_current ? "tensorwise" : "delayed");
   if (!is_current)
-    append(a, "--fp8-amax-history-len {}", plan.fp8.window), append(a, "--fp8-amax-compute-algo max");
+    append(arguments, "--fp8-amax-history-len {}", plan.fp8.window),
+        append(arguments, "--fp8-amax-compute-algo max");
   const std::vector<int> blocks = fp8_blocks(plan);
   const int layers = plan.num_blocks - 2;
   if (std::ssize(blocks) == layers) return;
@@ -279,16 +285,18 @@ void put_fp8(const Plan& plan, const PlanGrid& grid, Arguments& a, std::vector<s
             last = blocks.empty() ? layers : layers - blocks.back();
   const bool is_one_run = std::ssize(blocks) == layers - first - last;
   if (is_current && is_one_run && std::max(first, last) <= layers / grid.pp) {
-    append(a, "--first-last-layers-bf16");
-    append(a, "--num-layers-at-start-in-bf16 {}", first), append(a, "--num-layers-at-end-in-bf16 {}", last);
+    append(arguments, "--first-last-layers-bf16");
+    append(arguments, "--num-layers-at-start-in-bf16 {}", first),
+        append(arguments, "--num-layers-at-end-in-bf16 {}", last);
     return;
   }
-  notes.push_back(fmt::format("Megatron-LM computes all layers in fp8, not only {}{}",
-                              blocks.empty() ? "none" : "blocks " + ranges_text(blocks),
+  notes.push_back(fmt::format("Megatron-LM computes all layers in fp8; the plan uses fp8 {}{}",
+                              blocks.empty() ? "for no layer" : "only for blocks " + ranges_text(blocks),
                               is_current ? "" : " (\"scales\": \"current\" allows excluding some)"));
 }
 
-void put_precision(const Plan& plan, const PlanGrid& grid, Arguments& a, std::vector<std::string>& notes) {
+void put_precision(const Plan& plan, const PlanGrid& grid, Arguments& arguments,
+                   std::vector<std::string>& notes) {
   if (plan.precision != Precision::fp8 && has_fp8(plan))
     notes.push_back(
         fmt::format("Megatron-LM does not compute blocks {} in fp8", ranges_text(fp8_blocks(plan))));
@@ -297,56 +305,56 @@ void put_precision(const Plan& plan, const PlanGrid& grid, Arguments& a, std::ve
     case Precision::fp32:
       return;
     case Precision::bf16:
-      append(a, "--bf16");
-      if (plan.accumulators == Precision::bf16) append(a, "--grad-reduce-in-bf16");
+      append(arguments, "--bf16");
+      if (plan.accumulators == Precision::bf16) append(arguments, "--grad-reduce-in-bf16");
       return;
     case Precision::fp16:
-      append(a, "--fp16");
-      if (plan.accumulators == Precision::fp32) append(a, "--accumulate-allreduce-grads-in-fp32");
+      append(arguments, "--fp16");
+      if (plan.accumulators == Precision::fp32) append(arguments, "--accumulate-allreduce-grads-in-fp32");
       return;
     case Precision::fp8:
-      append(a, "--bf16");
-      return put_fp8(plan, grid, a, notes);
+      append(arguments, "--bf16");
+      return put_fp8(plan, grid, arguments, notes);
   }
 }
 
 Arguments parallel_arguments(const Plan& plan, const PlanGrid& grid, bool is_mixture,
                              std::vector<std::string>& notes) {
-  Arguments a;
+  Arguments arguments;
   const LayerStrategy& s = grid.strategy;
-  append(a, "--tensor-model-parallel-size {}", s.tp);
-  if (s.sequence_parallel) append(a, "--sequence-parallel");
-  put_pipeline(plan, grid, a, notes);
-  append(a, "--context-parallel-size {}", s.cp);
-  if (s.cp > 1) append(a, "--cp-comm-type p2p");
-  if (s.ep > 1) append(a, "--expert-model-parallel-size {}", s.ep);
-  if (is_mixture && s.tp > 1) append(a, "--expert-tensor-parallel-size 1");
-  put_sharding(grid, a, notes);
-  put_recompute(grid, a, notes);
-  put_precision(plan, grid, a, notes);
-  append(a, "--micro-batch-size {}", grid.microbatch);
-  append(a, "--global-batch-size {}", plan.batch);
-  return a;
+  append(arguments, "--tensor-model-parallel-size {}", s.tp);
+  if (s.sequence_parallel) append(arguments, "--sequence-parallel");
+  put_pipeline(plan, grid, arguments, notes);
+  append(arguments, "--context-parallel-size {}", s.cp);
+  if (s.cp > 1) append(arguments, "--cp-comm-type p2p");
+  if (s.ep > 1) append(arguments, "--expert-model-parallel-size {}", s.ep);
+  if (is_mixture && s.tp > 1) append(arguments, "--expert-tensor-parallel-size 1");
+  put_sharding(grid, arguments, notes);
+  put_recompute(grid, arguments, notes);
+  put_precision(plan, grid, arguments, notes);
+  append(arguments, "--micro-batch-size {}", grid.microbatch);
+  append(arguments, "--global-batch-size {}", plan.batch);
+  return arguments;
 }
 
 Arguments training_arguments(const ExportSettings& settings) {
-  Arguments a;
-  append(a, "--train-iters {}", settings.steps);
-  append(a, "--lr {}", settings.learning_rate);
-  append(a, "--min-lr {:.6g}", settings.learning_rate / 10);
-  append(a, "--lr-decay-style cosine");
-  append(a, "--lr-warmup-iters {}", std::min(settings.warmup, settings.steps / 2));
-  append(a, "--weight-decay {}", settings.weight_decay);
-  append(a, "--adam-beta1 {}", settings.beta1);
-  append(a, "--adam-beta2 {}", settings.beta2);
-  append(a, "--clip-grad {}", settings.clip);
-  append(a, "--seed {}", settings.seed);
-  append(a, "--log-interval 10");
-  append(a, "--eval-interval 1000");
-  append(a, "--eval-iters 10");
-  append(a, "--save \"$CHECKPOINT_PATH\"");
-  append(a, "--save-interval 1000");
-  return a;
+  Arguments arguments;
+  append(arguments, "--train-iters {}", settings.steps);
+  append(arguments, "--lr {}", settings.learning_rate);
+  append(arguments, "--min-lr {:.6g}", settings.learning_rate / 10);
+  append(arguments, "--lr-decay-style cosine");
+  append(arguments, "--lr-warmup-iters {}", std::min(settings.warmup, settings.steps / 2));
+  append(arguments, "--weight-decay {}", settings.weight_decay);
+  append(arguments, "--adam-beta1 {}", settings.beta1);
+  append(arguments, "--adam-beta2 {}", settings.beta2);
+  append(arguments, "--clip-grad {}", settings.clip);
+  append(arguments, "--seed {}", settings.seed);
+  append(arguments, "--log-interval 10");
+  append(arguments, "--eval-interval 1000");
+  append(arguments, "--eval-iters 10");
+  append(arguments, "--save \"$CHECKPOINT_PATH\"");
+  append(arguments, "--save-interval 1000");
+  return arguments;
 }
 
 std::string array_text(const std::string& name, const Arguments& arguments) {
@@ -359,8 +367,8 @@ std::string variables_text(const PlanGrid& grid, const ExportSettings& settings,
                            std::vector<std::string>& notes) {
   const NodeShape nodes = node_shape(grid.devices, settings.devices_per_node, notes);
   const bool is_fsdp = grid.strategy.zero >= 2;
-  const bool is_ordered = !is_fsdp && (grid.strategy.tp > 1 || grid.strategy.cp > 1);
-  std::string text = is_ordered ? "export CUDA_DEVICE_MAX_CONNECTIONS=1\n" : "";
+  const bool needs_one_connection = !is_fsdp && (grid.strategy.tp > 1 || grid.strategy.cp > 1);
+  std::string text = needs_one_connection ? "export CUDA_DEVICE_MAX_CONNECTIONS=1\n" : "";
   if (is_fsdp)
     text += "unset CUDA_DEVICE_MAX_CONNECTIONS  # fully sharded training needs several connections\n";
   text += fmt::format("GPUS_PER_NODE={}\nNUM_NODES={}\n", nodes.devices, nodes.nodes);
@@ -372,7 +380,7 @@ std::string variables_text(const PlanGrid& grid, const ExportSettings& settings,
   return text;
 }
 
-constexpr const char* kDataAndLaunch = R"(# Without data, Megatron-LM makes some up.
+constexpr const char* kDataAndLaunch = R"(# Without data, Megatron-LM trains on mock data.
 if [ -n "$DATA_PATH" ]; then
   DATA_ARGS=(--data-path $DATA_PATH --split 969,30,1 --tokenizer-type HuggingFaceTokenizer )"
                                        R"(--tokenizer-model "$TOKENIZER_MODEL")

@@ -19,7 +19,7 @@ struct Flavor {
   std::int64_t layers, hidden, heads, kv_heads, ffn, vocab;
   bool is_tied;
   const char* name;
-  bool is_in_02;  // also available in version 0.2
+  bool is_in_version_0_2;  // also available in version 0.2
 };
 
 // clang-format off
@@ -137,8 +137,8 @@ Json module_names(const std::vector<Span>& parts, int num_blocks, const char* he
 void add_data_parallel(const PlanGrid& grid, Settings& settings, std::vector<std::string>& notes) {
   const LayerStrategy& s = grid.strategy;
   int shard = s.zero == 0 ? 1 : std::max(1, grid.shards / s.cp);
-  const bool is_alone = s.tp == 1 && s.cp == 1 && grid.pp == 1;
-  if (s.zero == 0 && grid.dp > 1 && !is_alone) {
+  const bool is_data_parallel_only = s.tp == 1 && s.cp == 1 && grid.pp == 1;
+  if (s.zero == 0 && grid.dp > 1 && !is_data_parallel_only) {
     shard = grid.dp;
     notes.emplace_back(
         "torchtitan supports unsharded state only without other parallelism; the state is sharded (and not "
@@ -158,8 +158,8 @@ Settings common_settings(const Plan& plan, const PlanGrid& grid, const ExportSet
                          std::vector<std::string>& notes) {
   const LayerStrategy& s = grid.strategy;
   Settings settings;
-  const std::int64_t local = grid.pp > 1 ? grid.microbatch * grid.num_microbatches : grid.microbatch;
-  settings.push_back({"training", "local_batch_size", local});
+  const std::int64_t local_batch = grid.pp > 1 ? grid.microbatch * grid.num_microbatches : grid.microbatch;
+  settings.push_back({"training", "local_batch_size", local_batch});
   settings.push_back({"training", "global_batch_size", plan.batch});
   settings.push_back({"training", "seq_len", plan.sequence_length});
   settings.push_back({"training", "steps", export_settings.steps});
@@ -202,12 +202,12 @@ std::string json_text(const Json& value) {
 }
 
 std::string toml_text(const Settings& settings) {
-  std::string shown, section;
+  std::string lines, section;
   for (const Setting& setting : settings) {
-    if (setting.section != section) shown += fmt::format("\n[{}]\n", section = setting.section);
-    shown += fmt::format("{} = {}\n", setting.key, json_text(setting.value));
+    if (setting.section != section) lines += fmt::format("\n[{}]\n", section = setting.section);
+    lines += fmt::format("{} = {}\n", setting.key, json_text(setting.value));
   }
-  return shown;
+  return lines;
 }
 
 std::string python_value(const Json& value) {
@@ -218,27 +218,27 @@ std::string python_value(const Json& value) {
 std::string toml_file(const Plan& plan, const Flavor& flavor, const PlanGrid& grid,
                       const ExportSettings& export_settings, const Settings& common,
                       const TitanPipeline& pipeline, const std::vector<std::string>& notes) {
-  Settings all = {{"model", "name", flavor.family == Family::llama ? "llama3" : "qwen3"},
-                  {"model", "flavor", flavor.name}};
+  Settings settings = {{"model", "name", flavor.family == Family::llama ? "llama3" : "qwen3"},
+                       {"model", "flavor", flavor.name}};
   if (!export_settings.tokenizer.empty())
-    all.push_back({"model", "hf_assets_path", export_settings.tokenizer});
-  if (plan.precision == Precision::fp8) all.push_back({"model", "converters", Json::array({"float8"})});
-  all.push_back({"optimizer", "name", "AdamW"});
-  all.push_back({"optimizer", "lr", export_settings.learning_rate});
-  all.push_back({"optimizer", "beta1", export_settings.beta1});
-  all.push_back({"optimizer", "beta2", export_settings.beta2});
-  all.push_back({"optimizer", "weight_decay", export_settings.weight_decay});
-  all.push_back({"activation_checkpoint", "mode", text(grid.strategy.recompute)});
+    settings.push_back({"model", "hf_assets_path", export_settings.tokenizer});
+  if (plan.precision == Precision::fp8) settings.push_back({"model", "converters", Json::array({"float8"})});
+  settings.push_back({"optimizer", "name", "AdamW"});
+  settings.push_back({"optimizer", "lr", export_settings.learning_rate});
+  settings.push_back({"optimizer", "beta1", export_settings.beta1});
+  settings.push_back({"optimizer", "beta2", export_settings.beta2});
+  settings.push_back({"optimizer", "weight_decay", export_settings.weight_decay});
+  settings.push_back({"activation_checkpoint", "mode", text(grid.strategy.recompute)});
   if (grid.strategy.recompute == RecomputeMode::selective)
-    all.push_back({"activation_checkpoint", "selective_ac_option", "op"});
-  if (!export_settings.data.empty()) all.push_back({"training", "dataset_path", export_settings.data});
-  for (const Setting& setting : common) all.push_back(setting);
+    settings.push_back({"activation_checkpoint", "selective_ac_option", "op"});
+  if (!export_settings.data.empty()) settings.push_back({"training", "dataset_path", export_settings.data});
+  for (const Setting& setting : common) settings.push_back(setting);
   if (grid.pp > 1) {
-    all.push_back({"parallelism", "pipeline_parallel_schedule", pipeline.schedule});
-    all.push_back({"parallelism", "module_fqns_per_model_part",
-                   module_names(pipeline.parts, plan.num_blocks, "output")});
+    settings.push_back({"parallelism", "pipeline_parallel_schedule", pipeline.schedule});
+    settings.push_back({"parallelism", "module_fqns_per_model_part",
+                        module_names(pipeline.parts, plan.num_blocks, "output")});
   }
-  return export_header(plan, "torchtitan 0.2: " + in_quotes(plan.model), notes) + toml_text(all);
+  return export_header(plan, "torchtitan 0.2: " + in_quotes(plan.model), notes) + toml_text(settings);
 }
 
 // Writes the configuration of version 0.3: a function that modifies one of torchtitan's own configurations
@@ -324,14 +324,14 @@ void add_torchtitan_files(const Plan& plan, const ModelSpec& model, const Export
   if (grid.strategy.tp > 1 && !grid.strategy.sequence_parallel)
     notes.emplace_back("torchtitan 0.2 always uses sequence parallelism for norms and residuals with tp");
   const NodeShape nodes = node_shape(grid.devices, settings.devices_per_node, notes);
-  if (flavor.is_in_02)
+  if (flavor.is_in_version_0_2)
     exported.files.push_back(
         {"torchtitan.toml", toml_file(plan, flavor, grid, settings, common, pipeline, notes), false});
   else
     notes.push_back(fmt::format("torchtitan 0.2 does not have {}; 0.3 does", flavor.name));
   exported.files.push_back(
       {"optimus_torchtitan.py", python_file(plan, flavor, grid, settings, common, pipeline, notes), false});
-  exported.files.push_back({"launch.sh", titan_launch(plan, nodes, flavor.is_in_02, notes), true});
+  exported.files.push_back({"launch.sh", titan_launch(plan, nodes, flavor.is_in_version_0_2, notes), true});
 }
 
 }  // namespace optimus

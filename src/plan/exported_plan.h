@@ -32,7 +32,7 @@ struct ExportedFile {
 struct ExportedPlan {
   Trainer trainer = Trainer::optimus;
   std::vector<ExportedFile> files;  // without subfolders; always includes plan.json
-  std::vector<std::string> notes;   // one sentence each: what the other trainer does differently
+  std::vector<std::string> notes;   // differences in the other trainer, one sentence each
 };
 
 }  // namespace optimus

@@ -36,15 +36,15 @@ std::string fp8_text(const Plan& plan) {
                      scaling_text(plan.fp8.scaling));
 }
 
-int fp8_slot(int layer, LayerGemm product, Fp8Operand operand) {
-  return (layer * kNumLayerGemms + static_cast<int>(product)) * kNumFp8Operands + static_cast<int>(operand);
+int fp8_slot(int layer, LayerGemm gemm, Fp8Operand operand) {
+  return (layer * kNumLayerGemms + static_cast<int>(gemm)) * kNumFp8Operands + static_cast<int>(operand);
 }
 
 int num_fp8_slots(const Plan& plan) { return (plan.num_blocks - 2) * kFp8SlotsOfLayer; }
 
 std::string fp8_slot_name(int slot) {
-  const int product = slot / kNumFp8Operands % kNumLayerGemms;
-  return fmt::format("layers.{}.{}.{}", slot / kFp8SlotsOfLayer, kGemmNames[product],
+  const int gemm = slot / kNumFp8Operands % kNumLayerGemms;
+  return fmt::format("layers.{}.{}.{}", slot / kFp8SlotsOfLayer, kGemmNames[gemm],
                      kOperandNames[slot % kNumFp8Operands]);
 }
 
@@ -63,7 +63,8 @@ int fp8_slot_of(std::string_view name) {
 // The formats' maxima are 448 = 0.875 * 2^9 and 57344 = 0.875 * 2^16; `maximum` is m * 2^k with m in [0.5,
 // 1).
 int fp8_exponent(Fp8Operand operand, float maximum) {
-  ensure(std::isfinite(maximum) && maximum >= 0, "fp8 scale for an invalid maximum of {}", maximum);
+  ensure(std::isfinite(maximum) && maximum >= 0,
+         "the maximum of an fp8 tensor: expected a finite number of at least 0, got {}", maximum);
   if (maximum == 0) return 0;
   int k = 0;
   const float m = std::frexp(maximum, &k);

@@ -45,7 +45,7 @@ inline constexpr int kNumLayerGemms = 4, kNumFp8Operands = 3;
 inline constexpr int kFp8SlotsOfLayer = kNumLayerGemms * kNumFp8Operands;
 
 // The slots of all layers are numbered consecutively.
-int fp8_slot(int layer, LayerGemm product, Fp8Operand operand);
+int fp8_slot(int layer, LayerGemm gemm, Fp8Operand operand);
 int num_fp8_slots(const Plan& plan);
 std::string fp8_slot_name(int slot);  // "layers.3.attention.qkv.input"
 // The index of the slot with this name; -1 if there is none.

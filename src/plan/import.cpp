@@ -20,15 +20,16 @@ constexpr std::int64_t kMaxLayoutBlocks = 20'000;
 
 // The runs of one part: its first `num_recomputed` layers recompute as `strategy` specifies, the others not
 // at all.
-Chunk part_of(Span blocks, const LayerStrategy& strategy, int num_recomputed, int num_blocks) {
+Chunk make_chunk(Span blocks, const LayerStrategy& strategy, int num_recomputed, int num_blocks) {
   const std::int64_t first_layer = std::max<std::int64_t>(blocks.begin, 1);
-  const std::int64_t cut = std::min<std::int64_t>(first_layer + num_recomputed, blocks.end);
-  const bool is_whole = num_recomputed == 0 || cut >= std::min<std::int64_t>(blocks.end, num_blocks - 1);
+  const std::int64_t recompute_end = std::min<std::int64_t>(first_layer + num_recomputed, blocks.end);
+  const bool is_whole =
+      num_recomputed == 0 || recompute_end >= std::min<std::int64_t>(blocks.end, num_blocks - 1);
   if (is_whole) return {{{static_cast<int>(blocks.begin), static_cast<int>(blocks.size()), strategy}}};
-  LayerStrategy plain = strategy;
-  plain.recompute = RecomputeMode::none, plain.recompute_layers = 1;
-  return {{{static_cast<int>(blocks.begin), static_cast<int>(cut - blocks.begin), strategy},
-           {static_cast<int>(cut), static_cast<int>(blocks.end - cut), plain}}};
+  LayerStrategy saved_strategy = strategy;
+  saved_strategy.recompute = RecomputeMode::none, saved_strategy.recompute_layers = 1;
+  return {{{static_cast<int>(blocks.begin), static_cast<int>(recompute_end - blocks.begin), strategy},
+           {static_cast<int>(recompute_end), static_cast<int>(blocks.end - recompute_end), saved_strategy}}};
 }
 
 // The blocks of each part: its layers, and for the first part the embedding, for the last part the head.
@@ -50,7 +51,7 @@ void distribute_layers(const ImportedGrid& grid, Plan& plan) {
   const std::vector<Span> parts = blocks_of_parts(layers);
   for (std::size_t i = 0; i < parts.size(); ++i)
     stages[i % stages.size()].chunks[i / stages.size()] =
-        part_of(parts[i], grid.shape.strategy, grid.recomputed_layers, plan.num_blocks);
+        make_chunk(parts[i], grid.shape.strategy, grid.recomputed_layers, plan.num_blocks);
 }
 
 // Renumbers devices in the order of ranks: tensor and context part vary fastest, then stage, then data part.
@@ -59,34 +60,34 @@ void renumber_inner_pipeline(const ImportedGrid& grid, Plan& plan) {
   std::vector<Stage>& stages = plan.pipelines.front().stages;
   for (std::size_t s = 0; s < stages.size(); ++s)
     for (std::size_t i = 0; i < stages[s].devices.size(); ++i) {
-      const int within = static_cast<int>(i) % inner, data = static_cast<int>(i) / inner;
-      stages[s].devices[i] = (data * grid.shape.pp + static_cast<int>(s)) * inner + within;
+      const int offset = static_cast<int>(i) % inner, data = static_cast<int>(i) / inner;
+      stages[s].devices[i] = (data * grid.shape.pp + static_cast<int>(s)) * inner + offset;
     }
 }
 
 }  // namespace
 
-Plan build_imported(const ImportedGrid& given, const ModelSpec& model, const std::string& source) {
-  ImportedGrid grid = given;
+Plan build_imported(const ImportedGrid& imported_grid, const ModelSpec& model, const std::string& source) {
+  ImportedGrid grid = imported_grid;
   const LayerStrategy& s = grid.shape.strategy;
   const std::int64_t parts = std::int64_t{grid.shape.pp} * grid.shape.chunks;
-  const std::int64_t cell = std::int64_t{grid.shape.pp} * s.tp * s.cp;
-  if (cell > kMaxPlanDevices || grid.devices > kMaxPlanDevices)
+  const std::int64_t devices_per_replica = std::int64_t{grid.shape.pp} * s.tp * s.cp;
+  if (devices_per_replica > kMaxPlanDevices || grid.devices > kMaxPlanDevices)
     throw UserError("{}: {} devices exceed the {} devices that a plan may have", source,
-                    std::max(cell, grid.devices), kMaxPlanDevices);
-  if (grid.devices % cell != 0)
+                    std::max(devices_per_replica, grid.devices), kMaxPlanDevices);
+  if (grid.devices % devices_per_replica != 0)
     throw UserError("{}: {} devices are not divisible by tp {} x cp {} x pp {}", source, grid.devices, s.tp,
                     s.cp, grid.shape.pp);
-  grid.shape.dp = static_cast<int>(grid.devices / cell);
-  const std::int64_t together = std::int64_t{grid.shape.dp} * grid.shape.microbatch;
-  if (grid.shape.batch == 0) grid.shape.batch = together;
-  if (grid.shape.batch % together != 0)
+  grid.shape.dp = static_cast<int>(grid.devices / devices_per_replica);
+  const std::int64_t sequences_per_round = std::int64_t{grid.shape.dp} * grid.shape.microbatch;
+  if (grid.shape.batch == 0) grid.shape.batch = sequences_per_round;
+  if (grid.shape.batch % sequences_per_round != 0)
     throw UserError(
         "{}: a batch of {} is not divisible by micro-batches of {} sequences on {} data-parallel ranks",
         source, grid.shape.batch, grid.shape.microbatch, grid.shape.dp);
-  if (grid.shape.batch / together > kMaxMicrobatches || together > 1'000'000'000)
+  if (grid.shape.batch / sequences_per_round > kMaxMicrobatches || sequences_per_round > 1'000'000'000)
     throw UserError("{}: a batch of {} in micro-batches of {} exceeds the limits of a plan", source,
-                    grid.shape.batch, together);
+                    grid.shape.batch, sequences_per_round);
   if (parts > model.layers + 2)
     throw UserError("{}: {} stages and chunks are more than the {} layers of the model", source, parts,
                     model.layers);
@@ -126,7 +127,7 @@ std::vector<std::int64_t> parse_layout(const std::string& layout, const std::str
     if (count < 1 || count > kMaxLayoutBlocks) refuse("has an invalid repeat count");
     return count;
   };
-  const auto take = [&](std::string_view unit, std::int64_t times) {
+  const auto add_unit = [&](std::string_view unit, std::int64_t times) {
     total += times * std::ssize(unit);
     if (total > kMaxLayoutBlocks) refuse("has too many layers");
     for (std::int64_t i = 0; i < times; ++i)
@@ -140,7 +141,7 @@ std::vector<std::int64_t> parse_layout(const std::string& layout, const std::str
       }
   };
   // A unit inside parentheses may be repeated too: "(Et*2|)*3".
-  const auto unit_at = [&](std::string& unit) {
+  const auto read_unit = [&](std::string& unit) {
     const char c = flat_layout[at++];
     const std::int64_t times = repeat();
     if (times + std::ssize(unit) > kMaxLayoutBlocks) refuse("has too many layers");
@@ -149,15 +150,15 @@ std::vector<std::int64_t> parse_layout(const std::string& layout, const std::str
   while (at < flat_layout.size()) {
     std::string unit;
     if (flat_layout[at] != '(') {
-      unit_at(unit);
-      take(unit, 1);
+      read_unit(unit);
+      add_unit(unit, 1);
       continue;
     }
     ++at;
-    while (at < flat_layout.size() && flat_layout[at] != ')') unit_at(unit);
+    while (at < flat_layout.size() && flat_layout[at] != ')') read_unit(unit);
     if (at >= flat_layout.size()) refuse("has an unclosed parenthesis");
     ++at;
-    take(unit, repeat());
+    add_unit(unit, repeat());
   }
   return layers;
 }

@@ -26,19 +26,19 @@ ArgumentList::ArgumentList(const std::vector<std::string>& arguments, std::strin
 }
 
 ArgumentList::Argument* ArgumentList::find(const std::string& flag) {
-  Argument* found = nullptr;
+  Argument* match = nullptr;
   for (Argument& argument : arguments_)
-    if (argument.flag == flag) argument.is_understood = true, found = &argument;
-  return found;
+    if (argument.flag == flag) argument.is_understood = true, match = &argument;
+  return match;
 }
 
 bool ArgumentList::has_flag(const std::string& flag) { return find(flag) != nullptr; }
 
 std::optional<std::string> ArgumentList::text(const std::string& flag) {
-  const Argument* const found = find(flag);
-  if (found == nullptr) return std::nullopt;
-  if (found->values.empty()) throw UserError("{}: {} has no value", source_, flag);
-  return found->values.front();
+  const Argument* const match = find(flag);
+  if (match == nullptr) return std::nullopt;
+  if (match->values.empty()) throw UserError("{}: {} has no value", source_, flag);
+  return match->values.front();
 }
 
 std::optional<std::int64_t> ArgumentList::count(const std::string& flag, std::int64_t smallest,
@@ -64,11 +64,11 @@ std::optional<double> ArgumentList::number(const std::string& flag) {
 }
 
 std::vector<std::string> ArgumentList::values_of(const std::string& flag) {
-  const Argument* const found = find(flag);
-  return found == nullptr ? std::vector<std::string>{} : found->values;
+  const Argument* const match = find(flag);
+  return match == nullptr ? std::vector<std::string>{} : match->values;
 }
 
-std::string shown(const ArgumentList::Argument& argument) {
+std::string display_text(const ArgumentList::Argument& argument) {
   constexpr std::size_t kMaxLength = 120;
   std::string line = argument.flag;
   for (const std::string& value : argument.values)

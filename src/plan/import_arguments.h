@@ -29,7 +29,7 @@ class ArgumentList {
     std::vector<std::string> values;
     bool is_understood = false;
   };
-  const std::vector<Argument>& all() const { return arguments_; }
+  const std::vector<Argument>& arguments() const { return arguments_; }
 
  private:
   Argument* find(const std::string& flag);
@@ -39,6 +39,6 @@ class ArgumentList {
 };
 
 // The argument as shown in lists: "--num-layers 32".
-std::string shown(const ArgumentList::Argument& argument);
+std::string display_text(const ArgumentList::Argument& argument);
 
 }  // namespace optimus

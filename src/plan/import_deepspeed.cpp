@@ -48,51 +48,51 @@ class ConfigReader {
 
   // Returns nullopt if the member is absent, null or "auto".
   std::optional<JsonView> find(const std::string& section, const std::string& key) {
-    std::optional<JsonView> at = section.empty() ? view_ : view_.find(section);
-    if (!at) return std::nullopt;
-    at = at->find(key);
-    if (!at) return std::nullopt;
+    std::optional<JsonView> member = section.empty() ? view_ : view_.find(section);
+    if (!member) return std::nullopt;
+    member = member->find(key);
+    if (!member) return std::nullopt;
     understood_.push_back(section.empty() ? key : section + "." + key);
-    const bool is_auto = at->raw().is_string() && at->raw().get_ref<const std::string&>() == "auto";
-    return is_auto ? std::nullopt : at;
+    const bool is_auto = member->raw().is_string() && member->raw().get_ref<const std::string&>() == "auto";
+    return is_auto ? std::nullopt : member;
   }
   std::optional<std::int64_t> count(const std::string& section, const std::string& key,
                                     std::int64_t smallest = 1, std::int64_t largest = 1'000'000'000) {
-    const auto at = find(section, key);
-    if (!at) return std::nullopt;
-    return at->integer(smallest, largest);
+    const auto member = find(section, key);
+    if (!member) return std::nullopt;
+    return member->integer(smallest, largest);
   }
   bool is_on(const std::string& section) {
-    const auto at = find(section, "enabled");
-    return at && at->boolean();
+    const auto member = find(section, "enabled");
+    return member && member->boolean();
   }
 
-  void list(ImportedPlan& imported) const {
+  void list_keys(ImportedPlan& imported) const {
     for (const auto& [name, member] : view_.members()) {
-      const bool is_plain = std::find(kIrrelevantSections.begin(), kIrrelevantSections.end(), name) !=
-                            kIrrelevantSections.end();
+      const bool is_ignored_section = std::find(kIrrelevantSections.begin(), kIrrelevantSections.end(),
+                                                name) != kIrrelevantSections.end();
       const bool is_section = member.raw().is_object();
-      if (is_plain) {
+      if (is_ignored_section) {
         imported.ignored.push_back(name);
       } else if (!is_section) {
-        sort_in(name, imported.unknown, imported);
+        add_key(name, imported.unknown, imported);
       } else {
         // In a known section, the remaining keys only tune buckets and buffers.
-        const bool is_known =
-            std::any_of(understood_.begin(), understood_.end(),
-                        [&, section = name](const auto& seen) { return starts_with(seen, section + "."); });
+        const bool is_known = std::any_of(
+            understood_.begin(), understood_.end(),
+            [&, section = name](const auto& known_key) { return starts_with(known_key, section + "."); });
         for (const auto& [key, value] : member.members())
-          sort_in(name + "." + key, is_known ? imported.ignored : imported.unknown, imported);
+          add_key(name + "." + key, is_known ? imported.ignored : imported.unknown, imported);
         if (member.raw().empty()) imported.ignored.push_back(name);
       }
     }
   }
 
  private:
-  void sort_in(const std::string& name, std::vector<std::string>& otherwise, ImportedPlan& imported) const {
+  void add_key(const std::string& name, std::vector<std::string>& other_list, ImportedPlan& imported) const {
     const bool is_understood_key =
         std::find(understood_.begin(), understood_.end(), name) != understood_.end();
-    (is_understood_key ? imported.understood : otherwise).push_back(name);
+    (is_understood_key ? imported.understood : other_list).push_back(name);
   }
 
   JsonView view_;
@@ -105,12 +105,14 @@ void read_zero(ConfigReader& file, std::int64_t group, LayerStrategy& s, std::ve
     s.offload = s.zero > 0 && offload->text_or("device", "none") != "none";
   // MiCS groups (up to 0.18) share all of the state; the groups of hpZ share only a second copy of the
   // parameters.
-  const auto whole = file.count("zero_optimization", "mics_shard_size", -1, kMaxPlanDevices),
-             second = file.count("zero_optimization", "zero_hpz_partition_size", 1, kMaxPlanDevices);
-  const std::int64_t shards = whole.value_or(0) > 0 ? *whole : second.value_or(1) > 1 ? *second : 0;
+  const auto mics_group = file.count("zero_optimization", "mics_shard_size", -1, kMaxPlanDevices),
+             hpz_group = file.count("zero_optimization", "zero_hpz_partition_size", 1, kMaxPlanDevices);
+  const std::int64_t shards = mics_group.value_or(0) > 0  ? *mics_group
+                              : hpz_group.value_or(1) > 1 ? *hpz_group
+                                                          : 0;
   if (s.zero < 3 || shards == 0 || shards >= group) return;
   s.shard_group = static_cast<int>(shards);
-  if (whole.value_or(0) <= 0)
+  if (mics_group.value_or(0) <= 0)
     notes.push_back(
         fmt::format("DeepSpeed gathers only the parameters within groups of {}; the plan shards all of the "
                     "state within these groups",
@@ -154,13 +156,13 @@ void read_batch(ConfigReader& file, const std::string& source, const ImportReque
   if (!micro && total % parts != 0)
     throw UserError("{}: a batch of {} is not divisible by {} accumulation steps x {} data-parallel ranks",
                     source, total, steps.value_or(1), dp);
-  const std::int64_t each = micro ? *micro : total / parts;
-  if (each > 1'000'000)
-    throw UserError("{}: micro-batches of {} sequences exceed the limits of a plan", source, each);
+  const std::int64_t microbatch = micro ? *micro : total / parts;
+  if (microbatch > 1'000'000)
+    throw UserError("{}: micro-batches of {} sequences exceed the limits of a plan", source, microbatch);
   if (!request.batch && batch && micro && steps && *micro * *steps * dp != *batch)
     throw UserError("{}: train_batch_size {} is not {} x {} accumulation steps x {} data-parallel ranks",
                     source, *batch, *micro, *steps, dp);
-  grid.shape.microbatch = static_cast<int>(each);
+  grid.shape.microbatch = static_cast<int>(microbatch);
   grid.shape.batch = total;
 }
 
@@ -191,18 +193,18 @@ void import_deepspeed(std::string_view text, const std::string& source, const Im
   (void)file.find("", "data_parallel_size");
   (void)file.find("pipeline", "partition");
   grid.devices = *request.devices;
-  const std::int64_t cell = std::int64_t{s.tp} * s.cp * grid.shape.pp;
+  const std::int64_t devices_per_replica = std::int64_t{s.tp} * s.cp * grid.shape.pp;
   read_zero(file, grid.devices / (std::int64_t{s.tp} * grid.shape.pp), s, imported.notes);
   read_recompute_sections(file, imported.model.layers, s);
   read_types(file, source, grid);
-  read_batch(file, source, request, std::max<std::int64_t>(1, grid.devices / cell), grid);
+  read_batch(file, source, request, std::max<std::int64_t>(1, grid.devices / devices_per_replica), grid);
   grid.shape.sequence_length = request.sequence_length.value_or(imported.model.max_positions);
   if (!request.sequence_length)
     imported.notes.push_back(
         fmt::format("a DeepSpeed file has no sequence length; using the maximum of the model, {}",
                     imported.model.max_positions));
   imported.plan = build_imported(grid, imported.model, source);
-  file.list(imported);
+  file.list_keys(imported);
 }
 
 }  // namespace optimus

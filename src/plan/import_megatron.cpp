@@ -140,10 +140,10 @@ bool is_irrelevant(const std::string& flag) {
 
 // The blocks that compute in fp8: all layers, or all except some at both ends. An empty list means the
 // plan's default, which excludes the first and the last layer; nullopt means that no layer remains.
-std::optional<std::vector<int>> read_fp8_blocks(ArgumentList& a, std::int64_t layers) {
-  const bool has_bf16_ends = a.has_flag("--first-last-layers-bf16");
-  const std::int64_t first = a.count("--num-layers-at-start-in-bf16", 0, 10'000).value_or(1),
-                     last = a.count("--num-layers-at-end-in-bf16", 0, 10'000).value_or(1);
+std::optional<std::vector<int>> read_fp8_blocks(ArgumentList& flags, std::int64_t layers) {
+  const bool has_bf16_ends = flags.has_flag("--first-last-layers-bf16");
+  const std::int64_t first = flags.count("--num-layers-at-start-in-bf16", 0, 10'000).value_or(1),
+                     last = flags.count("--num-layers-at-end-in-bf16", 0, 10'000).value_or(1);
   std::vector<int> blocks;
   if (has_bf16_ends && first == 1 && last == 1) return blocks;
   for (std::int64_t layer = has_bf16_ends ? first : 0; layer < layers - (has_bf16_ends ? last : 0); ++layer)
@@ -151,10 +151,10 @@ std::optional<std::vector<int>> read_fp8_blocks(ArgumentList& a, std::int64_t la
   return blocks.empty() ? std::nullopt : std::optional(blocks);
 }
 
-void read_fp8_scales(ArgumentList& a, ImportedGrid& grid, std::vector<std::string>& notes) {
-  const std::string recipe = a.text("--fp8-recipe").value_or("delayed");
-  const bool uses_window = a.text("--fp8-amax-compute-algo").value_or("most_recent") == "max";
-  const std::int64_t window = a.count("--fp8-amax-history-len", 1, 1'000'000'000).value_or(1);
+void read_fp8_scales(ArgumentList& flags, ImportedGrid& grid, std::vector<std::string>& notes) {
+  const std::string recipe = flags.text("--fp8-recipe").value_or("delayed");
+  const bool uses_window = flags.text("--fp8-amax-compute-algo").value_or("most_recent") == "max";
+  const std::int64_t window = flags.count("--fp8-amax-history-len", 1, 1'000'000'000).value_or(1);
   if (grid.shape.precision != Precision::fp8) return;
   const LayerStrategy& s = grid.shape.strategy;
   if (recipe == "delayed") {
@@ -171,34 +171,35 @@ void read_fp8_scales(ArgumentList& a, ImportedGrid& grid, std::vector<std::strin
   }
 }
 
-void read_precision(ArgumentList& a, std::int64_t layers, ImportedGrid& grid,
+void read_precision(ArgumentList& flags, std::int64_t layers, ImportedGrid& grid,
                     std::vector<std::string>& notes) {
-  const std::string format = a.text("--fp8-format").value_or("");
-  const bool is_hybrid = a.has_flag("--fp8-hybrid"), is_e4m3 = a.has_flag("--fp8-e4m3") || format == "e4m3";
-  const auto blocks = read_fp8_blocks(a, layers);
+  const std::string format = flags.text("--fp8-format").value_or("");
+  const bool is_hybrid = flags.has_flag("--fp8-hybrid"),
+             is_e4m3 = flags.has_flag("--fp8-e4m3") || format == "e4m3";
+  const auto blocks = read_fp8_blocks(flags, layers);
   const bool is_fp8 = (!format.empty() || is_hybrid || is_e4m3) && blocks;
-  const bool is_fp16 = a.has_flag("--fp16"), is_bf16 = a.has_flag("--bf16");
-  const bool accumulates_in_fp32 = a.has_flag("--accumulate-allreduce-grads-in-fp32"),
-             is_narrow = a.has_flag("--grad-reduce-in-bf16");
+  const bool is_fp16 = flags.has_flag("--fp16"), is_bf16 = flags.has_flag("--bf16");
+  const bool accumulates_in_fp32 = flags.has_flag("--accumulate-allreduce-grads-in-fp32"),
+             accumulates_in_bf16 = flags.has_flag("--grad-reduce-in-bf16");
   grid.shape.precision = is_fp8    ? Precision::fp8
                          : is_fp16 ? Precision::fp16
                          : is_bf16 ? Precision::bf16
                                    : Precision::fp32;
   if (grid.shape.precision == Precision::fp16 && !accumulates_in_fp32) grid.accumulators = Precision::fp16;
-  if (grid.shape.precision == Precision::bf16 && is_narrow) grid.accumulators = Precision::bf16;
+  if (grid.shape.precision == Precision::bf16 && accumulates_in_bf16) grid.accumulators = Precision::bf16;
   if (is_fp8) grid.fp8.blocks = *blocks;
   if (is_fp8 && is_e4m3) notes.emplace_back("gradients are in e5m2 in fp8 GEMMs, not in e4m3");
-  read_fp8_scales(a, grid, notes);
+  read_fp8_scales(flags, grid, notes);
 }
 
-void read_recompute(ArgumentList& a, const std::string& source, ImportedGrid& grid,
+void read_recompute(ArgumentList& flags, const std::string& source, ImportedGrid& grid,
                     std::vector<std::string>& notes) {
   LayerStrategy& s = grid.shape.strategy;
-  std::string granularity = a.text("--recompute-granularity").value_or("");
-  if (a.has_flag("--recompute-activations")) granularity = "selective";
-  const std::string method = a.text("--recompute-method").value_or("uniform");
-  const auto layers = static_cast<int>(a.count("--recompute-num-layers", 1, 10'000).value_or(1));
-  const std::vector<std::string> modules = a.values_of("--recompute-modules");
+  std::string granularity = flags.text("--recompute-granularity").value_or("");
+  if (flags.has_flag("--recompute-activations")) granularity = "selective";
+  const std::string method = flags.text("--recompute-method").value_or("uniform");
+  const auto layers = static_cast<int>(flags.count("--recompute-num-layers", 1, 10'000).value_or(1));
+  const std::vector<std::string> modules = flags.values_of("--recompute-modules");
   if (granularity == "selective") {
     s.recompute = RecomputeMode::selective;
     if (modules != std::vector<std::string>{"layernorm"})
@@ -213,32 +214,33 @@ void read_recompute(ArgumentList& a, const std::string& source, ImportedGrid& gr
   }
 }
 
-void read_sharding(ArgumentList& a, const std::string& source, LayerStrategy& s) {
+void read_sharding(ArgumentList& flags, const std::string& source, LayerStrategy& s) {
   static const std::vector<std::string> strategies = {"no_shard", "optim", "optim_grads",
                                                       "optim_grads_params"};
-  const bool is_distributed = a.has_flag("--use-distributed-optimizer");
-  const bool is_fsdp = a.has_flag("--use-megatron-fsdp") || a.has_flag("--use-custom-fsdp");
-  const std::string word = a.text("--data-parallel-sharding-strategy").value_or("optim_grads_params");
-  const auto found = std::find(strategies.begin(), strategies.end(), word);
-  if (found == strategies.end())
+  const bool is_distributed = flags.has_flag("--use-distributed-optimizer");
+  const bool is_fsdp = flags.has_flag("--use-megatron-fsdp") || flags.has_flag("--use-custom-fsdp");
+  const std::string word = flags.text("--data-parallel-sharding-strategy").value_or("optim_grads_params");
+  const auto match = std::find(strategies.begin(), strategies.end(), word);
+  if (match == strategies.end())
     throw UserError("{}: --data-parallel-sharding-strategy {} is not one of {}", source, in_quotes(word),
                     join(strategies, ", "));
   s.zero = is_distributed ? 1 : 0;
-  if (is_fsdp) s.zero = static_cast<int>(found - strategies.begin());
-  if (a.has_flag("--use-torch-fsdp2")) s.zero = a.has_flag("--torch-fsdp2-no-reshard-after-forward") ? 2 : 3;
-  s.offload = a.has_flag("--optimizer-cpu-offload");
+  if (is_fsdp) s.zero = static_cast<int>(match - strategies.begin());
+  if (flags.has_flag("--use-torch-fsdp2"))
+    s.zero = flags.has_flag("--torch-fsdp2-no-reshard-after-forward") ? 2 : 3;
+  s.offload = flags.has_flag("--optimizer-cpu-offload");
 }
 
 // Reads the layers of each part if the flags make the parts unequal.
-void read_stages(ArgumentList& a, const std::string& source, std::int64_t layers, ImportedGrid& grid) {
+void read_stages(ArgumentList& flags, const std::string& source, std::int64_t layers, ImportedGrid& grid) {
   const int pp = grid.shape.pp;
-  const auto first = a.count("--decoder-first-pipeline-num-layers"),
-             last = a.count("--decoder-last-pipeline-num-layers"),
-             each = a.count("--num-layers-per-virtual-pipeline-stage"),
-             chunks = a.count("--num-virtual-stages-per-pipeline-rank", 1, 10'000);
-  const bool counts_embedding = a.has_flag("--account-for-embedding-in-pipeline-split"),
-             counts_loss = a.has_flag("--account-for-loss-in-pipeline-split");
-  if (const auto layout = a.text("--pipeline-model-parallel-layout")) {
+  const auto first = flags.count("--decoder-first-pipeline-num-layers"),
+             last = flags.count("--decoder-last-pipeline-num-layers"),
+             layers_per_chunk = flags.count("--num-layers-per-virtual-pipeline-stage"),
+             chunks = flags.count("--num-virtual-stages-per-pipeline-rank", 1, 10'000);
+  const bool counts_embedding = flags.has_flag("--account-for-embedding-in-pipeline-split"),
+             counts_loss = flags.has_flag("--account-for-loss-in-pipeline-split");
+  if (const auto layout = flags.text("--pipeline-model-parallel-layout")) {
     grid.layers = parse_layout(*layout, source + ": --pipeline-model-parallel-layout");
     if (std::ssize(grid.layers) % pp != 0)
       throw UserError("{}: the layout has {} parts, which are not divisible by {} stages", source,
@@ -246,95 +248,98 @@ void read_stages(ArgumentList& a, const std::string& source, std::int64_t layers
     grid.shape.chunks = static_cast<int>(std::ssize(grid.layers) / pp);
     return;
   }
-  const std::int64_t counted = layers + (counts_embedding ? 1 : 0) + (counts_loss ? 1 : 0);
+  const std::int64_t num_counted = layers + (counts_embedding ? 1 : 0) + (counts_loss ? 1 : 0);
   if (chunks) grid.shape.chunks = static_cast<int>(*chunks);
-  if (each && counted % (*each * pp) == 0)
-    grid.shape.chunks = static_cast<int>(std::min<std::int64_t>(counted / (*each * pp), 10'000));
+  if (layers_per_chunk && num_counted % (*layers_per_chunk * pp) == 0)
+    grid.shape.chunks =
+        static_cast<int>(std::min<std::int64_t>(num_counted / (*layers_per_chunk * pp), 10'000));
   const std::int64_t parts = std::int64_t{pp} * grid.shape.chunks;
   if (first || last) {
-    const std::int64_t others = pp - (first ? 1 : 0) - (last ? 1 : 0);
-    const std::int64_t remainder = layers - first.value_or(0) - last.value_or(0);
-    if (grid.shape.chunks > 1 || others < 1 || remainder < 1 || remainder % others != 0)
+    const std::int64_t num_middle_stages = pp - (first ? 1 : 0) - (last ? 1 : 0);
+    const std::int64_t middle_layers = layers - first.value_or(0) - last.value_or(0);
+    if (grid.shape.chunks > 1 || num_middle_stages < 1 || middle_layers < 1 ||
+        middle_layers % num_middle_stages != 0)
       throw UserError(
           "{}: {} layers cannot be distributed over {} stages with {} layers in the first and {} in the last",
           source, layers, parts, first.value_or(0), last.value_or(0));
-    grid.layers.assign(static_cast<std::size_t>(std::min<std::int64_t>(pp, 10'000)), remainder / others);
+    grid.layers.assign(static_cast<std::size_t>(std::min<std::int64_t>(pp, 10'000)),
+                       middle_layers / num_middle_stages);
     if (first) grid.layers.front() = *first;
     if (last) grid.layers.back() = *last;
     return;
   }
-  if (counted % parts != 0)
-    throw UserError("{}: {} layers are not divisible by {} stages x {} chunks", source, counted, pp,
+  if (num_counted % parts != 0)
+    throw UserError("{}: {} layers are not divisible by {} stages x {} chunks", source, num_counted, pp,
                     grid.shape.chunks);
   if (!counts_embedding && !counts_loss) return;
-  grid.layers.assign(static_cast<std::size_t>(std::min(parts, counted)), counted / parts);
+  grid.layers.assign(static_cast<std::size_t>(std::min(parts, num_counted)), num_counted / parts);
   grid.layers.front() -= counts_embedding ? 1 : 0;
   grid.layers.back() -= counts_loss ? 1 : 0;
 }
 
-std::int64_t started_devices(const LaunchLine& line, const std::string& source,
-                             const ImportRequest& request) {
+std::int64_t num_started_devices(const LaunchLine& line, const std::string& source,
+                                 const ImportRequest& request) {
   if (request.devices) return *request.devices;
-  ArgumentList a(line.launcher, source);
-  const auto each = a.count("--nproc-per-node", 1, kMaxPlanDevices);
-  const auto nodes = a.count("--nnodes", 1, kMaxPlanDevices);
-  if (!each)
+  ArgumentList flags(line.launcher, source);
+  const auto per_node = flags.count("--nproc-per-node", 1, kMaxPlanDevices);
+  const auto nodes = flags.count("--nnodes", 1, kMaxPlanDevices);
+  if (!per_node)
     throw UserError("{}: the number of devices is missing (torchrun --nproc-per-node); specify --devices N",
                     source);
-  return *each * nodes.value_or(1);
+  return *per_node * nodes.value_or(1);
 }
 
-ImportedGrid grid_from_flags(ArgumentList& a, const std::string& source, const ImportRequest& request,
+ImportedGrid grid_from_flags(ArgumentList& flags, const std::string& source, const ImportRequest& request,
                              const ModelSpec& model, std::vector<std::string>& notes) {
   ImportedGrid grid;
   LayerStrategy& s = grid.shape.strategy;
   const auto size = [&](const char* flag) {
-    return static_cast<int>(a.count(flag, 1, kMaxPlanDevices).value_or(1));
+    return static_cast<int>(flags.count(flag, 1, kMaxPlanDevices).value_or(1));
   };
   s.tp = size("--tensor-model-parallel-size");
   grid.shape.pp = size("--pipeline-model-parallel-size");
   s.cp = size("--context-parallel-size");
   s.ep = size("--expert-model-parallel-size");
-  s.sequence_parallel = a.has_flag("--sequence-parallel") && s.tp > 1;
-  read_stages(a, source, model.layers, grid);
+  s.sequence_parallel = flags.has_flag("--sequence-parallel") && s.tp > 1;
+  read_stages(flags, source, model.layers, grid);
   if (grid.shape.chunks > 1) grid.shape.schedule = Schedule::interleaved;
-  read_sharding(a, source, s);
-  read_recompute(a, source, grid, notes);
-  read_precision(a, model.layers, grid, notes);
-  grid.stages_vary_before_replicas = a.has_flag("--use-tp-pp-dp-mapping");
-  grid.shape.microbatch = static_cast<int>(a.count("--micro-batch-size", 1, 1'000'000).value_or(1));
-  const auto batch = a.count("--global-batch-size", 1, 1'000'000'000'000);
+  read_sharding(flags, source, s);
+  read_recompute(flags, source, grid, notes);
+  read_precision(flags, model.layers, grid, notes);
+  grid.stages_vary_before_replicas = flags.has_flag("--use-tp-pp-dp-mapping");
+  grid.shape.microbatch = static_cast<int>(flags.count("--micro-batch-size", 1, 1'000'000).value_or(1));
+  const auto batch = flags.count("--global-batch-size", 1, 1'000'000'000'000);
   grid.shape.batch = request.batch ? *request.batch : batch.value_or(0);
-  const auto length = a.count("--seq-length", 1, 1'000'000'000'000);
+  const auto length = flags.count("--seq-length", 1, 1'000'000'000'000);
   grid.shape.sequence_length =
       request.sequence_length ? *request.sequence_length : length.value_or(model.max_positions);
-  if (a.has_flag("--rampup-batch-size"))
+  if (flags.has_flag("--rampup-batch-size"))
     notes.emplace_back("the batch grows during the run; the plan is for its final size");
   return grid;
 }
 
-// Adds notes for flags that a plan cannot express and whose value differs from what the plan does.
-void note_differences(ArgumentList& a, const ImportedGrid& grid, std::vector<std::string>& notes) {
-  if (const auto name = a.text("--optimizer"); name && *name != "adam")
+// Adds notes for flags that a plan cannot express and whose value differs from the plan's behaviour.
+void note_differences(ArgumentList& flags, const ImportedGrid& grid, std::vector<std::string>& notes) {
+  if (const auto name = flags.text("--optimizer"); name && *name != "adam")
     notes.push_back(fmt::format("memory is computed for Adam's state, not for that of {}", in_quotes(*name)));
-  if (const auto part = a.number("--optimizer-offload-fraction"); part && *part < 1)
-    notes.push_back(fmt::format("the whole optimizer state is offloaded, not {} of it", *part));
-  if (const auto part = a.number("--rotary-percent"); part && *part != 1)
-    notes.push_back(fmt::format("rotary positions apply to whole heads, not to {} of them", *part));
-  if (const auto way = a.text("--cp-comm-type"); way && *way != "p2p")
-    notes.push_back(fmt::format("context parallelism uses ring attention, not {}", in_quotes(*way)));
-  const auto group = a.count("--microbatch-group-size-per-virtual-pipeline-stage");
+  if (const auto fraction = flags.number("--optimizer-offload-fraction"); fraction && *fraction < 1)
+    notes.push_back(fmt::format("the whole optimizer state is offloaded, not {} of it", *fraction));
+  if (const auto fraction = flags.number("--rotary-percent"); fraction && *fraction != 1)
+    notes.push_back(fmt::format("rotary positions apply to whole heads, not to {} of them", *fraction));
+  if (const auto type = flags.text("--cp-comm-type"); type && *type != "p2p")
+    notes.push_back(fmt::format("context parallelism uses ring attention, not {}", in_quotes(*type)));
+  const auto group = flags.count("--microbatch-group-size-per-virtual-pipeline-stage");
   if (group && *group != grid.shape.pp)
     notes.push_back(
         fmt::format("micro-batches are interleaved in groups of {}, not of {}", grid.shape.pp, *group));
 }
 
-void list_arguments(const ArgumentList& a, ImportedPlan& imported) {
-  for (const ArgumentList::Argument& argument : a.all())
+void list_arguments(const ArgumentList& flags, ImportedPlan& imported) {
+  for (const ArgumentList::Argument& argument : flags.arguments())
     (argument.is_understood         ? imported.understood
      : is_irrelevant(argument.flag) ? imported.ignored
                                     : imported.unknown)
-        .push_back(shown(argument));
+        .push_back(display_text(argument));
 }
 
 }  // namespace
@@ -342,19 +347,19 @@ void list_arguments(const ArgumentList& a, ImportedPlan& imported) {
 void import_megatron(std::string_view text, const std::string& source, const ImportRequest& request,
                      ImportedPlan& imported) {
   const LaunchLine line = launch_line(text, source);
-  ArgumentList a(line.arguments, source);
+  ArgumentList flags(line.arguments, source);
   const bool is_bert = !line.launcher.empty() && ends_with(line.launcher.back(), "pretrain_bert.py");
-  imported.model = imported_model(a, source, request, is_bert, imported.notes);
-  ImportedGrid grid = grid_from_flags(a, source, request, imported.model, imported.notes);
-  grid.devices = started_devices(line, source, request);
+  imported.model = imported_model(flags, source, request, is_bert, imported.notes);
+  ImportedGrid grid = grid_from_flags(flags, source, request, imported.model, imported.notes);
+  grid.devices = num_started_devices(line, source, request);
   const std::int64_t group = std::int64_t{grid.shape.pp} * grid.shape.strategy.tp;
-  const auto copies = a.count("--num-distributed-optimizer-instances", 1, kMaxPlanDevices);
+  const auto copies = flags.count("--num-distributed-optimizer-instances", 1, kMaxPlanDevices);
   if (copies && *copies > 1 && grid.shape.strategy.zero > 0)
     grid.shape.strategy.shard_group =
         static_cast<int>(std::max<std::int64_t>(1, grid.devices / group / *copies));
   imported.plan = build_imported(grid, imported.model, source);
-  note_differences(a, grid, imported.notes);
-  list_arguments(a, imported);
+  note_differences(flags, grid, imported.notes);
+  list_arguments(flags, imported);
 }
 
 }  // namespace optimus

@@ -12,7 +12,7 @@ namespace optimus {
 
 // The model of the command line. `is_bert` is true if the launched script trains BERT. Adds to `notes` the
 // flags that are not applied. Throws a UserError that names the source.
-ModelSpec imported_model(ArgumentList& a, const std::string& source, const ImportRequest& request,
+ModelSpec imported_model(ArgumentList& flags, const std::string& source, const ImportRequest& request,
                          bool is_bert, std::vector<std::string>& notes);
 
 }  // namespace optimus

@@ -11,7 +11,7 @@
 
 namespace optimus {
 
-// What the user specifies in addition to the file. It takes precedence over the file.
+// Settings that the user specifies in addition to the file. They take precedence over the file.
 struct ImportRequest {
   std::optional<ModelSpec> model{};  // required for DeepSpeed, whose file does not describe the model
   std::optional<int> devices{};      // required if the file does not specify the number of processes

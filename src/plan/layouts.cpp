@@ -41,15 +41,15 @@ int expert_shards_of(const Stage& stage, const LayerStrategy& strategy, StateKin
 }
 
 Span tensor_part(const ModelSpec& model, SplitUnit unit, int tp, int part) {
-  ensure(unit != SplitUnit::none, "an uncut tensor has no parts");
+  ensure(unit != SplitUnit::none, "a tensor that is not split has no parts");
   const std::int64_t units = unit == SplitUnit::kv_heads ? model.heads : num_units(model, unit);
   const std::int64_t base = units / tp, extra = units % tp;
   const std::int64_t begin = part * base + std::min<std::int64_t>(part, extra),
                      end = begin + base + (part < extra ? 1 : 0);
   const std::int64_t queries_per_key = unit == SplitUnit::kv_heads ? model.heads / model.kv_heads : 1;
   const std::int64_t first = begin / queries_per_key,
-                     behind = begin == end ? first : (end + queries_per_key - 1) / queries_per_key;
-  return {first * unit_width(model, unit), behind * unit_width(model, unit)};
+                     end_unit = begin == end ? first : (end + queries_per_key - 1) / queries_per_key;
+  return {first * unit_width(model, unit), end_unit * unit_width(model, unit)};
 }
 
 std::vector<Span> tensor_parts(const ModelSpec& model, SplitUnit unit, int tp) {
@@ -64,7 +64,7 @@ namespace {
 // other, so the cost of a layout depends on the number of distinct pipelines only.
 using PipelineGroup = std::vector<const Pipeline*>;
 
-bool is_alike(const Pipeline& a, const Pipeline& b) {
+bool have_equal_stages(const Pipeline& a, const Pipeline& b) {
   return std::equal(a.stages.begin(), a.stages.end(), b.stages.begin(), b.stages.end(),
                     [](const Stage& x, const Stage& y) {
                       return x.devices.size() == y.devices.size() && x.chunks == y.chunks;
@@ -74,11 +74,11 @@ bool is_alike(const Pipeline& a, const Pipeline& b) {
 std::vector<PipelineGroup> groups_of_pipelines(const Plan& plan) {
   std::vector<PipelineGroup> groups;
   for (const Pipeline& pipeline : plan.pipelines) {
-    const auto found = std::find_if(groups.begin(), groups.end(), [&](const PipelineGroup& group) {
-      return is_alike(*group.front(), pipeline);
+    const auto match = std::find_if(groups.begin(), groups.end(), [&](const PipelineGroup& group) {
+      return have_equal_stages(*group.front(), pipeline);
     });
-    if (found != groups.end())
-      found->push_back(&pipeline);
+    if (match != groups.end())
+      match->push_back(&pipeline);
     else
       groups.push_back({&pipeline});
   }
@@ -144,14 +144,14 @@ Layout layout_of(const Plan& plan, const ModelSpec& model, StateKind kind) {
     const Pipeline& pipeline = *group.front();
     const std::vector<StageOfBlock> stages = stages_of_blocks(plan, pipeline);
     for (std::size_t t = 0; t < tensors.size(); ++t) {
-      const auto placement_of = [&](int block) {
+      const auto add_placement = [&](int block) {
         const auto [stage, strategy] = stages[static_cast<std::size_t>(block)];
-        const Stage& there = pipeline.stages[static_cast<std::size_t>(stage)];
+        const Stage& tensor_stage = pipeline.stages[static_cast<std::size_t>(stage)];
         const TensorSplit split = tensors[t].split;
         const bool is_of_experts = is_expert(split.unit);
         const int width = is_of_experts ? strategy->ep : strategy->tp;
-        const int shards =
-            is_of_experts ? expert_shards_of(there, *strategy, kind) : shards_of(there, *strategy, kind);
+        const int shards = is_of_experts ? expert_shards_of(tensor_stage, *strategy, kind)
+                                         : shards_of(tensor_stage, *strategy, kind);
         Placement placement;
         placement.grid = grids.grid(group, stage, width, shards);
         if (split.unit != SplitUnit::none && width > 1) {
@@ -160,11 +160,12 @@ Layout layout_of(const Plan& plan, const ModelSpec& model, StateKind kind) {
           if (spans.empty()) spans = tensor_parts(model, split.unit, width);
           placement.parts = spans;
         }
-        std::vector<Placement>& all = layout.placements[t];
-        if (std::find(all.begin(), all.end(), placement) == all.end()) all.push_back(std::move(placement));
+        std::vector<Placement>& placements = layout.placements[t];
+        if (std::find(placements.begin(), placements.end(), placement) == placements.end())
+          placements.push_back(std::move(placement));
       };
-      placement_of(tensors[t].block);
-      if (tensors[t].is_tied_to_head) placement_of(plan.num_blocks - 1);
+      add_placement(tensors[t].block);
+      if (tensors[t].is_tied_to_head) add_placement(plan.num_blocks - 1);
     }
   }
   return layout;
@@ -251,23 +252,24 @@ int num_pieces(const Plan& plan, int block) {
 }  // namespace
 
 std::vector<int> smallest_owner_set(const Plan& plan) {
-  std::vector<int> fewest = owners_of(plan, 0);
+  std::vector<int> smallest_set = owners_of(plan, 0);
   for (int block = 1; block < plan.num_blocks; ++block)
-    if (std::vector<int> holders = owners_of(plan, block); holders.size() < fewest.size())
-      fewest = std::move(holders);
-  return fewest;
+    if (std::vector<int> holders = owners_of(plan, block); holders.size() < smallest_set.size())
+      smallest_set = std::move(holders);
+  return smallest_set;
 }
 
 std::vector<int> smallest_domain_set(const Plan& plan, const std::vector<int>& domain_of) {
-  std::vector<int> fewest;
+  std::vector<int> smallest_set;
   for (int block = 0; block < plan.num_blocks; ++block)
     for (int piece = 0; piece < num_pieces(plan, block); ++piece) {
       std::set<int> domains;
       for (const int device : owners_of(plan, block, piece))
         domains.insert(domain_of.at(static_cast<std::size_t>(device)));
-      if (fewest.empty() || domains.size() < fewest.size()) fewest.assign(domains.begin(), domains.end());
+      if (smallest_set.empty() || domains.size() < smallest_set.size())
+        smallest_set.assign(domains.begin(), domains.end());
     }
-  return fewest;
+  return smallest_set;
 }
 
 namespace {
@@ -311,22 +313,23 @@ std::int64_t num_copies_in_same_domain(const ShardedStage& sharded, int distance
 }  // namespace
 
 Plan with_copies_in_other_domains(Plan plan, const std::vector<int>& domain_of) {
-  const std::vector<ShardedStage> all = sharded_stages(plan);
-  const auto beside = [&](int distance) {
+  const std::vector<ShardedStage> stages = sharded_stages(plan);
+  const auto num_in_same_domain = [&](int distance) {
     std::int64_t result = 0;
-    for (const ShardedStage& sharded_stage : all)
+    for (const ShardedStage& sharded_stage : stages)
       result += num_copies_in_same_domain(sharded_stage, distance, domain_of);
     return result;
   };
-  int most_shards = 1;
-  for (const ShardedStage& sharded_stage : all) most_shards = std::max(most_shards, sharded_stage.shards);
-  std::int64_t fewest = beside(plan.copy_distance);
+  int max_shards = 1;
+  for (const ShardedStage& sharded_stage : stages) max_shards = std::max(max_shards, sharded_stage.shards);
+  std::int64_t min_count = num_in_same_domain(plan.copy_distance);
   int best = plan.copy_distance;
-  for (int distance = 1; distance < most_shards && fewest > 0; ++distance) {
-    const bool is_own_copy =
-        std::any_of(all.begin(), all.end(), [&](const auto& one) { return distance % one.shards == 0; });
+  for (int distance = 1; distance < max_shards && min_count > 0; ++distance) {
+    const bool is_own_copy = std::any_of(stages.begin(), stages.end(),
+                                         [&](const auto& stage) { return distance % stage.shards == 0; });
     if (is_own_copy) continue;
-    if (const std::int64_t count = beside(distance); count < fewest) fewest = count, best = distance;
+    if (const std::int64_t count = num_in_same_domain(distance); count < min_count)
+      min_count = count, best = distance;
   }
   plan.copy_distance = best;
   return plan;

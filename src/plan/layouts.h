@@ -31,8 +31,8 @@ Layout layout_with_copies(const Plan& plan, const ModelSpec& model, StateKind ki
 
 // Whether another device repeats the updates of each shard under this strategy.
 bool has_shard_copies(const Plan& plan, const LayerStrategy& strategy);
-// The smallest set of devices that together are the only owners of some master weights and moments. If all
-// of them are lost, state is lost; if fewer devices are lost, whichever they are, none is.
+// The smallest set of devices that together are the only owners of some master weights and moments. If all of
+// them are lost, state is lost; losing any smaller set of devices loses no state.
 std::vector<int> smallest_owner_set(const Plan& plan);
 // The same for failure domains: domain_of[device] is the domain of a device, such as its host. Returns the
 // smallest set of domains that cannot all be lost without losing state.
@@ -48,7 +48,7 @@ std::vector<Span> tensor_parts(const ModelSpec& model, SplitUnit unit, int tp);
 // The range of part `part` alone.
 Span tensor_part(const ModelSpec& model, SplitUnit unit, int tp, int part);
 
-// The number of devices, whichever they are, that may be lost without losing any block's state.
+// The largest n such that losing any n devices loses no block's state.
 int num_tolerated_losses(const Plan& plan);
 
 }  // namespace optimus

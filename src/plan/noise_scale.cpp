@@ -22,10 +22,10 @@ void NoiseScale::add_measurement(double group_squared, double group_samples, dou
 
 void NoiseScale::add_measurement(const UpdateStatistics& update) {
   if (moment > 0) {
-    const double gradient_squared = update.product / moment;
-    add(gradient_squared, (update.squared - gradient_squared) * update.samples);
+    const double gradient_squared = update.moment_product / moment;
+    add(gradient_squared, (update.gradient_squared - gradient_squared) * update.samples);
   }
-  moment = update.beta1 * moment + (1 - update.beta1) * update.factor;
+  moment = update.beta1 * moment + (1 - update.beta1) * update.clip_factor;
 }
 
 std::optional<double> NoiseScale::samples() const {

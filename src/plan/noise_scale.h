@@ -12,10 +12,10 @@ namespace optimus {
 // The measurements of one optimizer update. Gradients are those of the mean loss over the batch, before
 // clipping.
 struct UpdateStatistics {
-  double squared = 0;  // |gradient|^2
-  double product = 0;  // inner product of the gradient and Adam's first moment before the update
-  double samples = 0;  // number of samples in the batch
-  double factor = 1;   // clipping factor of the gradient before it is added to the moment
+  double gradient_squared = 0;  // |gradient|^2
+  double moment_product = 0;    // inner product of the gradient and Adam's first moment before the update
+  double samples = 0;           // number of samples in the batch
+  double clip_factor = 1;       // clipping factor of the gradient before it is added to the moment
   double beta1 = 0.9;
 };
 

@@ -31,8 +31,8 @@ struct RampEnd {
 std::optional<std::int64_t> parse_count(const std::string& word) {
   std::int64_t value = 0;
   const char* const end = word.data() + word.size();
-  const auto [rest, problem] = std::from_chars(word.data(), end, value);
-  const bool is_count = problem == std::errc() && rest == end && value >= 1 && value <= kMaxRampValue;
+  const auto [rest, error] = std::from_chars(word.data(), end, value);
+  const bool is_count = error == std::errc() && rest == end && value >= 1 && value <= kMaxRampValue;
   return is_count ? std::optional(value) : std::nullopt;
 }
 
@@ -152,28 +152,29 @@ std::vector<Phase> phases_of(const std::string& batch_ramp, std::int64_t batch,
       phases.push_back({ramp_step.begin_step, ramp_step.value, sequence_length});
     return phases;
   }
-  std::set<std::int64_t> begins;
-  for (const RampStep& ramp_step : batches) begins.insert(ramp_step.begin_step);
-  for (const RampStep& ramp_step : lengths) begins.insert(ramp_step.begin_step);
+  std::set<std::int64_t> begin_steps;
+  for (const RampStep& ramp_step : batches) begin_steps.insert(ramp_step.begin_step);
+  for (const RampStep& ramp_step : lengths) begin_steps.insert(ramp_step.begin_step);
   std::vector<Phase> phases;
-  for (const std::int64_t after : begins)
+  for (const std::int64_t after : begin_steps)
     phases.push_back({after, value_at(batches, after), value_at(lengths, after)});
   return phases;
 }
 
-std::vector<Phase> with_decided_starts(std::vector<Phase> phases, const std::vector<std::int64_t>& begins) {
-  auto begin = begins.begin();
+std::vector<Phase> with_decided_starts(std::vector<Phase> phases,
+                                       const std::vector<std::int64_t>& begin_steps) {
+  auto begin = begin_steps.begin();
   for (Phase& phase : phases)
-    if (phase.begin_step == kUndecidedStep && begin != begins.end()) phase.begin_step = *begin++;
+    if (phase.begin_step == kUndecidedStep && begin != begin_steps.end()) phase.begin_step = *begin++;
   return phases;
 }
 
 std::optional<std::int64_t> next_phase_start(const std::vector<Phase>& phases,
-                                             const std::vector<std::int64_t>& begins,
+                                             const std::vector<std::int64_t>& begin_steps,
                                              std::int64_t num_done_steps, std::optional<double> noise) {
-  const std::vector<Phase> decided_phases = with_decided_starts(phases, begins);
+  const std::vector<Phase> decided_phases = with_decided_starts(phases, begin_steps);
   const auto next = std::find_if(decided_phases.begin(), decided_phases.end(),
-                                 [](const Phase& one) { return one.begin_step == kUndecidedStep; });
+                                 [](const Phase& phase) { return phase.begin_step == kUndecidedStep; });
   if (next == decided_phases.end() || !noise || *noise < static_cast<double>(next->batch))
     return std::nullopt;
   if (num_done_steps < std::prev(next)->begin_step + kMinPhaseSteps) return std::nullopt;
@@ -200,11 +201,11 @@ Plan with_batch(Plan plan, std::int64_t batch, std::int64_t sequence_length) {
         (2 * remaining * total_before + remaining_before) / (2 * remaining_before),
         std::min<std::int64_t>(1, remaining), std::max<std::int64_t>(1, remaining - others));
     // Interleaved schedules run in rounds over all stages, so the number of micro-batches is not changed.
-    const std::int64_t typical = plan.schedule == Schedule::interleaved
-                                     ? std::ssize(sizes)
-                                     : (share + sizes.front() - 1) / sizes.front();
+    const std::int64_t num_microbatches = plan.schedule == Schedule::interleaved
+                                              ? std::ssize(sizes)
+                                              : (share + sizes.front() - 1) / sizes.front();
     remaining -= share, remaining_before = std::max<std::int64_t>(1, remaining_before - total_before);
-    sizes = split_into_even_parts(share, std::clamp<std::int64_t>(typical, 1, share));
+    sizes = split_into_even_parts(share, std::clamp<std::int64_t>(num_microbatches, 1, share));
   }
   plan.batch = batch;
   return plan;

@@ -1,6 +1,6 @@
 // Phases of a training whose batch or sequence length grows while it runs. The data of a step depend on the
-// index of the step and, for batches that grow by gradient noise, on what was learned before; never on the
-// plan. Each phase has its own plan.
+// index of the step and, for batches that grow by gradient noise, on the measured noise; never on the plan.
+// Each phase has its own plan.
 //
 //   --batch 64 --batch-ramp 8:3000           8 sequences, 16 after step 1000, 32 after 2000, 64 after 3000
 //   --batch 64 --batch-ramp 8,24@700,64@900  8 sequences, 24 after step 700, 64 after 900
@@ -36,16 +36,18 @@ bool is_noise_ramp(const std::string& batch_ramp);
 // invalid ramp and for a ramp that does not grow.
 std::vector<Phase> phases_of(const std::string& batch_ramp, std::int64_t batch,
                              const std::string& sequence_ramp, std::int64_t sequence_length);
-// Replaces the kUndecidedStep of phases, in order, by the steps in `begins` that have been decided since.
-std::vector<Phase> with_decided_starts(std::vector<Phase> phases, const std::vector<std::int64_t>& begins);
+// Replaces the kUndecidedStep of phases, in order, by the steps in `begin_steps` that have been decided
+// since.
+std::vector<Phase> with_decided_starts(std::vector<Phase> phases,
+                                       const std::vector<std::int64_t>& begin_steps);
 // The phase of the step that follows `num_done_steps` completed steps.
 const Phase& phase_at(const std::vector<Phase>& phases, std::int64_t num_done_steps);
 
 // Called after step `num_done_steps`: returns the step after which the next phase starts, or nullopt if it
-// is too early to decide. `begins` is as in with_decided_starts; `noise` is the measured noise scale in
+// is too early to decide. `begin_steps` is as in with_decided_starts; `noise` is the measured noise scale in
 // samples.
 std::optional<std::int64_t> next_phase_start(const std::vector<Phase>& phases,
-                                             const std::vector<std::int64_t>& begins,
+                                             const std::vector<std::int64_t>& begin_steps,
                                              std::int64_t num_done_steps, std::optional<double> noise);
 
 // The same devices and layers with another batch and sequence length. Pipelines keep their fractions of the

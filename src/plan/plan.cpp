@@ -41,9 +41,9 @@ std::string word_of(const Word<Enum> (&names)[N], Enum value) {
 
 template <typename Enum, std::size_t N>
 std::vector<std::string> all_words(const Word<Enum> (&names)[N]) {
-  std::vector<std::string> all;
-  for (const auto& row : names) all.push_back(row.word);
-  return all;
+  std::vector<std::string> words;
+  for (const auto& row : names) words.push_back(row.word);
+  return words;
 }
 
 template <typename Enum, std::size_t N>
@@ -123,17 +123,17 @@ int shard_count(const Stage& stage, const LayerStrategy& strategy) {
 }
 
 int expert_shard_count(const Stage& stage, const LayerStrategy& strategy) {
-  const int reached = shard_count(stage, strategy) * strategy.tp;
-  return strategy.zero > 0 && reached % strategy.ep == 0 ? reached / strategy.ep : 1;
+  const int num_sharing_devices = shard_count(stage, strategy) * strategy.tp;
+  return strategy.zero > 0 && num_sharing_devices % strategy.ep == 0 ? num_sharing_devices / strategy.ep : 1;
 }
 
 PlanLocation location_of(const Plan& plan, int device) {
   for (std::size_t p = 0; p < plan.pipelines.size(); ++p)
     for (std::size_t s = 0; s < plan.pipelines[p].stages.size(); ++s) {
       const std::vector<int>& devices = plan.pipelines[p].stages[s].devices;
-      const auto found = std::find(devices.begin(), devices.end(), device);
-      if (found != devices.end())
-        return {static_cast<int>(p), static_cast<int>(s), static_cast<int>(found - devices.begin())};
+      const auto match = std::find(devices.begin(), devices.end(), device);
+      if (match != devices.end())
+        return {static_cast<int>(p), static_cast<int>(s), static_cast<int>(match - devices.begin())};
     }
   throw UserError("device {} is not in the plan, which has {} devices", device, num_devices(plan));
 }

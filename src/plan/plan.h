@@ -26,7 +26,7 @@ enum class Precision { fp64, fp32, bf16, fp16, fp8 };
 
 // How one layer is split over the devices of its stage. Device i of the stage is tensor part i % tp, context
 // part i / tp % cp, data part i / (tp * cp). In an MoE layer each device routes its own positions. `ep`
-// neighbouring devices, whichever tp, cp or dp parts they are, share the experts: device i stores the (i %
+// consecutive devices share the experts, regardless of their tp, cp and dp parts: device i stores the (i %
 // ep)-th part of them, and the devices exchange tokens. A single expert is never split; an MoE layer with tp
 // above 1 requires sequence_parallel.
 struct LayerStrategy {

@@ -28,9 +28,9 @@ OrderedJson strategy_json(const BlockRun& run) {
   return json;
 }
 
-int small_integer(const JsonView& object, std::string_view key, int otherwise) {
+int small_integer(const JsonView& object, std::string_view key, int default_value) {
   const auto member = object.find(key);
-  return member ? static_cast<int>(member->integer(0, kMaxPlanDevices)) : otherwise;
+  return member ? static_cast<int>(member->integer(0, kMaxPlanDevices)) : default_value;
 }
 
 BlockRun parse_run(const JsonView& json) {
@@ -185,7 +185,7 @@ Plan plan_from(const JsonView& json) {
   if (const auto word = json.find("accumulators"))
     plan.accumulators = parse_precision(word->text(), word->location());
   plan.copy_distance = parse_copy_distance(json);
-  if (const auto narrow = json.find("fp8")) plan.fp8 = parse_fp8(*narrow);
+  if (const auto fp8 = json.find("fp8")) plan.fp8 = parse_fp8(*fp8);
   std::size_t microbatches = 0, devices = 0;
   for (const JsonView& pipeline : json.at("pipelines").elements()) {
     plan.pipelines.push_back(parse_pipeline(pipeline));

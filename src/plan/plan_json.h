@@ -13,7 +13,7 @@ namespace optimus {
 
 inline constexpr int kPlanVersion = 2;  // the newest; all versions are read
 
-// In the oldest version that can represent the plan.
+// Writes the oldest version that can represent the plan.
 OrderedJson to_json(const Plan& plan);
 std::string plan_text(const Plan& plan);  // content of the file
 

@@ -26,7 +26,7 @@ std::vector<int> parse_ranges(const std::string& text, const std::string& locati
   const auto refuse = [&]() -> void {
     throw UserError("{}: expected numbers and ranges such as 0..7,12, got {}", location, in_quotes(text));
   };
-  const auto number = [&](std::string_view word) {
+  const auto parse_number = [&](std::string_view word) {
     int value = 0;
     const auto [rest, error] = std::from_chars(word.data(), word.data() + word.size(), value);
     if (error != std::errc{} || rest != word.data() + word.size() || value < 0) refuse();
@@ -35,8 +35,9 @@ std::vector<int> parse_ranges(const std::string& text, const std::string& locati
   std::vector<int> numbers;
   for (const std::string& part : split(text, ',')) {
     const std::size_t dots = part.find("..");
-    const int first = number(std::string_view(part).substr(0, dots));
-    const int last = dots == std::string::npos ? first : number(std::string_view(part).substr(dots + 2));
+    const int first = parse_number(std::string_view(part).substr(0, dots));
+    const int last =
+        dots == std::string::npos ? first : parse_number(std::string_view(part).substr(dots + 2));
     if (last < first) refuse();
     if (last - first >= kMaxPlanDevices || std::ssize(numbers) + last - first >= kMaxPlanDevices)
       throw UserError("{}: {} has more than {} numbers", location, in_quotes(text), kMaxPlanDevices);

@@ -26,7 +26,7 @@ class Arithmetic {
  public:
   explicit Arithmetic(std::string_view text) : text_(text) {}
   std::optional<std::int64_t> value() {
-    const auto result = sum(0);
+    const auto result = parse_sum(0);
     skip();
     return offset_ == text_.size() ? result : std::nullopt;
   }
@@ -42,10 +42,10 @@ class Arithmetic {
     ++offset_;
     return true;
   }
-  Number atom(int depth) {
+  Number parse_atom(int depth) {
     if (depth > kMaxDepth) return {};
     if (take('(')) {
-      const Number inner = sum(depth + 1);
+      const Number inner = parse_sum(depth + 1);
       return take(')') ? inner : Number{};
     }
     skip();
@@ -55,12 +55,12 @@ class Arithmetic {
     offset_ = static_cast<std::size_t>(rest - text_.data());
     return number;
   }
-  Number product(int depth) {
-    Number left = atom(depth);
+  Number parse_product(int depth) {
+    Number left = parse_atom(depth);
     while (left) {
       const char sign = take('*') ? '*' : take('/') ? '/' : take('%') ? '%' : '\0';
       if (sign == '\0') break;
-      const Number right = atom(depth);
+      const Number right = parse_atom(depth);
       if (!right) return {};
       std::int64_t out = 0;
       if (sign == '*' && __builtin_mul_overflow(*left, *right, &out)) return {};
@@ -69,12 +69,12 @@ class Arithmetic {
     }
     return left;
   }
-  Number sum(int depth) {
-    Number left = product(depth);
+  Number parse_sum(int depth) {
+    Number left = parse_product(depth);
     while (left) {
       const char sign = take('+') ? '+' : take('-') ? '-' : '\0';
       if (sign == '\0') break;
-      const Number right = product(depth);
+      const Number right = parse_product(depth);
       std::int64_t out = 0;
       if (!right || (sign == '+' ? __builtin_add_overflow(*left, *right, &out)
                                  : __builtin_sub_overflow(*left, *right, &out)))
@@ -108,7 +108,7 @@ class WordBuilder {
       add(words[i]);
     }
   }
-  void mark() { is_word_ = true; }
+  void mark_as_word() { is_word_ = true; }
   Words take() {
     finish();
     return std::move(words_);
@@ -148,7 +148,7 @@ class ShellReader {
   }
 
   void count_expansion(std::size_t bytes) {
-    if ((spent_ += bytes + 1) > kMaxExpandedBytes)
+    if ((expanded_bytes_ += bytes + 1) > kMaxExpandedBytes)
       throw UserError("{}: expands to more than {} MiB; this is not a launch script", source_,
                       kMaxExpandedBytes >> 20);
   }
@@ -198,14 +198,14 @@ class ShellReader {
     if (!command_.empty() || !is_name_start(peek())) return false;
     std::size_t end = offset_;
     while (end < text_.size() && is_name_part(text_[end])) ++end;
-    const bool adds = text_.substr(end, 2) == "+=";
-    if (!adds && text_.substr(end, 1) != "=") return false;
+    const bool is_append = text_.substr(end, 2) == "+=";
+    if (!is_append && text_.substr(end, 1) != "=") return false;
     const std::string name(text_.substr(offset_, end - offset_));
-    offset_ = end + (adds ? 2 : 1);
+    offset_ = end + (is_append ? 2 : 1);
     Value value = peek() == '(' ? read_array() : Value{{join(read_word(), " ")}, false};
     for (const std::string& word : value.words) count_expansion(word.size());
     Value& target = variables_[name];
-    if (!adds) {
+    if (!is_append) {
       target = std::move(value);
     } else if (value.is_array || target.is_array) {
       target.is_array = true;
@@ -265,7 +265,7 @@ class ShellReader {
   }
 
   void read_quotation(WordBuilder& word) {
-    word.mark();
+    word.mark_as_word();
     ++offset_;
     while (offset_ < text_.size() && peek() != '"')
       if (is_continuation())
@@ -307,7 +307,7 @@ class ShellReader {
     const std::string_view whole = text_.substr(begin, offset_ - begin);
     const std::string_view inner = text_.substr(open, offset_ - open);
     if (starts_with(inner, "((") && ends_with(inner, "))") && inner.size() >= 4) {
-      const std::string expression = join(expanded(inner.substr(2, inner.size() - 4), true), " ");
+      const std::string expression = join(expand(inner.substr(2, inner.size() - 4), true), " ");
       if (const auto value = Arithmetic(with_values(expression)).value())
         return word.add(std::to_string(*value));
     }
@@ -322,8 +322,8 @@ class ShellReader {
       if (is_name_start(expression[i]))
         while (end < expression.size() && is_name_part(expression[end])) ++end;
       const std::string part = expression.substr(i, end - i);
-      const auto found = variables_.find(part);
-      result += found == variables_.end() ? part : join(found->second.words, " ");
+      const auto variable = variables_.find(part);
+      result += variable == variables_.end() ? part : join(variable->second.words, " ");
       count_expansion(result.size() > kMaxExpandedBytes ? result.size() : 0);
       i = end;
     }
@@ -361,21 +361,22 @@ class ShellReader {
       return put_variable(word, name, is_quoted, text_.substr(begin, offset_ - begin));
     if (starts_with(remainder, ":")) remainder.remove_prefix(1);
     if (remainder.empty() || (remainder[0] != '-' && remainder[0] != '=')) return;
-    const Words otherwise = expanded(remainder.substr(1), is_quoted);
-    word.add_words(otherwise);
+    const Words default_words = expand(remainder.substr(1), is_quoted);
+    word.add_words(default_words);
   }
 
-  void put_variable(WordBuilder& word, const std::string& name, bool is_quoted, std::string_view written) {
-    const auto found = variables_.find(name);
-    if (found == variables_.end()) return word.add(written);
-    for (const std::string& part : found->second.words) count_expansion(part.size());
-    if (found->second.is_array) return word.add_words(found->second.words);
-    const std::string& value = found->second.words.front();
+  void put_variable(WordBuilder& word, const std::string& name, bool is_quoted,
+                    std::string_view original_text) {
+    const auto variable = variables_.find(name);
+    if (variable == variables_.end()) return word.add(original_text);
+    for (const std::string& part : variable->second.words) count_expansion(part.size());
+    if (variable->second.is_array) return word.add_words(variable->second.words);
+    const std::string& value = variable->second.words.front();
     is_quoted ? word.add(value) : word.add_split(value);
   }
 
   // Expands a part of the text on its own: the default of a variable, or an expression.
-  Words expanded(std::string_view part, bool is_quoted) {
+  Words expand(std::string_view part, bool is_quoted) {
     if (++depth_ > kMaxDepth) throw UserError("{}: expressions nested deeper than {}", source_, kMaxDepth);
     const std::string_view whole = std::exchange(text_, part);
     const std::size_t at = std::exchange(offset_, 0);
@@ -387,7 +388,7 @@ class ShellReader {
 
   std::string_view text_;
   std::string source_;
-  std::size_t offset_ = 0, spent_ = 0;
+  std::size_t offset_ = 0, expanded_bytes_ = 0;
   int depth_ = 0;
   std::map<std::string, Value> variables_;
   Words command_;
@@ -396,7 +397,7 @@ class ShellReader {
 
 bool is_flag(const std::string& word) { return starts_with(word, "--") && word.size() > 2; }
 
-std::size_t program_at(const Words& command) {
+std::size_t program_index(const Words& command) {
   return static_cast<std::size_t>(
       std::find_if(command.begin(), command.end(), [](const auto& w) { return ends_with(w, ".py"); }) -
       command.begin());
@@ -409,7 +410,7 @@ LaunchLine launch_line(std::string_view text, const std::string& source) {
   LaunchLine best_launch, bare_arguments;
   std::size_t maximum = 0;
   for (const Words& command : commands) {
-    const std::size_t program = program_at(command);
+    const std::size_t program = program_index(command);
     if (program < command.size()) {
       const auto begin = command.begin() + static_cast<std::ptrdiff_t>(program) + 1;
       const auto flags = static_cast<std::size_t>(std::count_if(begin, command.end(), is_flag));

@@ -29,9 +29,9 @@ Problem problem_in_numbers(const Plan& plan) {
   if (plan.num_blocks < 1)
     return problem_text("the model: expected at least 1 block, got {}", plan.num_blocks);
   if (plan.pipelines.empty()) return problem_text("the plan has no pipeline");
-  const bool fits = plan.accumulators == plan.precision ||
-                    (plan.accumulators == Precision::fp32 && bytes_of(plan.precision) <= 4);
-  if (!fits || plan.accumulators == Precision::fp8)
+  const bool is_supported = plan.accumulators == plan.precision ||
+                            (plan.accumulators == Precision::fp32 && bytes_of(plan.precision) <= 4);
+  if (!is_supported || plan.accumulators == Precision::fp8)
     return problem_text("accumulators of {} cannot be combined with precision {}; use {}",
                         text(plan.accumulators), text(plan.precision),
                         plan.precision == Precision::fp64 ? "fp64"
@@ -70,13 +70,14 @@ Problem problem_in_current_scales(const Plan& plan) {
     for (const Stage& stage : pipeline.stages)
       for (const Chunk& chunk : stage.chunks)
         for (const BlockRun& run : chunk.runs) {
-          const auto narrow = std::lower_bound(blocks.begin(), blocks.end(), run.first_block);
-          if (narrow == blocks.end() || *narrow >= run.first_block + run.count) continue;
+          const auto fp8_block = std::lower_bound(blocks.begin(), blocks.end(), run.first_block);
+          if (fp8_block == blocks.end() || *fp8_block >= run.first_block + run.count) continue;
           if (run.strategy.tp > 1 || run.strategy.cp > 1)
             return problem_text(
-                "fp8: block {} has tp {} and cp {}, but current scaling requires uncut tensors; use "
+                "fp8: block {} has tp {} and cp {}, but current scaling requires tensors that are not split; "
+                "use "
                 "\"scales\": \"window\", or tp 1 and cp 1",
-                *narrow, run.strategy.tp, run.strategy.cp);
+                *fp8_block, run.strategy.tp, run.strategy.cp);
         }
   return std::nullopt;
 }
@@ -91,9 +92,9 @@ Problem problem_in_devices(const Plan& plan) {
   if (!devices.empty() && devices.back() >= kMaxPlanDevices)
     return problem_text("device {} exceeds the {} devices that a plan may have", devices.back(),
                         kMaxPlanDevices);
-  const auto twice = std::adjacent_find(devices.begin(), devices.end());
-  if (twice != devices.end())
-    return problem_text("device {} is used twice; each device may be in one stage only", *twice);
+  const auto duplicate = std::adjacent_find(devices.begin(), devices.end());
+  if (duplicate != devices.end())
+    return problem_text("device {} is used twice; each device may be in one stage only", *duplicate);
   return std::nullopt;
 }
 
@@ -262,7 +263,8 @@ Problem problem_with_custom(const Plan& plan, const ModelSpec& model) {
                                 run.first_block, s.ep);
           if (s.tp != 1 || s.cp != 1)
             return problem_text(
-                "block {}: tp {} and cp {} cannot cut the custom blocks of {}; use 1, and more data-parallel "
+                "block {}: tp {} and cp {} cannot split the custom blocks of {}; use 1, and more "
+                "data-parallel "
                 "ranks",
                 run.first_block, s.tp, s.cp, model.name);
           if (s.recompute == RecomputeMode::selective)
@@ -280,7 +282,7 @@ Problem problem_with_custom(const Plan& plan, const ModelSpec& model) {
 Problem problem_with_run(const Plan& plan, const BlockRun& run, const ModelSpec& model) {
   const LayerStrategy& s = run.strategy;
   const bool is_all_mixture =
-      model.is_mixture() && model.mixture.first_layer == 0 && model.mixture.every == 1;
+      model.is_mixture() && model.mixture.first_layer == 0 && model.mixture.layer_interval == 1;
   const std::int64_t columns = is_all_mixture ? model.vocab : std::min(model.ffn, model.vocab);
   const std::int64_t max_tp = std::min(model.heads, columns);
   if (s.tp > max_tp)

@@ -1,4 +1,5 @@
-// The rules of a valid plan. Each rule has one sentence that states what is wrong and what would be right.
+// The rules of a valid plan. The message of each rule is one sentence with the violation and the valid
+// values.
 #pragma once
 
 #include <optional>

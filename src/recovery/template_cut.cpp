@@ -38,7 +38,8 @@ StageTable stage_table(const Demand& demand, BoundModel& bound_model, const Cand
     std::vector<double> seconds(static_cast<std::size_t>(max_layers) + 1, kInfeasible);
     std::vector<StageLayers> layer_mixes(seconds.size());
     for (int n = 1; n <= max_layers; ++n) {
-      const StageLayers mix = c.is_fitted ? bound_model.fitted(c, s, n) : uniform_layers(c.recompute, n);
+      const StageLayers mix =
+          c.is_fitted ? bound_model.fitted_layers(c, s, n) : uniform_layers(c.recompute, n);
       const BoundModel::StageWork stage_work = bound_model.work_of(c, s, mix);
       if (!stage_work.fits) break;  // more layers need more memory
       seconds[static_cast<std::size_t>(n)] = stage_work.forward + stage_work.backward;

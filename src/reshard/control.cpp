@@ -55,7 +55,7 @@ std::vector<std::string> names_with(const Path& folder, const char* extension) {
 ControlFolder::ControlFolder(Path run) : folder_(control_folder(run)) {}
 
 std::vector<std::string> ControlFolder::waiting() const { return names_with(folder_, kRequest); }
-std::vector<std::string> ControlFolder::taken_requests() const { return names_with(folder_, kTaken); }
+std::vector<std::string> ControlFolder::claimed_requests() const { return names_with(folder_, kTaken); }
 
 std::optional<ControlRequest> ControlFolder::next() {
   if (next_poll_ && !next_poll_->has_passed()) return std::nullopt;
@@ -78,14 +78,14 @@ void ControlFolder::write_answer(const std::string& name, const ControlAnswer& a
   for (const char* const kind : {kRequest, kTaken}) remove_quietly(folder_ / (name + kind));
 }
 
-bool ControlFolder::take(const std::string& name) {
+bool ControlFolder::claim(const std::string& name) {
   std::error_code error;
   std::filesystem::rename(folder_ / (name + kRequest), folder_ / (name + kTaken), error);
   return std::filesystem::exists(folder_ / (name + kTaken), error);
 }
 
 void ControlFolder::refuse_claimed(const std::string& why) {
-  for (const std::string& name : taken_requests()) write_answer(name, {false, why});
+  for (const std::string& name : claimed_requests()) write_answer(name, {false, why});
 }
 
 void ControlFolder::refuse_drains(const std::string& why, bool is_claimer_lost) {
@@ -113,11 +113,11 @@ Outcome<ControlAnswer> send_request(const Path& run, const OrderedJson& control_
                                     const Deadline& deadline) {
   RealFileSystem files;
   const Path folder = control_folder(run);
-  if (Outcome<void> done = files.create_folders(folder); !done) return tl::unexpected(done.error());
+  if (Outcome<void> result = files.create_folders(folder); !result) return tl::unexpected(result.error());
   const std::string name = request_name();
   const Path request = folder / (name + kRequest), reply = folder / (name + kAnswer);
-  if (Outcome<void> done = write_atomically(files, request, control_request.dump() + "\n"); !done)
-    return tl::unexpected(done.error());
+  if (Outcome<void> result = write_atomically(files, request, control_request.dump() + "\n"); !result)
+    return tl::unexpected(result.error());
   std::error_code error;
   while (!std::filesystem::exists(reply, error)) {
     if (deadline.has_passed()) {

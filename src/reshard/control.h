@@ -37,7 +37,7 @@ using ControlRequest = std::variant<SwitchRequest, DrainRequest>;
 
 struct ControlAnswer {
   bool is_done = false;
-  std::string text;  // one line: what was done, or why not
+  std::string text;  // one line: the action, or the reason why it was refused
 };
 
 // The side of the running training, on one rank. Not thread-safe.
@@ -52,7 +52,7 @@ class ControlFolder {
   void write_answer(const std::string& name, const ControlAnswer& answer);
   // Claims the request for this rank, which then has to answer it; no other rank processes it while this
   // rank is alive. Returns false if the requester has cancelled it.
-  bool take(const std::string& name);
+  bool claim(const std::string& name);
   // Called when a run starts: refuses requests that an earlier run claimed and did not answer.
   void refuse_claimed(const std::string& why);
   // Called after ranks were renumbered: refuses waiting drain requests, which name a rank by its old
@@ -64,7 +64,7 @@ class ControlFolder {
 
  private:
   std::vector<std::string> waiting() const;
-  std::vector<std::string> taken_requests() const;
+  std::vector<std::string> claimed_requests() const;
 
   const Path folder_;
   std::optional<Deadline> next_poll_;

@@ -63,16 +63,16 @@ DiffOptions diff_options(const PlanChange& change) { return {.dead = change.dead
 // The memory of a stage's devices apart from master weights and moments, at its minimum over all stages. It
 // is unused between steps and therefore available for moved data.
 Bytes min_spare_memory(const Plan& plan, const ModelSpec& model) {
-  Bytes least(std::numeric_limits<std::int64_t>::max());
+  Bytes min_spare(std::numeric_limits<std::int64_t>::max());
   for (const Pipeline& pipeline : plan.pipelines)
     for (const Stage& stage : pipeline.stages) {
       const Program program = compile(plan, model, stage.devices.front());
       const MemoryUse use = memory_use(program);
-      Bytes room = use.gradients + plan_arena(program).bytes;
-      if (bytes_of(plan.precision) < 4) room += use.weights;
-      least = std::min(least, room);
+      Bytes spare_memory = use.gradients + plan_arena(program).bytes;
+      if (bytes_of(plan.precision) < 4) spare_memory += use.weights;
+      min_spare = std::min(min_spare, spare_memory);
     }
-  return least;
+  return min_spare;
 }
 
 // Layouts do not contain the last positions if these have no state (custom blocks without parameters).
@@ -82,11 +82,11 @@ void add_stateless_positions(std::vector<int>& device_of, int num_places, int nu
     if (std::find(device_of.begin(), device_of.end(), rank) == device_of.end()) device_of.push_back(rank);
 }
 
-// An order of transfers in which no rank needs more memory than change.room in addition to its state; if
-// there is none, an order without this limit.
+// An order of transfers in which no rank needs more memory than change.spare_memory in addition to its state;
+// if there is none, an order without this limit.
 Feasible<WaveOrder> order_of_moves(const PlanChange& change) {
   DiffOptions options = diff_options(change);
-  options.reserve = change.room;
+  options.reserve = change.spare_memory;
   if (DiffOutcome<WaveOrder> order = order_waves(LayoutChange(change.old_layout, change.new_layout, options)))
     return std::move(*order);
   DiffOutcome<WaveOrder> order =
@@ -116,37 +116,38 @@ Plan with_devices(Plan plan, const std::vector<int>& device_of) {
 Feasible<PlanChange> find_plan_change(const Plan& from, const Plan& to, const ModelSpec& model,
                                       const AvailableRanks& available_ranks) {
   if (const auto problem = find_problem(to, model)) return infeasible("the plan: {}", *problem);
-  if (const auto same = check_same_training(from, to, available_ranks.is_phase); !same)
-    return tl::unexpected(same.error());
+  if (const auto same_training = check_same_training(from, to, available_ranks.is_phase); !same_training)
+    return tl::unexpected(same_training.error());
   if (num_devices(to) > available_ranks.num_staying)
     return infeasible("the plan needs {} devices, the run has {}", num_devices(to),
                       available_ranks.num_staying);
   PlanChange change;
   change.from = from, change.copies = available_ranks.copies;
   change.old_layout = state_layout(from, model, available_ranks.copies);
-  const Plan places = with_consecutive_devices(to);
+  const Plan numbered_plan = with_consecutive_devices(to);
   for (int rank = available_ranks.num_ranks; rank < num_ranks(change.old_layout); ++rank)
     change.dead.push_back(Rank{rank});
-  std::vector<Rank> staying;
-  for (int rank = 0; rank < available_ranks.num_staying; ++rank) staying.push_back(Rank{rank});
-  const Assignment assigned = assign_devices(change.old_layout, state_layout(places, model), staying);
+  std::vector<Rank> staying_ranks;
+  for (int rank = 0; rank < available_ranks.num_staying; ++rank) staying_ranks.push_back(Rank{rank});
+  const Assignment assignment =
+      assign_devices(change.old_layout, state_layout(numbered_plan, model), staying_ranks);
   std::vector<int> device_of;
-  for (const Rank rank : assigned.device_of) device_of.push_back(rank.value);
-  add_stateless_positions(device_of, num_devices(places), available_ranks.num_staying);
-  change.to = available_ranks.is_placed ? to : with_devices(places, device_of);
+  for (const Rank rank : assignment.device_of) device_of.push_back(rank.value);
+  add_stateless_positions(device_of, num_devices(numbered_plan), available_ranks.num_staying);
+  change.to = available_ranks.is_placed ? to : with_devices(numbered_plan, device_of);
   change.new_layout = state_layout(change.to, model);
-  change.room = std::min(min_spare_memory(change.from, model), min_spare_memory(change.to, model));
+  change.spare_memory = std::min(min_spare_memory(change.from, model), min_spare_memory(change.to, model));
   Feasible<WaveOrder> order = order_of_moves(change);
   if (!order) return tl::unexpected(order.error());
   change.order = std::move(*order);
   change.moved = change.order.lower_bound;
-  change.minimum = assigned.needed - assigned.in_place_bound;
+  change.minimum = assignment.needed_bytes - assignment.in_place_bound;
   return change;
 }
 
 PlanChange change_plan(const Plan& from, const Plan& to, const ModelSpec& model,
-                       const AvailableRanks& there) {
-  return value_or_throw(find_plan_change(from, to, model, there));
+                       const AvailableRanks& available_ranks) {
+  return value_or_throw(find_plan_change(from, to, model, available_ranks));
 }
 
 RankShare share_of(const PlanChange& change, int rank) {
@@ -156,10 +157,10 @@ RankShare share_of(const PlanChange& change, int rank) {
   const LayoutChange layouts(change.old_layout, change.new_layout, diff_options(change));
   DiffOutcome<RankShare> share = diff_for(layouts, change.order, Rank{rank});
   ensure(share.has_value(), "no share of rank {}: {}", rank, share ? "" : share.error().why);
-  const Outcome<void> verified = verify_share(change.old_layout, layouts.from_index, change.new_layout,
-                                              layouts.to_index, *share, diff_options(change));
-  ensure(verified.has_value(), "the share of rank {} is wrong: {}", rank,
-         verified ? "" : verified.error().why);
+  const Outcome<void> verification = verify_share(change.old_layout, layouts.from_index, change.new_layout,
+                                                  layouts.to_index, *share, diff_options(change));
+  ensure(verification.has_value(), "the share of rank {} is wrong: {}", rank,
+         verification ? "" : verification.error().why);
   return std::move(*share);
 }
 

@@ -2,9 +2,9 @@
 // in the new plan, and which state moves in which order. Every rank computes the same result in advance
 // from the two plans; nothing is modified. switching/move.h executes the transition.
 //
-// State is what cannot be recomputed: master weights and moments. Weights of lower precision are rounded
-// from master weights, and gradients start again in the next step. If the weights serve as master weights
-// (fp32, fp64), master weights are distributed like weights, otherwise like moments:
+// State is the data that cannot be recomputed: master weights and moments. Weights of lower precision are
+// rounded from master weights, and gradients start again in the next step. If the weights serve as master
+// weights (fp32, fp64), master weights are distributed like weights, otherwise like moments:
 //
 //              bf16                                 fp32
 //   zero 0     masters + moments everywhere         masters, moments everywhere
@@ -24,8 +24,8 @@
 
 namespace optimus {
 
-// Which copies of master weights are valid. all: those of the table above. owned: only those on the owners
-// of the moments, which is the case after an update whose weights have not been gathered yet.
+// The valid copies of master weights. all: as in the table above. owned: only the copies on the owners of the
+// moments, which is the case after an update whose weights have not been gathered yet.
 enum class MasterCopies { all, owned };
 
 // The layout of the state to move. If master weights and moments are distributed differently, it lists the
@@ -43,7 +43,8 @@ struct PlanChange {
   Layout old_layout, new_layout;
   std::vector<Rank> dead;  // devices of `from` that are lost together with their state
   WaveOrder order;
-  Bytes room;     // memory that every rank has for received data, beyond the larger of its old and new state
+  // Memory that every rank has for received data, beyond the larger of its old and new state.
+  Bytes spare_memory;
   Bytes moved;    // bytes that all ranks together move
   Bytes minimum;  // lower bound of `moved` over all assignments of positions to ranks
 };
@@ -66,7 +67,7 @@ struct AvailableRanks {
 // The reason, in one sentence, if the change is impossible: another model, batch, sequence length or
 // precision, too few ranks, or state that only lost ranks had.
 Feasible<PlanChange> find_plan_change(const Plan& from, const Plan& to, const ModelSpec& model,
-                                      const AvailableRanks& there);
+                                      const AvailableRanks& available_ranks);
 // Throws the reason as a UserError.
 PlanChange change_plan(const Plan& from, const Plan& to, const ModelSpec& model,
                        const AvailableRanks& available_ranks);

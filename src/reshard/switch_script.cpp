@@ -27,8 +27,8 @@ std::vector<ScriptLine> parse_script(const std::string& script) {
     const std::size_t colon = entry.find(':');
     ScriptLine& line = lines.emplace_back();
     const char* const end = entry.data() + std::min(colon, entry.size());
-    const auto [rest, problem] = std::from_chars(entry.data(), end, line.step);
-    if (colon == std::string::npos || problem != std::errc() || rest != end || line.step < 1 ||
+    const auto [rest, error] = std::from_chars(entry.data(), end, line.step);
+    if (colon == std::string::npos || error != std::errc() || rest != end || line.step < 1 ||
         colon + 1 == entry.size())
       throw UsageError("--switch-at: {} is not of the form STEP:PLAN, such as 200:plan.json", entry);
     line.plan = entry.substr(colon + 1);

@@ -206,7 +206,8 @@ void LaunchedElasticRank::wait_for_others_to_end() {
     pause_before_query(num_queries);
   }
   host_->end();
-  if (!host_->have_all_ended() && facts_.stop.leaves() && store_file_ != nullptr) store_file_->release();
+  if (!host_->have_all_ended() && facts_.stop.is_leave_requested() && store_file_ != nullptr)
+    store_file_->release();
 }
 
 }  // namespace optimus

@@ -44,7 +44,7 @@ Feasible<Plan> RankRun::best_plan(const Plan& now) const {
   Plan plan = std::move(chosen->plan);
   plan.fp8 = now.fp8;  // keeps the numerics unchanged
   if (plan.copy_distance > 0)
-    plan = with_copies_in_other_domains(std::move(plan), numbered(hosts_of_ranks()));
+    plan = with_copies_in_other_domains(std::move(plan), indices_of_distinct(hosts_of_ranks()));
   return plan;
 }
 

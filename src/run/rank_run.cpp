@@ -190,7 +190,7 @@ RankRun::End RankRun::train_until_membership_change(Training& training) {
     finish_saves(training, report);
   } catch (const PeersLost& lost) {
     failure = std::current_exception(), report.missing = lost.failure.missing;
-    report.leaves = rank_.elastic != nullptr && rank_.stop.leaves();
+    report.leaves = rank_.elastic != nullptr && rank_.stop.is_leave_requested();
     earlier_ = switches.take_previous_part();
     if (switches.has_moved()) training.resume_from(training.completed_state(), training.epoch() + 1);
   } catch (const std::exception& error) {

@@ -1,5 +1,5 @@
-// Builds a program: appends instructions with their waits, groups and buffers. compile.cpp and its
-// neighbours decide which instructions to add.
+// Builds a program: appends instructions with their waits, groups and buffers. StepCompiler
+// (schedule/step_compiler.h) decides which instructions to add.
 #pragma once
 
 #include <map>
@@ -24,8 +24,8 @@ class ProgramBuilder {
   void begin_slot(int slot) { slot_ = slot; }  // slot of the instructions that follow; -1: none
   void use(int buffer, bool is_write);         // records an access by the last added instruction
 
-  int group(Role role, std::vector<int> members);
-  int buffer(BufferKind kind, int block, int microbatch, Bytes bytes);
+  int intern_group(Role role, std::vector<int> members);
+  int add_buffer(BufferKind kind, int block, int microbatch, Bytes bytes);
 
   const Program& program() const { return program_; }
   Program take() { return std::move(program_); }

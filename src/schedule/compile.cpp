@@ -20,13 +20,13 @@ StepCompiler::StepCompiler(const Plan& plan, const ModelSpec& model, int device,
       builder_(device, location_),
       needs_sync_(plan.pipelines.size() > 1) {
   for (const int block : own_blocks()) {
-    builder_.buffer(BufferKind::weights, block, -1, sizes_.state(block, StateKind::weights));
-    builder_.buffer(BufferKind::gradients, block, -1, sizes_.state(block, StateKind::gradients));
+    builder_.add_buffer(BufferKind::weights, block, -1, sizes_.state(block, StateKind::weights));
+    builder_.add_buffer(BufferKind::gradients, block, -1, sizes_.state(block, StateKind::gradients));
     const Bytes optimizer = sizes_.state(block, StateKind::optimizer);
-    if (!strategy(block).offload) builder_.buffer(BufferKind::optimizer_state, block, -1, optimizer);
+    if (!strategy(block).offload) builder_.add_buffer(BufferKind::optimizer_state, block, -1, optimizer);
     if (const Bytes copy = sizes_.copy_state(block); copy.value > 0)
-      builder_.buffer(BufferKind::copy_state, block, -1, copy);
-    weight_gradients_left_[block] = static_cast<int>(pipeline_.microbatches.size());
+      builder_.add_buffer(BufferKind::copy_state, block, -1, copy);
+    remaining_weight_gradients_[block] = static_cast<int>(pipeline_.microbatches.size());
   }
   if (is_asynchronous(plan.schedule)) stash_weights();
 }
@@ -37,8 +37,8 @@ void StepCompiler::stash_weights() {
   const int versions = std::min<int>(static_cast<int>(pipeline_.stages.size()) - location_.stage,
                                      static_cast<int>(pipeline_.microbatches.size()));
   const auto stash = [&](int block, int number, StateKind kind) {
-    builder_.buffer(BufferKind::stashed_weights, block, number,
-                    sizes_.part(block, kind) + sizes_.experts(block, kind));
+    builder_.add_buffer(BufferKind::stashed_weights, block, number,
+                        sizes_.part(block, kind) + sizes_.experts(block, kind));
   };
   for (const int block : own_blocks()) {
     if (plan_.schedule == Schedule::pipedream) {
@@ -60,36 +60,36 @@ Program hoist_gathers_and_receives(Program program) {
     return instruction.lane == Lane::gather || instruction.op == Op::receive;
   };
   // (index of the instruction after which to insert, -1: at the start; index of the moved instruction)
-  std::vector<std::pair<int, int>> places;
-  int gather_behind = -1, receive_behind = -1;
+  std::vector<std::pair<int, int>> insertions;
+  int gather_after = -1, receive_after = -1;
   for (int i = 0; i < std::ssize(old); ++i) {
-    const Instruction& at = old[static_cast<std::size_t>(i)];
-    if (!is_moved(at)) continue;
-    int& behind = at.op == Op::receive ? receive_behind : gather_behind;
-    for (const int wait : program.waits(at)) behind = std::max(behind, wait);
-    places.emplace_back(behind, i);
+    const Instruction& instruction = old[static_cast<std::size_t>(i)];
+    if (!is_moved(instruction)) continue;
+    int& after = instruction.op == Op::receive ? receive_after : gather_after;
+    for (const int wait : program.waits(instruction)) after = std::max(after, wait);
+    insertions.emplace_back(after, i);
   }
-  if (places.empty()) return program;
-  std::stable_sort(places.begin(), places.end(),
+  if (insertions.empty()) return program;
+  std::stable_sort(insertions.begin(), insertions.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<int> order;
-  auto next = places.begin();
-  const auto place = [&](int i) {
-    for (; next != places.end() && next->first <= i; ++next) order.push_back(next->second);
+  auto next = insertions.begin();
+  const auto insert_moved = [&](int i) {
+    for (; next != insertions.end() && next->first <= i; ++next) order.push_back(next->second);
   };
-  place(-1);
+  insert_moved(-1);
   for (int i = 0; i < std::ssize(old); ++i) {
     if (!is_moved(old[static_cast<std::size_t>(i)])) order.push_back(i);
-    place(i);
+    insert_moved(i);
   }
-  std::vector<int> moved_to(old.size());
+  std::vector<int> new_index(old.size());
   std::vector<Instruction> instructions;
   for (std::size_t k = 0; k < order.size(); ++k) {
-    moved_to[static_cast<std::size_t>(order[k])] = static_cast<int>(k);
+    new_index[static_cast<std::size_t>(order[k])] = static_cast<int>(k);
     instructions.push_back(old[static_cast<std::size_t>(order[k])]);
   }
   program.instructions = std::move(instructions);
-  for (int& wait : program.wait_pool) wait = moved_to[static_cast<std::size_t>(wait)];
+  for (int& wait : program.wait_pool) wait = new_index[static_cast<std::size_t>(wait)];
   return program;
 }
 
@@ -97,13 +97,13 @@ Program hoist_gathers_and_receives(Program program) {
 
 Program StepCompiler::compile() {
   if (stage_.chunks.front().first_block() == 0 || stage_.chunks.back().end_block() == plan_.num_blocks)
-    batch_loaded_ = builder_.add({.op = Op::load_batch, .lane = Lane::host}, {});
+    load_batch_ = builder_.add({.op = Op::load_batch, .lane = Lane::host}, {});
   const StagePosition position{location_.stage, static_cast<int>(pipeline_.stages.size()),
                                static_cast<int>(pipeline_.microbatches.size()),
                                static_cast<int>(stage_.chunks.size())};
-  int number = 0;
+  int slot_number = 0;
   for (const Slot& next : order_of(plan_.schedule, position)) {
-    builder_.begin_slot(number++);
+    builder_.begin_slot(slot_number++);
     slot(next);
   }
   builder_.begin_slot(-1);
@@ -135,13 +135,13 @@ void StepCompiler::forward(int microbatch, int chunk_number) {
   const Chunk& chunk = stage_.chunks[static_cast<std::size_t>(chunk_number)];
   Dependencies ready;
   if (chunk.first_block() == 0) {
-    ready = {batch_loaded_};
+    ready = {load_batch_};
   } else {
     const Neighbour from = previous_neighbour(chunk_number);
     ready = add_crossing(*from.stage, from.block, stage_, chunk.first_block(), microbatch, false,
                          local_chunk_waits_[{chunk.first_block(), microbatch}]);
   }
-  if (chunk.end_block() == plan_.num_blocks) ready.push_back(batch_loaded_);  // waits for the targets
+  if (chunk.end_block() == plan_.num_blocks) ready.push_back(load_batch_);  // waits for the targets
   ready.insert(ready.end(), pending_updates_.begin(), pending_updates_.end());
   pending_updates_.clear();
   for (int block = chunk.first_block(); block < chunk.end_block(); ++block) {
@@ -233,19 +233,20 @@ Dependencies StepCompiler::add_crossing(const Stage& from, int from_block, const
                           output_width(model_, std::min(from_block, to_block))};
   if (&from == &stage_) send(crossing, microbatch, is_backward, dependencies);
   if (&to != &stage_) return {};
-  Dependencies arrived = receive(crossing, microbatch, is_backward);
+  Dependencies receives = receive(crossing, microbatch, is_backward);
   if (crossing.is_inside()) {
     // the data that stays on this device is copied
-    arrived.insert(arrived.end(), dependencies.begin(), dependencies.end());
+    receives.insert(receives.end(), dependencies.begin(), dependencies.end());
     if (has_buffers_)
-      received_[{is_backward, to_block, microbatch}].push_back(outgoing(from_block, microbatch, is_backward));
+      received_buffers_[{is_backward, to_block, microbatch}].push_back(
+          outgoing(from_block, microbatch, is_backward));
   }
-  return join_parts(crossing, microbatch, is_backward, std::move(arrived));
+  return join_parts(crossing, microbatch, is_backward, std::move(receives));
 }
 
 namespace {
 
-Instruction message(Op op, int peer, int microbatch, bool is_backward, std::int64_t bytes) {
+Instruction make_message(Op op, int peer, int microbatch, bool is_backward, std::int64_t bytes) {
   Instruction instruction{
       .op = op, .lane = Lane::transfer, .is_backward = is_backward, .microbatch = microbatch};
   instruction.peer = peer, instruction.bytes = bytes;
@@ -258,37 +259,38 @@ Instruction message(Op op, int peer, int microbatch, bool is_backward, std::int6
 // second-last crossing.
 Dependencies StepCompiler::send(const Crossing& crossing, int microbatch, bool is_backward,
                                 Dependencies dependencies) {
-  std::vector<Dependencies>& sent = sent_[{is_backward, &crossing.to}];
+  std::vector<Dependencies>& sent = sent_messages_[{is_backward, &crossing.to}];
   if (sent.size() >= 2) {
     const Dependencies& previous_dependencies = sent[sent.size() - 2];
     dependencies.insert(dependencies.end(), previous_dependencies.begin(), previous_dependencies.end());
   }
   Dependencies messages;
-  const Bytes all = sizes_.boundary(crossing.from_block, sequences(microbatch), crossing.width);
+  const Bytes full_bytes = sizes_.boundary(crossing.from_block, sequences(microbatch), crossing.width);
   for (const Route& route :
        routes(true, crossing.from_side, crossing.to_side, sequences(microbatch), crossing.width)) {
     const int peer = crossing.to.devices[static_cast<std::size_t>(route.peer)];
     if (peer == device_) continue;
     const std::int64_t bytes = route.num_elements * bytes_of(plan_.precision);
-    Instruction instruction = message(Op::send, peer, microbatch, is_backward, bytes);
+    Instruction instruction = make_message(Op::send, peer, microbatch, is_backward, bytes);
     instruction.block = crossing.from_block, instruction.chunk = chunk_of(crossing.from_block);
     messages.push_back(builder_.add(instruction, dependencies));
     if (!has_buffers_) continue;
     builder_.use(outgoing(crossing.from_block, microbatch, is_backward), false);
     // A message with the whole output is sent from the buffer `outgoing`; a message with a part of it is
     // packed into a buffer of its own.
-    if (bytes < all.value)
-      builder_.use(builder_.buffer(BufferKind::message, crossing.from_block, microbatch, Bytes(bytes)), true);
+    if (bytes < full_bytes.value)
+      builder_.use(builder_.add_buffer(BufferKind::message, crossing.from_block, microbatch, Bytes(bytes)),
+                   true);
   }
   sent.push_back(messages);
   return messages;
 }
 
-// Likewise, a receive waits until the data of the second-last crossing have been read, which frees their
-// memory.
+// In the same way, a receive waits until the data of the second-last crossing have been read, which frees
+// their memory.
 Dependencies StepCompiler::receive(const Crossing& crossing, int microbatch, bool is_backward) {
-  std::vector<int>& buffers = received_[{is_backward, crossing.to_block, microbatch}];
-  Dependencies free_memory_waits, arrived;
+  std::vector<int>& buffers = received_buffers_[{is_backward, crossing.to_block, microbatch}];
+  Dependencies free_memory_waits, receives;
   if (const auto& readers = readers_[is_backward]; readers.size() >= 2)
     free_memory_waits = {readers[readers.size() - 2]};
   for (const Route& route :
@@ -296,33 +298,34 @@ Dependencies StepCompiler::receive(const Crossing& crossing, int microbatch, boo
     const int peer = crossing.from.devices[static_cast<std::size_t>(route.peer)];
     if (peer == device_) continue;
     const std::int64_t bytes = route.num_elements * bytes_of(plan_.precision);
-    Instruction instruction = message(Op::receive, peer, microbatch, is_backward, bytes);
+    Instruction instruction = make_message(Op::receive, peer, microbatch, is_backward, bytes);
     instruction.block = crossing.to_block, instruction.chunk = chunk_of(crossing.to_block);
-    arrived.push_back(builder_.add(instruction, free_memory_waits));
+    receives.push_back(builder_.add(instruction, free_memory_waits));
     if (!has_buffers_) continue;
-    buffers.push_back(builder_.buffer(BufferKind::message, crossing.to_block, microbatch, Bytes(bytes)));
+    buffers.push_back(builder_.add_buffer(BufferKind::message, crossing.to_block, microbatch, Bytes(bytes)));
     builder_.use(buffers.back(), true);
   }
-  return arrived;
+  return receives;
 }
 
 // Each tensor part has received one slice, so that no byte crosses a slow link twice. Here the parts of a
 // group gather the whole activation.
 Dependencies StepCompiler::join_parts(const Crossing& crossing, int microbatch, bool is_backward,
-                                      Dependencies arrived) {
+                                      Dependencies receives) {
   const LayerStrategy& strategy = crossing.to_side.strategy;
-  if (strategy.tp == 1 || strategy.sequence_parallel) return arrived;
+  if (strategy.tp == 1 || strategy.sequence_parallel) return receives;
   const int block = crossing.to_block;
   const Bytes full_bytes = sizes_.whole_activation(block, sequences(microbatch));
   const int gather = tensor_collective(
-      Op::all_gather, {Op::receive, Part::whole, microbatch, block, is_backward}, full_bytes, arrived);
+      Op::all_gather, {Op::receive, Part::whole, microbatch, block, is_backward}, full_bytes, receives);
   if (has_buffers_) {
-    std::vector<int>& arrivals = received_[{is_backward, block, microbatch}];
+    std::vector<int>& arrivals = received_buffers_[{is_backward, block, microbatch}];
     for (const int buffer : arrivals) builder_.use(buffer, false);
-    const int joined = builder_.buffer(BufferKind::joined, block, microbatch,
-                                       sizes_.joined(block, sequences(microbatch), crossing.width));
-    builder_.use(joined, true);
-    arrivals = {joined};
+    const int joined_buffer =
+        builder_.add_buffer(BufferKind::joined, block, microbatch,
+                            sizes_.joined_activation(block, sequences(microbatch), crossing.width));
+    builder_.use(joined_buffer, true);
+    arrivals = {joined_buffer};
   }
   return {gather};
 }
@@ -330,39 +333,39 @@ Dependencies StepCompiler::join_parts(const Crossing& crossing, int microbatch, 
 int StepCompiler::outgoing(int block, int microbatch, bool is_backward) {
   const auto [at, is_new] = outgoing_.try_emplace({is_backward, block, microbatch}, -1);
   if (is_new)
-    at->second = builder_.buffer(
+    at->second = builder_.add_buffer(
         BufferKind::outgoing, block, microbatch,
         sizes_.boundary(block, sequences(microbatch), output_width(model_, is_backward ? block - 1 : block)));
   return at->second;
 }
 
 // A recomputation waits for the gradient of its backward but does not read it.
-void StepCompiler::use_received(const Instruction& by) {
-  const Op op = by.lane == Lane::tensor ? by.serves : by.op;
+void StepCompiler::use_received(const Instruction& instruction) {
+  const Op op = instruction.lane == Lane::tensor ? instruction.serves : instruction.op;
   if (op != Op::forward && op != Op::backward_input && op != Op::backward_weight) return;
   const bool is_backward = op != Op::forward;
-  const auto at = received_.find({is_backward, by.block, by.microbatch});
-  if (at == received_.end()) return;
+  const auto at = received_buffers_.find({is_backward, instruction.block, instruction.microbatch});
+  if (at == received_buffers_.end()) return;
   for (const int buffer : std::exchange(at->second, {})) builder_.use(buffer, false);
-  if (by.lane == Lane::tensor) return;
+  if (instruction.lane == Lane::tensor) return;
   readers_[is_backward].push_back(last_compute_);
-  received_.erase(at);
+  received_buffers_.erase(at);
 }
 
-const std::vector<Route>& StepCompiler::routes(bool is_out, const Side& from, const Side& to, int sequences,
-                                               std::int64_t width) {
+const std::vector<Route>& StepCompiler::routes(bool is_outgoing, const Side& from, const Side& to,
+                                               int sequences, std::int64_t width) {
   const auto is_same = [](const Side& a, const Side& b) {
     return a.num_devices == b.num_devices && is_same_split(a.strategy, b.strategy);
   };
   for (const KnownRoutes& known_routes : known_routes_)
-    if (known_routes.is_out == is_out && known_routes.sequences == sequences && known_routes.width == width &&
-        is_same(known_routes.from, from) && is_same(known_routes.to, to))
+    if (known_routes.is_outgoing == is_outgoing && known_routes.sequences == sequences &&
+        known_routes.width == width && is_same(known_routes.from, from) && is_same(known_routes.to, to))
       return known_routes.routes;
   constexpr std::size_t kMaxCachedRoutes = 8;
   if (known_routes_.size() == kMaxCachedRoutes) known_routes_.clear();
-  known_routes_.push_back({is_out, from, to, sequences, width,
-                           (is_out ? routes_out : routes_in)(from, to, location_.index, sequences,
-                                                             plan_.sequence_length, width)});
+  known_routes_.push_back({is_outgoing, from, to, sequences, width,
+                           (is_outgoing ? routes_out : routes_in)(from, to, location_.index, sequences,
+                                                                  plan_.sequence_length, width)});
   return known_routes_.back().routes;
 }
 
@@ -377,14 +380,14 @@ Dependencies StepCompiler::gather_parameters(int block, Dependencies waits) {
     free_memory_waits.push_back(recent_computes_[recent_computes_.size() - 2]);
   const Bytes dense = sizes_.part(block, StateKind::weights),
               experts = sizes_.experts(block, StateKind::weights);
-  gathered_[block] = builder_.buffer(BufferKind::gathered_weights, block, -1,
-                                     sizes_.whole_buffer(block, StateKind::weights));
+  gathered_weights_[block] = builder_.add_buffer(BufferKind::gathered_weights, block, -1,
+                                                 sizes_.whole_buffer(block, StateKind::weights));
   const auto gather = [&](int group, Bytes bytes) {
     Instruction instruction{
         .op = Op::gather_parameters, .lane = Lane::gather, .chunk = chunk_of(block), .block = block};
     instruction.group = group, instruction.bytes = bytes.value;
     waits.push_back(builder_.add(instruction, free_memory_waits));
-    builder_.use(gathered_[block], true);
+    builder_.use(gathered_weights_[block], true);
     use_exchange(block, sizes_.exchange_buffer(block, StateKind::weights));
   };
   if (shard_count(stage_, s) > 1) gather(data_group(block, Role::gather), dense);

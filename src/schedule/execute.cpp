@@ -28,7 +28,7 @@ class EventMatcher {
 
   Outcome<void> assign() {
     for (std::size_t p = 0; p < programs_.size(); ++p)
-      for (std::size_t i = 0; i < programs_[p].instructions.size(); ++i) assign_one(p, i);
+      for (std::size_t i = 0; i < programs_[p].instructions.size(); ++i) assign_event(p, i);
     for (const auto& [key, message] : messages_)
       if (message.sends.size() != message.receives.size())
         return failure("device {} sends {} messages to device {}, which receives {}", std::get<0>(key),
@@ -86,7 +86,7 @@ class EventMatcher {
     std::size_t members = 0;
   };
 
-  void assign_one(std::size_t p, std::size_t i) {
+  void assign_event(std::size_t p, std::size_t i) {
     const Program& program = programs_[p];
     const Instruction& instruction = program.instructions[i];
     int& event = event_of_[p][i];
@@ -95,17 +95,17 @@ class EventMatcher {
       const int from = sends ? program.device : instruction.peer,
                 to = sends ? instruction.peer : program.device;
       Message& message = messages_[{from, to, message_kind(instruction)}];
-      std::vector<int>&mine = sends ? message.sends : message.receives,
-      &theirs = sends ? message.receives : message.sends;
-      event = mine.size() < theirs.size() ? theirs[mine.size()] : num_events_++;
-      mine.push_back(event);
+      std::vector<int>&own_events = sends ? message.sends : message.receives,
+      &peer_events = sends ? message.receives : message.sends;
+      event = own_events.size() < peer_events.size() ? peer_events[own_events.size()] : num_events_++;
+      own_events.push_back(event);
     } else if (instruction.group >= 0) {
       const Group& group = program.groups[static_cast<std::size_t>(instruction.group)];
-      std::vector<Collective>& all = collectives_[{group.role, group.members}];
-      const std::size_t k = passed_[{p, instruction.group}]++;
-      if (all.size() == k) all.push_back({num_events_++, 0});
-      event = all[k].event;
-      ++all[k].members;
+      std::vector<Collective>& group_events = collectives_[{group.role, group.members}];
+      const std::size_t k = num_passed_[{p, instruction.group}]++;
+      if (group_events.size() == k) group_events.push_back({num_events_++, 0});
+      event = group_events[k].event;
+      ++group_events[k].members;
     } else {
       event = num_events_++;
     }
@@ -117,12 +117,12 @@ class EventMatcher {
   std::map<std::tuple<int, int, int>, Message> messages_;
   std::map<std::pair<Role, std::vector<int>>, std::vector<Collective>> collectives_;
   // (program, group) -> number of its collectives so far
-  std::map<std::pair<std::size_t, int>, std::size_t> passed_;
+  std::map<std::pair<std::size_t, int>, std::size_t> num_passed_;
 };
 
 struct EventGraph {
   std::vector<double> duration, start;
-  std::vector<int> num_unmet;
+  std::vector<int> num_pending;
   std::vector<std::vector<int>> successors;
 };
 
@@ -140,18 +140,18 @@ EventGraph build_graph(const std::vector<Program>& programs, const EventMatcher&
   EventGraph graph{std::vector<double>(n), std::vector<double>(n), std::vector<int>(n),
                    std::vector<std::vector<int>>(n)};
   for (std::size_t p = 0; p < programs.size(); ++p) {
-    std::map<LaneKey, int> last;
+    std::map<LaneKey, int> last_on_lane;
     for (std::size_t i = 0; i < programs[p].instructions.size(); ++i) {
       const Instruction& instruction = programs[p].instructions[i];
       const int event = matcher.event_of(p, i);
-      const auto after = [&](int earlier) {
+      const auto add_dependency = [&](int earlier) {
         graph.successors[static_cast<std::size_t>(earlier)].push_back(event);
-        ++graph.num_unmet[static_cast<std::size_t>(event)];
+        ++graph.num_pending[static_cast<std::size_t>(event)];
       };
       for (const int wait : programs[p].waits(instruction))
-        after(matcher.event_of(p, static_cast<std::size_t>(wait)));
-      const auto [at, is_first] = last.try_emplace(lane_key(instruction), event);
-      if (!is_first) after(std::exchange(at->second, event));
+        add_dependency(matcher.event_of(p, static_cast<std::size_t>(wait)));
+      const auto [at, is_first] = last_on_lane.try_emplace(lane_key(instruction), event);
+      if (!is_first) add_dependency(std::exchange(at->second, event));
       double& longest = graph.duration[static_cast<std::size_t>(event)];
       longest = std::max(longest, duration(programs[p], instruction));
     }
@@ -163,8 +163,8 @@ EventGraph build_graph(const std::vector<Program>& programs, const EventMatcher&
 // is smaller than the total if there is a cycle.
 std::size_t run(EventGraph& graph) {
   std::vector<int> ready;
-  for (std::size_t e = 0; e < graph.num_unmet.size(); ++e)
-    if (graph.num_unmet[e] == 0) ready.push_back(static_cast<int>(e));
+  for (std::size_t e = 0; e < graph.num_pending.size(); ++e)
+    if (graph.num_pending[e] == 0) ready.push_back(static_cast<int>(e));
   std::size_t num_done = 0;
   while (!ready.empty()) {
     const auto event = static_cast<std::size_t>(ready.back());
@@ -174,17 +174,17 @@ std::size_t run(EventGraph& graph) {
     for (const int next : graph.successors[event]) {
       double& start = graph.start[static_cast<std::size_t>(next)];
       start = std::max(start, end);
-      if (--graph.num_unmet[static_cast<std::size_t>(next)] == 0) ready.push_back(next);
+      if (--graph.num_pending[static_cast<std::size_t>(next)] == 0) ready.push_back(next);
     }
   }
   return num_done;
 }
 
-std::string first_blocked(const std::vector<Program>& programs, const EventMatcher& matcher,
-                          const EventGraph& graph) {
+std::string first_blocked_text(const std::vector<Program>& programs, const EventMatcher& matcher,
+                               const EventGraph& graph) {
   for (std::size_t p = 0; p < programs.size(); ++p)
     for (std::size_t i = 0; i < programs[p].instructions.size(); ++i)
-      if (graph.num_unmet[static_cast<std::size_t>(matcher.event_of(p, i))] > 0) {
+      if (graph.num_pending[static_cast<std::size_t>(matcher.event_of(p, i))] > 0) {
         const Instruction& at = programs[p].instructions[i];
         return fmt::format("device {}, instruction {}: {} of block {}, micro-batch {}", programs[p].device, i,
                            text(at.op), at.block, at.microbatch);
@@ -196,11 +196,11 @@ std::string first_blocked(const std::vector<Program>& programs, const EventMatch
 
 Outcome<Timeline> execute(const std::vector<Program>& programs, const DurationOf& duration) {
   EventMatcher matcher(programs);
-  if (Outcome<void> fits = matcher.assign(); !fits) return tl::unexpected(fits.error());
+  if (Outcome<void> matched = matcher.assign(); !matched) return tl::unexpected(matched.error());
   EventGraph graph = build_graph(programs, matcher, duration);
-  if (run(graph) < graph.num_unmet.size())
+  if (run(graph) < graph.num_pending.size())
     return failure("deadlock: the programs wait in a cycle; first blocked instruction: {}",
-                   first_blocked(programs, matcher, graph));
+                   first_blocked_text(programs, matcher, graph));
   Timeline timeline;
   for (std::size_t p = 0; p < programs.size(); ++p) {
     timeline.times.emplace_back();

@@ -19,9 +19,9 @@ Order gpipe(const StagePosition& position) {
 
 Order one_f_one_b(const StagePosition& position) {
   Order order;
-  const int ahead = std::min(position.num_stages - position.stage - 1, position.num_microbatches);
+  const int num_ahead = std::min(position.num_stages - position.stage - 1, position.num_microbatches);
   int forward = 0;
-  while (forward < ahead) order.push_back({Work::forward, forward++, 0});
+  while (forward < num_ahead) order.push_back({Work::forward, forward++, 0});
   for (int backward = 0; backward < position.num_microbatches; ++backward) {
     if (forward < position.num_microbatches) order.push_back({Work::forward, forward++, 0});
     order.push_back({Work::backward, backward, 0});
@@ -50,15 +50,15 @@ Order interleaved(const StagePosition& position) {
          "{} micro-batches of {} chunks are too many", position.num_microbatches, position.num_chunks);
   const int rounds = (position.num_microbatches + position.num_stages - 1) / position.num_stages;
   const int total = rounds * position.num_stages * position.num_chunks;
-  const int ahead = std::min(total, (position.num_stages - position.stage - 1) * 2 +
-                                        (position.num_chunks - 1) * position.num_stages);
+  const int num_ahead = std::min(total, (position.num_stages - position.stage - 1) * 2 +
+                                            (position.num_chunks - 1) * position.num_stages);
   Order order;
   const auto add = [&](int k, Work work) {
     const Slot slot = interleaved_slot(k, work, position);
     if (slot.microbatch < position.num_microbatches) order.push_back(slot);
   };
   int forward = 0;
-  while (forward < ahead) add(forward++, Work::forward);
+  while (forward < num_ahead) add(forward++, Work::forward);
   for (int backward = 0; backward < total; ++backward) {
     if (forward < total) add(forward++, Work::forward);
     add(backward, Work::backward);
@@ -70,10 +70,10 @@ Order zero_bubble(const StagePosition& position) {
   // Stage s delays its weight gradients by s micro-batches, so input gradients reach the preceding stages
   // early and weight gradients fill the time in which the pipeline drains.
   Order order;
-  const int m = position.num_microbatches, ahead = std::min(position.num_stages - position.stage - 1, m),
+  const int m = position.num_microbatches, num_ahead = std::min(position.num_stages - position.stage - 1, m),
             lag = position.stage;
   int forward = 0, weight = 0;
-  while (forward < ahead) order.push_back({Work::forward, forward++, 0});
+  while (forward < num_ahead) order.push_back({Work::forward, forward++, 0});
   for (int backward = 0; backward < m; ++backward) {
     if (forward < m) order.push_back({Work::forward, forward++, 0});
     order.push_back({Work::backward_input, backward, 0});
@@ -124,10 +124,10 @@ int max_saved_microbatches(Schedule schedule, const StagePosition& position) {
       if (m % p == 0)
         return std::min(m * position.num_chunks,
                         (p - position.stage - 1) * 2 + (position.num_chunks - 1) * p + 1);
-      int saved = 0, most = 0;
+      int num_saved = 0, max_saved = 0;
       for (const Slot& slot : interleaved(position))
-        most = std::max(most, saved += slot.work == Work::forward ? 1 : -1);
-      return most;
+        max_saved = std::max(max_saved, num_saved += slot.work == Work::forward ? 1 : -1);
+      return max_saved;
     }
     case Schedule::zero_bubble:
       return std::min(p, m);  // p - stage forwards in advance, and `stage` delayed weight gradients

@@ -38,13 +38,13 @@ struct StagePosition {
 // All forwards, then all backwards starting with the last micro-batch. Saves the activations of
 // num_microbatches micro-batches.
 Order gpipe(const StagePosition& position);
-// PipeDream-Flush: as few forwards in advance as keep the pipeline full. Saves the activations of
+// PipeDream-Flush: runs only as many forwards in advance as keep the pipeline full. Saves the activations of
 // min(num_stages - stage, num_microbatches) micro-batches.
 Order one_f_one_b(const StagePosition& position);
 // Several chunks per stage; each chunk processes num_stages micro-batches at a time. Divides the bubble by
 // the number of chunks. Any number of micro-batches is allowed; the last round may be incomplete.
 Order interleaved(const StagePosition& position);
-// Weight gradients are computed in what would be bubbles (ZB-H1). Every stage needs as much memory as the
+// Weight gradients fill what would otherwise be bubbles (ZB-H1). Every stage needs as much memory as the
 // first stage with 1F1B.
 Order zero_bubble(const StagePosition& position);
 // 1F1B without flush: the update of each micro-batch follows its backward. PipeDream stashes the weights of

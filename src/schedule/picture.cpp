@@ -57,17 +57,17 @@ SlotTimes unit_times(Schedule schedule, int num_stages, int num_microbatches, in
   }
   std::map<Result, double> end_time_of;
   std::vector<double> stage_time(static_cast<std::size_t>(num_stages));
-  bool has_moved = true;
-  while (has_moved) {
-    has_moved = false;
+  bool has_progress = true;
+  while (has_progress) {
+    has_progress = false;
     for (std::size_t s = 0; s < times.orders.size(); ++s)
       while (times.start[s].size() < times.orders[s].size()) {
         const Slot& slot = times.orders[s][times.start[s].size()];
         double start = stage_time[s];
-        if (const auto needed = required_input(slot, static_cast<int>(s), num_stages, num_chunks)) {
-          const auto found = end_time_of.find(*needed);
-          if (found == end_time_of.end()) break;
-          start = std::max(start, found->second);
+        if (const auto input = required_input(slot, static_cast<int>(s), num_stages, num_chunks)) {
+          const auto input_end = end_time_of.find(*input);
+          if (input_end == end_time_of.end()) break;
+          start = std::max(start, input_end->second);
         }
         times.start[s].push_back(start);
         stage_time[s] = start + unit_time(slot.work);
@@ -75,7 +75,7 @@ SlotTimes unit_times(Schedule schedule, int num_stages, int num_microbatches, in
           end_time_of[{slot.work != Work::forward, slot.microbatch,
                        slot.chunk * num_stages + static_cast<int>(s)}] = stage_time[s];
         times.length = std::max(times.length, stage_time[s]);
-        has_moved = true;
+        has_progress = true;
       }
   }
   for (std::size_t s = 0; s < times.orders.size(); ++s)
@@ -88,7 +88,7 @@ SlotTimes unit_times(Schedule schedule, int num_stages, int num_microbatches, in
 namespace {
 
 // "F3", or "F3.0" if stages have several chunks.
-std::string label(const Slot& slot, bool has_chunks) {
+std::string slot_label(const Slot& slot, bool has_chunks) {
   std::string result = text(Order{slot});
   return has_chunks && slot.chunk == 0 ? result + ".0" : result;
 }
@@ -101,7 +101,7 @@ std::string draw_stage(const SlotTimes& times, std::size_t stage, std::size_t wi
     const Slot& slot = times.orders[stage][i];
     const double units = unit_time(slot.work);
     if (units == 0) continue;
-    std::string cell = label(slot, has_chunks).substr(0, width);
+    std::string cell = slot_label(slot, has_chunks).substr(0, width);
     cell.resize(static_cast<std::size_t>(units) * width, '-');
     if (units * static_cast<double>(width) > 1) cell.back() = ' ';
     row.replace(static_cast<std::size_t>(times.start[stage][i]) * width, cell.size(), cell);
@@ -123,7 +123,7 @@ std::string draw_timeline(const Plan& plan, int columns) {
     if (static_cast<std::int64_t>(num_stages) * m * num_chunks > kMaxSlots)
       throw UserError("pipeline {} has {} stages and {} micro-batches, too many to draw", p, num_stages, m);
     const SlotTimes times = unit_times(plan.schedule, num_stages, m, num_chunks);
-    const std::size_t width = label({Work::forward, m - 1, num_chunks - 1}, num_chunks > 1).size() + 1;
+    const std::size_t width = slot_label({Work::forward, m - 1, num_chunks - 1}, num_chunks > 1).size() + 1;
     result += fmt::format("pipeline {}: {}, {} stages, {} micro-batches; bubble {:.1f} % of the work\n", p,
                           text(plan.schedule), num_stages, m, 100 * times.bubble());
     for (std::size_t s = 0; s < times.orders.size(); ++s)

@@ -23,12 +23,12 @@ std::vector<std::int64_t> completion_positions(const Program& program) {
   next_on_lane.fill(end);
   for (std::int64_t i = end - 1; i >= 0; --i) {
     const Instruction& at = program.instructions[static_cast<std::size_t>(i)];
-    std::int64_t& done = result[static_cast<std::size_t>(i)];
+    std::int64_t& completion = result[static_cast<std::size_t>(i)];
     std::int64_t& next = next_on_lane[static_cast<std::size_t>(at.lane)];
     if (at.lane == Lane::compute || at.lane == Lane::host)
-      done = i + 1;
+      completion = i + 1;
     else if (at.lane != Lane::transfer)
-      done = std::min(done, next);
+      completion = std::min(completion, next);
     next = i;
     for (const int wait : program.waits(at))
       result[static_cast<std::size_t>(wait)] = std::min(result[static_cast<std::size_t>(wait)], i);
@@ -46,9 +46,9 @@ std::vector<Span> lifetimes(const Program& program) {
   for (std::int64_t i = 0; i < end; ++i)
     for (const Use& use : program.uses(program.instructions[static_cast<std::size_t>(i)])) {
       Span& life = result[static_cast<std::size_t>(use.buffer)];
-      const std::int64_t done = std::max(i + 1, ends[static_cast<std::size_t>(i)]);
-      life = is_used[static_cast<std::size_t>(use.buffer)] ? Span{life.begin, std::max(life.end, done)}
-                                                           : Span{i, done};
+      const std::int64_t completion = std::max(i + 1, ends[static_cast<std::size_t>(i)]);
+      life = is_used[static_cast<std::size_t>(use.buffer)] ? Span{life.begin, std::max(life.end, completion)}
+                                                           : Span{i, completion};
       is_used[static_cast<std::size_t>(use.buffer)] = true;
     }
   return result;
@@ -104,14 +104,14 @@ MemoryUse memory_use(const Program& program) {
   std::sort(changes.begin(), changes.end(), [](const Change& a, const Change& b) {
     return std::pair(a.index, a.bytes) < std::pair(b.index, b.bytes);
   });
-  std::array<std::int64_t, 5> now{}, most{};
+  std::array<std::int64_t, 5> current{}, peaks{};
   std::int64_t total = 0, peak = 0;
   for (const Change& change : changes) {
     const auto cause = static_cast<std::size_t>(change.cause);
-    most[cause] = std::max(most[cause], now[cause] += change.bytes);
+    peaks[cause] = std::max(peaks[cause], current[cause] += change.bytes);
     peak = std::max(peak, total += change.bytes);
   }
-  return {Bytes(most[0]), Bytes(most[1]), Bytes(most[2]), Bytes(most[3]), Bytes(most[4]), Bytes(peak)};
+  return {Bytes(peaks[0]), Bytes(peaks[1]), Bytes(peaks[2]), Bytes(peaks[3]), Bytes(peaks[4]), Bytes(peak)};
 }
 
 namespace {
@@ -181,12 +181,13 @@ Arena plan_arena(const Program& program) {
   std::sort(events.begin(), events.end());
   Arena arena{std::vector<std::int64_t>(program.buffers.size(), -1), Bytes(0), Bytes(0)};
   FreeList memory;
-  std::int64_t outside = 0;
+  std::int64_t autograd_bytes = 0;
   for (const Event& event : events) {
     const auto b = static_cast<std::size_t>(event.buffer);
     const std::int64_t bytes = aligned(program.buffers[b].bytes.value);
     if (is_owned_by_autograd(program.buffers[b].kind))
-      arena.autograd_peak = std::max(arena.autograd_peak, Bytes(outside += event.is_begin ? bytes : -bytes));
+      arena.autograd_peak =
+          std::max(arena.autograd_peak, Bytes(autograd_bytes += event.is_begin ? bytes : -bytes));
     else if (event.is_begin)
       arena.offsets[b] = memory.allocate(bytes);
     else
@@ -210,9 +211,9 @@ int max_saved_microbatches(const Program& program) {
   for (const auto& [key, life] : lives)
     changes.emplace_back(life.begin, 1), changes.emplace_back(life.end, -1);
   std::sort(changes.begin(), changes.end());
-  int now = 0, most = 0;
-  for (const auto& [at, change] : changes) most = std::max(most, now += change);
-  return most;
+  int num_saved = 0, max_saved = 0;
+  for (const auto& [at, change] : changes) max_saved = std::max(max_saved, num_saved += change);
+  return max_saved;
 }
 
 std::string text(Op op) {
@@ -305,12 +306,13 @@ namespace {
 
 std::string group_text(const Group& group) {
   if (group.role == Role::world) return "all devices";
-  constexpr std::size_t kShown = 8;
+  constexpr std::size_t kMaxShown = 8;
   std::vector<std::string> members;
-  for (std::size_t i = 0; i < std::min(kShown, group.members.size()); ++i)
+  for (std::size_t i = 0; i < std::min(kMaxShown, group.members.size()); ++i)
     members.push_back(std::to_string(group.members[i]));
-  return fmt::format("{{{}{}}}", join(members, " "),
-                     group.members.size() > kShown ? fmt::format(" … {} devices", group.members.size()) : "");
+  return fmt::format(
+      "{{{}{}}}", join(members, " "),
+      group.members.size() > kMaxShown ? fmt::format(" … {} devices", group.members.size()) : "");
 }
 
 }  // namespace

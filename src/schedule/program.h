@@ -14,8 +14,8 @@
 // placed early in the list, as soon as memory for their results is available. At most two messages are in
 // flight in each direction.
 //
-// What the engine does in an instruction, and the modelled cost, follow from (op, part, block) and the
-// plan; messages carry their size.
+// The work of the engine in an instruction and its modelled cost follow from (op, part, block) and the plan;
+// messages carry their size.
 #pragma once
 
 #include <cstdint>

@@ -84,8 +84,10 @@ std::vector<std::int64_t> assign_samples_by_cost(const Plan& plan, const std::ve
   std::iota(sample.begin(), sample.end(), 0);
   const bool is_pipeline = plan.pipelines.front().stages.size() > 1;
   const std::vector<std::vector<Span>> replicas = replicas_of(plan);
-  const bool are_alike = std::all_of(costs.begin(), costs.end(), [&](double c) { return c == costs[0]; });
-  if (are_alike || is_asynchronous(plan.schedule) || (replicas.size() == 1 && !is_pipeline)) return sample;
+  const bool have_equal_costs =
+      std::all_of(costs.begin(), costs.end(), [&](double c) { return c == costs[0]; });
+  if (have_equal_costs || is_asynchronous(plan.schedule) || (replicas.size() == 1 && !is_pipeline))
+    return sample;
 
   std::vector<Bin> bins;
   std::int64_t num_places = 0;
@@ -101,9 +103,9 @@ std::vector<std::int64_t> assign_samples_by_cost(const Plan& plan, const std::ve
     std::sort(bins[r].samples.begin(), bins[r].samples.end());
     fill_bins(microbatches, bins[r].samples, costs);
     for (std::size_t m = 0; m < microbatches.size(); ++m) {
-      std::vector<std::int64_t>& own = microbatches[m].samples;
-      std::sort(own.begin(), own.end());
-      std::copy(own.begin(), own.end(), sample.begin() + replicas[r][m].begin);
+      std::vector<std::int64_t>& microbatch_samples = microbatches[m].samples;
+      std::sort(microbatch_samples.begin(), microbatch_samples.end());
+      std::copy(microbatch_samples.begin(), microbatch_samples.end(), sample.begin() + replicas[r][m].begin);
     }
   }
   return sample;

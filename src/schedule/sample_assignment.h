@@ -21,9 +21,9 @@ enum class SampleOrder { in_order, by_cost };
 
 // Returns sample[place], the sample that each place of the batch receives; places are numbered through the
 // micro-batches of all pipelines in the default order. costs[sample]: cost of the sample beyond the cost
-// common to all samples. Each replica receives as many samples as the plan specifies, with costs as close
-// to proportional to these numbers as possible; likewise the micro-batches of each replica. The order is
-// unchanged if each micro-batch is an update of its own (asynchronous schedules) or if no replica would
+// common to all samples. Each replica receives as many samples as the plan specifies, with costs as close to
+// proportional to these numbers as possible. The same holds for the micro-batches of each replica. The order
+// is unchanged if each micro-batch is an update of its own (asynchronous schedules) or if no replica would
 // wait for another.
 std::vector<std::int64_t> assign_samples_by_cost(const Plan& plan, const std::vector<double>& costs);
 

@@ -37,7 +37,7 @@ std::vector<Span> slice_of(const std::vector<Span>& spans, Span slice) {
   return result;
 }
 
-std::int64_t total(const std::vector<Span>& spans) {
+std::int64_t total_size(const std::vector<Span>& spans) {
   std::int64_t sum = 0;
   for (const Span& span : spans) sum += span.size();
   return sum;
@@ -62,7 +62,7 @@ ActivationShare share_of(const Side& side, int index, int sequences, std::int64_
   ActivationShare share;
   share.samples = even_share(sequences, side.num_devices / (s.tp * s.cp), at.data);
   share.positions = context_positions(sequence_length, s.cp, at.context);
-  const std::int64_t tokens = share.samples.size() * total(share.positions);
+  const std::int64_t tokens = share.samples.size() * total_size(share.positions);
   share.tokens =
       between_blocks && s.sequence_parallel ? shard_span(tokens, s.tp, at.tensor) : Span{0, tokens};
   return share;
@@ -81,7 +81,7 @@ std::vector<Box> token_boxes(const ActivationShare& share, Span features) {
       if (!box.is_empty()) boxes.push_back(box);
     }
   };
-  const std::int64_t length = total(share.positions);
+  const std::int64_t length = total_size(share.positions);
   std::int64_t next_token = share.tokens.begin;
   while (next_token < share.tokens.end) {
     const std::int64_t sample = next_token / length, offset = next_token % length;
@@ -103,8 +103,8 @@ std::vector<Box> token_boxes(const ActivationShare& share, Span features) {
 std::vector<Box> boundary_boxes(const Side& side, int index, int sequences, std::int64_t sequence_length,
                                 std::int64_t hidden) {
   const ActivationShare share = share_of(side, index, sequences, sequence_length, true);
-  const bool cuts_hidden = !side.strategy.sequence_parallel;
-  const Span features = cuts_hidden
+  const bool splits_hidden = !side.strategy.sequence_parallel;
+  const Span features = splits_hidden
                             ? even_share(hidden, side.strategy.tp, coordinates(side.strategy, index).tensor)
                             : Span{0, hidden};
   return token_boxes(share, features);
@@ -141,9 +141,9 @@ std::vector<Route> routes(const Side& own_side, const Side& peer_side, int index
   for (std::int64_t peer = peers.begin; peer < peers.end; ++peer) {
     Route route;
     route.peer = static_cast<int>(peer);
-    for (const Box& theirs_box : boundary_boxes(peer_side, route.peer, sequences, sequence_length, hidden))
+    for (const Box& peer_box : boundary_boxes(peer_side, route.peer, sequences, sequence_length, hidden))
       for (const Box& box : boxes)
-        if (const auto common = intersect(box, theirs_box)) {
+        if (const auto common = intersect(box, peer_box)) {
           route.boxes.push_back(*common);
           route.num_elements += common->num_elements();
         }

@@ -1,6 +1,6 @@
-// Which part of a micro-batch's activations each device of a stage owns, and what is sent where two
-// consecutive layers split activations differently (in the next stage, or under another strategy in the
-// same stage).
+// Determines which part of a micro-batch's activations each device of a stage owns, and which data devices
+// send each other where two consecutive layers split activations differently (in the next stage, or under
+// another strategy in the same stage).
 //
 // Activations are [samples, positions, hidden]. dp splits samples. cp splits positions into 2 * cp chunks;
 // context part i has chunks i and 2 * cp - 1 - i, which balances causal attention. tp splits nothing, or,
@@ -50,9 +50,9 @@ struct Route {
   std::vector<Box> boxes;
 };
 
-// routes_out(): what device `index` of `from` sends to each device of `to`. routes_in(): what device
-// `index` of `to` receives from each device of `from`. They take time proportional to the number of peers,
-// not of devices.
+// routes_out(): the data that device `index` of `from` sends to each device of `to`. routes_in(): the data
+// that device `index` of `to` receives from each device of `from`. They take time proportional to the number
+// of peers, not of devices.
 std::vector<Route> routes_out(const Side& from, const Side& to, int index, int sequences,
                               std::int64_t sequence_length, std::int64_t hidden);
 std::vector<Route> routes_in(const Side& from, const Side& to, int index, int sequences,

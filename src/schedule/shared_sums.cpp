@@ -29,17 +29,17 @@ std::vector<SharedSum> shared_sums(const Plan& plan, const ModelSpec& model, int
   const Layout layout = layout_of(plan, model, StateKind::optimizer);
   Layout joint;
   joint.grids = layout.grids;
-  std::vector<int> numbers;  // [tensor of `joint`]: index of the tensor in `layout`
+  std::vector<int> tensor_indices;  // [tensor of `joint`]: index of the tensor in `layout`
   for (std::size_t t = 0; t < layout.tensors.size(); ++t)
     if (plan.pipelines.size() > 1 || layout.placements[t].size() > 1) {
-      numbers.push_back(static_cast<int>(t));
+      tensor_indices.push_back(static_cast<int>(t));
       joint.tensors.push_back(layout.tensors[t]);
       joint.placements.push_back(layout.placements[t]);
     }
-  if (numbers.empty()) return {};
+  if (tensor_indices.empty()) return {};
   const SyncPlan sync_plan = sync(joint);
   const int bytes = state_bytes(plan.precision, plan.accumulators, StateKind::gradients);
-  std::map<std::pair<int, std::vector<int>>, SharedSum> found;
+  std::map<std::pair<int, std::vector<int>>, SharedSum> sums;
   for (const Reduction& reduction : sync_plan.reductions) {
     const std::vector<Rank>& owners = sync_plan.groups[static_cast<std::size_t>(reduction.group)];
     if (!std::binary_search(owners.begin(), owners.end(), Rank{device}) || owners.size() == 1) continue;
@@ -47,13 +47,13 @@ std::vector<SharedSum> shared_sums(const Plan& plan, const ModelSpec& model, int
     for (const Rank rank : owners) members.push_back(rank.value);
     const auto tensor = static_cast<std::size_t>(reduction.tensor);
     const int block = joint.tensors[tensor].block;
-    SharedSum& sum = found[{-block, members}];
+    SharedSum& sum = sums[{-block, members}];
     sum.block = block, sum.members = std::move(members);
-    sum.boxes.push_back({numbers[tensor], sync_plan.boxes[static_cast<std::size_t>(reduction.box)]});
+    sum.boxes.push_back({tensor_indices[tensor], sync_plan.boxes[static_cast<std::size_t>(reduction.box)]});
     sum.bytes += Bytes(sum.boxes.back().box.num_elements() * bytes);
   }
   std::vector<SharedSum> result;
-  for (auto& [key, sum] : found) result.push_back(std::move(sum));
+  for (auto& [key, sum] : sums) result.push_back(std::move(sum));
   return result;
 }
 

@@ -52,9 +52,9 @@ DeviceSizes::DeviceSizes(const Plan& plan, const ModelSpec& model, const PlanLoc
       location_(location),
       stage_(plan.pipelines[static_cast<std::size_t>(location.pipeline)]
                  .stages[static_cast<std::size_t>(location.stage)]) {
-  const int num = num_patterns(model);
-  tensors_.resize(static_cast<std::size_t>(num)), operations_.resize(static_cast<std::size_t>(num));
-  for (int p = 0; p < num; ++p) {
+  const int count = num_patterns(model);
+  tensors_.resize(static_cast<std::size_t>(count)), operations_.resize(static_cast<std::size_t>(count));
+  for (int p = 0; p < count; ++p) {
     const int block = first_of_pattern(model, p);
     if (block < 0) continue;
     tensors_[index_of(model, block)] = logical_tensors(model, block);
@@ -85,9 +85,10 @@ std::int64_t DeviceSizes::expert_elements(int block, int shards) const {
 
 Bytes DeviceSizes::state(int block, StateKind kind) const {
   const LayerStrategy& strategy = strategy_of(stage_, block);
-  const std::int64_t all = elements(block, shards_of(stage_, strategy, kind), !has_shared_tied_embedding_) +
-                           expert_elements(block, expert_shards_of(stage_, strategy, kind));
-  return Bytes(all * state_bytes(plan_.precision, plan_.accumulators, kind));
+  const std::int64_t num_elements =
+      elements(block, shards_of(stage_, strategy, kind), !has_shared_tied_embedding_) +
+      expert_elements(block, expert_shards_of(stage_, strategy, kind));
+  return Bytes(num_elements * state_bytes(plan_.precision, plan_.accumulators, kind));
 }
 
 Bytes DeviceSizes::experts(int block, StateKind kind) const {
@@ -113,13 +114,13 @@ Bytes DeviceSizes::aligned_size(int block, StateKind kind, BufferLayout buffer_l
     const bool is_expert_tensor = is_expert(tensor.split.unit);
     const int parts = is_expert_tensor ? s.ep : s.tp,
               shards = is_expert_tensor ? expert_shard_count(stage_, s) : shard_count(stage_, s);
-    const std::int64_t own = part_elements(model_, tensor, parts, location_.index % parts,
-                                           buffer_layout == BufferLayout::whole ? 1 : shards);
+    const std::int64_t own_elements = part_elements(model_, tensor, parts, location_.index % parts,
+                                                    buffer_layout == BufferLayout::whole ? 1 : shards);
     // For gradients, the shards of the members are followed by space for their sum.
     const int copies = buffer_layout != BufferLayout::exchange ? 1
                        : kind == StateKind::gradients          ? shards + 1
                                                                : shards;
-    elements += (own + step - 1) / step * step * copies;
+    elements += (own_elements + step - 1) / step * step * copies;
   };
   for (const LogicalTensor& tensor : tensors_[index_of(model_, block)]) add(tensor);
   const bool with_embedding = kind == StateKind::weights || !has_shared_tied_embedding_;
@@ -149,7 +150,7 @@ Bytes DeviceSizes::copy_state(int block) const {
          (has_sharded_weights ? state(block, StateKind::weights) : Bytes(0));
 }
 
-std::map<std::vector<int>, Bytes> DeviceSizes::partial(int block) const {
+std::map<std::vector<int>, Bytes> DeviceSizes::partial_gradients(int block) const {
   const LayerStrategy& strategy = strategy_of(stage_, block);
   std::map<std::vector<int>, Bytes> sums;
   if (strategy.tp == 1) return sums;
@@ -174,7 +175,7 @@ std::map<std::vector<int>, Bytes> DeviceSizes::partial(int block) const {
   return sums;
 }
 
-Bytes DeviceSizes::shared(int block) const {
+Bytes DeviceSizes::shared_gradients(int block) const {
   const bool is_end = block == 0 || block == plan_.num_blocks - 1;
   if (!is_end || !model_.is_tied || has_shared_tied_embedding_) return Bytes(0);
   const LayerStrategy& strategy = strategy_of(stage_, block);
@@ -335,7 +336,7 @@ Bytes DeviceSizes::whole_activation(int block, int sequences) const {
   return Bytes(share(block, sequences, false).num_tokens() * model_.hidden * bytes_of(plan_.precision));
 }
 
-Bytes DeviceSizes::joined(int block, int sequences, std::int64_t width) const {
+Bytes DeviceSizes::joined_activation(int block, int sequences, std::int64_t width) const {
   const int tp = strategy_of(stage_, block).tp;
   return Bytes(share(block, sequences, false).num_tokens() * ((width + tp - 1) / tp) * tp *
                bytes_of(plan_.precision));
@@ -362,7 +363,7 @@ Bytes DeviceSizes::ring_gradients(int block, int sequences) const {
   return Bytes(shape.rows * shape.columns * std::max(4, bytes_of(plan_.precision)));
 }
 
-Bytes DeviceSizes::dispatched(int block, int sequences) const {
+Bytes DeviceSizes::dispatched_tokens(int block, int sequences) const {
   const LayerStrategy& s = strategy_of(stage_, block);
   const int dp = data_parallel(stage_, s);
   // Padded to the longest context part, as for ring(), so that all members of a group specify the same
@@ -376,8 +377,8 @@ int best_recompute_group_size(const Plan& plan, const ModelSpec& model) {
   const DeviceSizes sizes(plan, model, PlanLocation{});
   const int sequences = plan.pipelines[0].microbatches[0];
   const auto input = static_cast<double>(sizes.saved(1, sequences).bytes.value),
-             everything = static_cast<double>(sizes.transient(1, sequences).bytes.value) + input;
-  const double best = std::sqrt(static_cast<double>(model.layers) * input / everything);
+             all_activations = static_cast<double>(sizes.transient(1, sequences).bytes.value) + input;
+  const double best = std::sqrt(static_cast<double>(model.layers) * input / all_activations);
   return std::max(1, static_cast<int>(std::lround(best)));
 }
 

@@ -34,9 +34,9 @@ class DeviceSizes {
   Bytes copy_state(int block) const;
   // Bytes of the gradients that several tensor parts store but each computes only partially, by the list of
   // these parts: norms under sequence parallelism, and key/value heads that several parts share.
-  std::map<std::vector<int>, Bytes> partial(int block) const;
+  std::map<std::vector<int>, Bytes> partial_gradients(int block) const;
   // Bytes of a block's gradients that another stage of the pipeline also stores: those of a tied embedding.
-  Bytes shared(int block) const;
+  Bytes shared_gradients(int block) const;
   // Activations of one block and micro-batch. saved(): from the forward to the backward. transient(): live
   // only while the block is processed, in the forward and when it is recomputed for the backward.
   ActivationBuffer saved(int block, int sequences) const;
@@ -57,12 +57,12 @@ class DeviceSizes {
   Bytes whole_activation(int block, int sequences) const;
   // The concatenated slices along the feature dimension that the tensor parts received, padded to equal
   // size.
-  Bytes joined(int block, int sequences, std::int64_t width) const;
+  Bytes joined_activation(int block, int sequences, std::int64_t width) const;
   // Keys and values of one context part, which are sent around the ring; ring_gradients(): their gradients.
   Bytes ring(int block, int sequences) const;
   Bytes ring_gradients(int block, int sequences) const;
   // The tokens that this device sends to experts; each token counts once per expert.
-  Bytes dispatched(int block, int sequences) const;
+  Bytes dispatched_tokens(int block, int sequences) const;
 
  private:
   enum class BufferLayout { whole, shard, exchange };

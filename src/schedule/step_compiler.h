@@ -43,20 +43,20 @@ class StepCompiler {
     bool is_inside() const { return &from == &to; }
   };
   // Moves an activation, or its gradient if `is_backward`, from block `from_block` of `from` to block
-  // `to_block` of `to`. This device belongs to one of the two stages or to both. Returns what the receiving
-  // block waits for.
+  // `to_block` of `to`. This device belongs to one of the two stages or to both. Returns the dependencies of
+  // the receiving block.
   Dependencies add_crossing(const Stage& from, int from_block, const Stage& to, int to_block, int microbatch,
                             bool is_backward, const Dependencies& dependencies);
   // Cached, because chunks have few distinct crossings. The reference is valid until the next call.
-  const std::vector<Route>& routes(bool is_out, const Side& from, const Side& to, int sequences,
+  const std::vector<Route>& routes(bool is_outgoing, const Side& from, const Side& to, int sequences,
                                    std::int64_t width);
   Dependencies send(const Crossing& crossing, int microbatch, bool is_backward, Dependencies dependencies);
   Dependencies receive(const Crossing& crossing, int microbatch, bool is_backward);
-  Dependencies join_parts(const Crossing& crossing, int microbatch, bool is_backward, Dependencies arrived);
+  Dependencies join_parts(const Crossing& crossing, int microbatch, bool is_backward, Dependencies receives);
   int outgoing(int block, int microbatch, bool is_backward);
-  // Adds the buffers of received data to the uses of the last added instruction, `by`, which is a compute
-  // or a collective that serves it.
-  void use_received(const Instruction& by);
+  // Adds the buffers of received data to the uses of the last added instruction, which is a compute or a
+  // collective that serves it.
+  void use_received(const Instruction& instruction);
   Dependencies gather_parameters(int block, Dependencies waits);
   // Whether the backward of a block reads its weights (for an embedding, only if it has a norm), and
   // whether they must be gathered for it.
@@ -129,11 +129,12 @@ class StepCompiler {
   // creates the buffer on first use.
   void use_activation_buffer(std::map<BlockMicrobatch, int>& activation_buffers, ActivationBufferKind kind,
                              int block, int microbatch, bool is_write);
-  void use_activation_buffers(Instruction of);  // according to op and part of the last added instruction
+  void use_activation_buffers(
+      Instruction instruction);  // according to op and part of the last added instruction
   void use_whole_gradients(int block, int microbatch);
   bool reduces_every_microbatch(int block) const;
   void use_exchange(int block, Bytes bytes);
-  Dependencies all_computed() const;  // the last compute and the last tensor collective
+  Dependencies last_computes() const;  // the last compute and the last tensor collective
   void use_graph(const Instruction& instruction);
   // Whether the backward of the block begins by repeating its forward. False for the head: the loss is
   // computed together with its gradient.
@@ -156,13 +157,13 @@ class StepCompiler {
   const bool has_buffers_;
   DeviceSizes sizes_;
   ProgramBuilder builder_;
-  int batch_loaded_ = -1;
+  int load_batch_ = -1;
   int last_compute_ = -1, last_tensor_ = -1, last_reduce_ = -1;
   // micro-batch and chunk if the preceding slot was a forward, otherwise -1
   std::pair<int, int> last_forward_{-1, -1};
   using CrossingKey = std::tuple<bool, int, int>;  // is gradient, block, micro-batch
   // buffers of received data until a compute has read them
-  std::map<CrossingKey, std::vector<int>> received_;
+  std::map<CrossingKey, std::vector<int>> received_buffers_;
   std::map<CrossingKey, int> outgoing_;  // buffers of data to be sent
   bool needs_sync_ = false;              // gradients are also summed over other pipelines
 
@@ -171,18 +172,19 @@ class StepCompiler {
   std::map<BlockMicrobatch, int> saved_, forward_saved_, transient_, recomputed_, gradients_,
       transient_gradients_, logits_, backward_logits_, whole_gradients_;
   std::map<BlockMicrobatch, int> graph_, forward_graph_, graph_work_, backward_graph_work_;  // custom blocks
-  // What the embedding's weight gradient waits for (received gradients), and what the head's backward waits
-  // for (sums over logits).
-  std::map<BlockMicrobatch, Dependencies> arrived_;
-  std::map<BlockMicrobatch, Dependencies> local_chunk_waits_;  // what a chunk of the same stage waits for
+  // Dependencies of the embedding's weight gradient (received gradients) and of the head's backward (sums
+  // over logits).
+  std::map<BlockMicrobatch, Dependencies> backward_dependencies_;
+  std::map<BlockMicrobatch, Dependencies> local_chunk_waits_;  // dependencies of a chunk of the same stage
   std::map<bool, std::vector<int>> readers_;  // is gradient -> computes that read the received data
   // (is gradient, receiving stage) -> messages of each crossing
-  std::map<std::pair<bool, const Stage*>, std::vector<Dependencies>> sent_;
-  std::map<int, int> gathered_;               // ZeRO 3: block -> buffer of its gathered weights
-  std::vector<int> recent_computes_;          // the last compute of each recently processed block
-  std::map<int, int> weight_gradients_left_;  // block -> micro-batches whose weight gradient is outstanding
+  std::map<std::pair<bool, const Stage*>, std::vector<Dependencies>> sent_messages_;
+  std::map<int, int> gathered_weights_;  // ZeRO 3: block -> buffer of its gathered weights
+  std::vector<int> recent_computes_;     // the last compute of each recently processed block
+  std::map<int, int>
+      remaining_weight_gradients_;  // block -> micro-batches whose weight gradient is outstanding
   struct KnownRoutes {
-    bool is_out = false;
+    bool is_outgoing = false;
     Side from, to;
     int sequences = 0;
     std::int64_t width = 0;
@@ -199,7 +201,7 @@ class StepCompiler {
   Dependencies copy_waits_;          // receives of the gradient shards whose updates this device repeats
   // asynchronous schedules: gathers of updated weights that the next slot waits for
   Dependencies pending_updates_;
-  std::map<int, int> reduced_;  // block -> the instruction that completed its last reduction
+  std::map<int, int> last_reductions_;  // block -> the instruction that completed its last reduction
   std::map<std::tuple<ActivationBufferKind, int, const LayerStrategy*, int>, Bytes> activation_buffer_sizes_;
 };
 

@@ -24,7 +24,7 @@ int StepCompiler::tensor_group(int block) {
   if (&s == tensor_group_of_) return last_tensor_group_;
   const int tp = s.tp, first = location_.index / tp * tp;
   tensor_group_of_ = &s;
-  return last_tensor_group_ = builder_.group(
+  return last_tensor_group_ = builder_.intern_group(
              Role::tensor, {stage_.devices.begin() + first, stage_.devices.begin() + first + tp});
 }
 
@@ -32,7 +32,7 @@ int StepCompiler::tensor_subgroup(int block, const std::vector<int>& parts) {
   const int tp = strategy(block).tp, first = location_.index / tp * tp;
   std::vector<int> members;
   for (const int part : parts) members.push_back(stage_.devices[static_cast<std::size_t>(first + part)]);
-  return builder_.group(Role::tensor, std::move(members));
+  return builder_.intern_group(Role::tensor, std::move(members));
 }
 
 int StepCompiler::context_group(int block) {
@@ -41,12 +41,13 @@ int StepCompiler::context_group(int block) {
   std::vector<int> members;
   for (int i = 0; i < s.cp; ++i)
     members.push_back(stage_.devices[static_cast<std::size_t>(first + i * s.tp)]);
-  return builder_.group(Role::context, std::move(members));
+  return builder_.intern_group(Role::context, std::move(members));
 }
 
 int StepCompiler::expert_group(int block) {
   const int ep = strategy(block).ep, first = location_.index / ep * ep;
-  return builder_.group(Role::expert, {stage_.devices.begin() + first, stage_.devices.begin() + first + ep});
+  return builder_.intern_group(Role::expert,
+                               {stage_.devices.begin() + first, stage_.devices.begin() + first + ep});
 }
 
 Bytes StepCompiler::activation_buffer_bytes(ActivationBufferKind activation_buffer, int block,
@@ -89,24 +90,25 @@ void StepCompiler::use_activation_buffer(std::map<BlockMicrobatch, int>& activat
   const auto [at, is_new] = activation_buffers.try_emplace({block, microbatch}, -1);
   if (is_new)
     at->second =
-        builder_.buffer(kinds[static_cast<std::size_t>(activation_buffer)], block, microbatch, bytes);
+        builder_.add_buffer(kinds[static_cast<std::size_t>(activation_buffer)], block, microbatch, bytes);
   builder_.use(at->second, is_write);
 }
 
 // A block writes its output directly into the saved activations of the next block, and its input gradient
 // directly into the gradients of the preceding block, if that block is on this device and split in the same
 // way.
-void StepCompiler::use_activation_buffers(Instruction of) {
-  const bool is_collective = of.lane == Lane::tensor;
-  if (is_collective) of.op = of.serves;
-  const int block = of.block, microbatch = of.microbatch;
+void StepCompiler::use_activation_buffers(Instruction instruction) {
+  const bool is_collective = instruction.lane == Lane::tensor;
+  if (is_collective) instruction.op = instruction.serves;
+  const int block = instruction.block, microbatch = instruction.microbatch;
   const auto is_neighbour = [&](int other) {
     return chunk_of(other) >= 0 && is_same_split(strategy(block), strategy(other));
   };
-  const bool is_first_part =
-                 of.part == Part::whole || of.part == Part::attention || of.part == Part::attention_input,
-             is_last_part = of.part == Part::whole || of.part == Part::mlp || of.part == Part::experts;
-  const bool is_forward = of.op == Op::forward, is_head = kind(block) == BlockKind::head;
+  const bool is_first_part = instruction.part == Part::whole || instruction.part == Part::attention ||
+                             instruction.part == Part::attention_input,
+             is_last_part = instruction.part == Part::whole || instruction.part == Part::mlp ||
+                            instruction.part == Part::experts;
+  const bool is_forward = instruction.op == Op::forward, is_head = kind(block) == BlockKind::head;
   use_activation_buffer(is_forward ? saved_by_forward(block) : saved_, ActivationBufferKind::saved, block,
                         microbatch, is_forward);
   if (is_forward) {
@@ -126,15 +128,15 @@ void StepCompiler::use_activation_buffers(Instruction of) {
     return;
   }
   use_activation_buffer(recomputed_, ActivationBufferKind::transient, block, microbatch,
-                        of.op != Op::backward_weight || is_collective);
-  if (of.op == Op::recompute) {
+                        instruction.op != Op::backward_weight || is_collective);
+  if (instruction.op == Op::recompute) {
     if (is_last_part && block + 1 < recompute_group(block).end)
       use_activation_buffer(saved_, ActivationBufferKind::saved, block + 1, microbatch, true);
     return;
   }
   use_activation_buffer(gradients_, ActivationBufferKind::gradients, block, microbatch,
-                        of.op == Op::backward_input || is_collective);
-  if (of.op == Op::backward_input) {
+                        instruction.op == Op::backward_input || is_collective);
+  if (instruction.op == Op::backward_input) {
     use_activation_buffer(transient_gradients_, ActivationBufferKind::transient_gradients, block, microbatch,
                           true);
     if (is_first_part && block > 0) {
@@ -162,15 +164,15 @@ void StepCompiler::use_whole_gradients(int block, int microbatch) {
   if (!reduces_every_microbatch(block)) return;
   const auto [at, is_new] = whole_gradients_.try_emplace({block, microbatch}, -1);
   if (is_new)
-    at->second = builder_.buffer(BufferKind::whole_gradients, block, microbatch,
-                                 sizes_.whole_buffer(block, StateKind::gradients));
+    at->second = builder_.add_buffer(BufferKind::whole_gradients, block, microbatch,
+                                     sizes_.whole_buffer(block, StateKind::gradients));
   builder_.use(at->second, true);
   const bool has_tied_embedding =
       model_.is_tied && kind(block) == BlockKind::head && stage_.chunks.front().first_block() == 0;
   if (has_tied_embedding && is_same_split(strategy(0), strategy(block))) use_whole_gradients(0, microbatch);
 }
 
-Dependencies StepCompiler::all_computed() const {
+Dependencies StepCompiler::last_computes() const {
   return last_tensor_ < 0 ? Dependencies{last_compute_} : Dependencies{last_compute_, last_tensor_};
 }
 
@@ -183,14 +185,14 @@ bool StepCompiler::is_recomputed(int block) const {
 // An autograd graph is live from the forward that builds it to the backward. If the forward is recomputed,
 // the graph of the first forward is discarded. Weight gradients count as graph_work until they have been
 // added to the accumulators.
-void StepCompiler::use_graph(const Instruction& of) {
-  if (kind(of.block) != BlockKind::custom) return;
-  const bool is_forward = of.op == Op::forward;
-  use_activation_buffer(is_forward && is_recomputed(of.block) ? forward_graph_ : graph_,
-                        ActivationBufferKind::graph, of.block, of.microbatch,
-                        is_forward || of.op == Op::recompute);
+void StepCompiler::use_graph(const Instruction& instruction) {
+  if (kind(instruction.block) != BlockKind::custom) return;
+  const bool is_forward = instruction.op == Op::forward;
+  use_activation_buffer(is_forward && is_recomputed(instruction.block) ? forward_graph_ : graph_,
+                        ActivationBufferKind::graph, instruction.block, instruction.microbatch,
+                        is_forward || instruction.op == Op::recompute);
   use_activation_buffer(is_forward ? graph_work_ : backward_graph_work_, ActivationBufferKind::graph_work,
-                        of.block, of.microbatch, true);
+                        instruction.block, instruction.microbatch, true);
 }
 
 int StepCompiler::compute(Op op, Part part, int microbatch, int block, const Dependencies& waits,
@@ -205,17 +207,18 @@ int StepCompiler::compute(Op op, Part part, int microbatch, int block, const Dep
                                   .ring_step = ring_step},
                                  waits);
   last_compute_ = index;
-  const Instruction added = builder_.program().instructions.back();
-  use_received(added);
+  const Instruction instruction = builder_.program().instructions.back();
+  use_received(instruction);
   if (!has_buffers_) return index;
-  use_activation_buffers(added);
-  use_graph(added);
+  use_activation_buffers(instruction);
+  use_graph(instruction);
   // Weight gradients do not need weights, with two exceptions: an embedding with a norm, and a custom
   // block, whose gradients autograd computes together.
   const bool has_weight_path = kind(block) == BlockKind::embedding || kind(block) == BlockKind::custom;
   const bool needs_weights = op != Op::backward_weight || (has_weight_path && has_backward_weights(block));
-  if (const auto whole = gathered_.find(block); whole != gathered_.end() && needs_weights)
-    builder_.use(whole->second, false);
+  if (const auto gathered = gathered_weights_.find(block);
+      gathered != gathered_weights_.end() && needs_weights)
+    builder_.use(gathered->second, false);
   return index;
 }
 
@@ -234,9 +237,10 @@ int StepCompiler::tensor_collective(Op op, const ServedCompute& served, Bytes by
   if (!has_buffers_ || served.op == Op::receive) return last_tensor_;
   use_received(instruction);
   use_activation_buffers(instruction);
-  const bool is_beside_weights = served.op != Op::backward_weight || has_backward_weights(served.block);
-  if (const auto whole = gathered_.find(served.block); whole != gathered_.end() && is_beside_weights)
-    builder_.use(whole->second, false);
+  const bool reads_weights = served.op != Op::backward_weight || has_backward_weights(served.block);
+  if (const auto gathered = gathered_weights_.find(served.block);
+      gathered != gathered_weights_.end() && reads_weights)
+    builder_.use(gathered->second, false);
   return last_tensor_;
 }
 
@@ -301,7 +305,7 @@ Dependencies StepCompiler::exchange_tokens(Op op, int microbatch, int block, boo
       .op = op, .lane = Lane::tensor, .is_backward = is_backward, .microbatch = microbatch};
   instruction.chunk = chunk_of(block), instruction.block = block;
   instruction.group = expert_group(block);
-  instruction.bytes = sizes_.dispatched(block, sequences(microbatch)).value;
+  instruction.bytes = sizes_.dispatched_tokens(block, sequences(microbatch)).value;
   // The earlier instructions stay in the list, because they may be on other lanes.
   dependencies.push_back(builder_.add(instruction, dependencies));
   return dependencies;
@@ -358,7 +362,8 @@ Dependencies StepCompiler::forward_block(int microbatch, int block, Dependencies
         dependencies = {tensor_collective(Op::all_reduce, {op, Part::whole, microbatch, block},
                                           Bytes(tokens * 3 * 4), dependencies)};
       }
-      arrived_[{block, microbatch}] = dependencies;  // the backward waits for the logit statistics
+      backward_dependencies_[{block, microbatch}] =
+          dependencies;  // the backward waits for the logit statistics
       break;
     }
   }
@@ -382,12 +387,12 @@ Dependencies StepCompiler::backward_attention_input(int microbatch, int block,
 
 Dependencies StepCompiler::recompute(int microbatch, int block, Dependencies dependencies) {
   const Span group = recompute_group(block);
-  Dependencies again = dependencies;
+  Dependencies recompute_waits = dependencies;
   for (int b = static_cast<int>(group.begin); b < group.end; ++b) {
-    again = gather_parameters(b, std::move(again));
-    again = forward_block(microbatch, b, std::move(again), Op::recompute);
+    recompute_waits = gather_parameters(b, std::move(recompute_waits));
+    recompute_waits = forward_block(microbatch, b, std::move(recompute_waits), Op::recompute);
   }
-  dependencies.insert(dependencies.end(), again.begin(), again.end());
+  dependencies.insert(dependencies.end(), recompute_waits.begin(), recompute_waits.end());
   return dependencies;
 }
 
@@ -398,9 +403,10 @@ Dependencies StepCompiler::backward_block(int microbatch, int block, Dependencie
   switch (kind(block)) {
     case BlockKind::embedding:
       // No input gradient; the weight gradient waits for the received gradient.
-      arrived_[{block, microbatch}] =
+      backward_dependencies_[{block, microbatch}] =
           gather_sequence({Op::backward_weight, Part::whole, microbatch, block, true}, dependencies);
-      if (with_weights) backward_weight(Part::whole, microbatch, block, arrived_[{block, microbatch}]);
+      if (with_weights)
+        backward_weight(Part::whole, microbatch, block, backward_dependencies_[{block, microbatch}]);
       break;
     case BlockKind::layer:
       dependencies = has_experts(block)
@@ -417,7 +423,7 @@ Dependencies StepCompiler::backward_block(int microbatch, int block, Dependencie
       break;
     case BlockKind::head: {
       // Weight gradients are not deferred, because the gradient of the logits is not stored.
-      const Dependencies logits = arrived_[{block, microbatch}];
+      const Dependencies logits = backward_dependencies_[{block, microbatch}];
       dependencies.insert(dependencies.end(), logits.begin(), logits.end());
       const Dependencies input = gather_sequence({Op::backward_input, Part::whole, microbatch, block}, {});
       dependencies.insert(dependencies.end(), input.begin(), input.end());
@@ -441,11 +447,11 @@ Dependencies StepCompiler::backward_half(Part part, int microbatch, int block, D
       gather_sequence({Op::backward_input, part, microbatch, block, true}, std::move(dependencies));
   const ServedCompute operand{Op::backward_weight, part, microbatch, block};
   const Dependencies input = with_weights ? gather_sequence(operand, {}) : Dependencies{};
-  const Dependencies done =
+  const Dependencies input_gradient =
       part == Part::attention
           ? backward_attention_input(microbatch, block, dependencies)
           : Dependencies{compute(Op::backward_input, part, microbatch, block, dependencies)};
-  dependencies = reduce_partial({Op::backward_input, part, microbatch, block, true}, done);
+  dependencies = reduce_partial({Op::backward_input, part, microbatch, block, true}, input_gradient);
   if (with_weights) backward_weight(part, microbatch, block, input);
   return dependencies;
 }
@@ -457,7 +463,7 @@ void StepCompiler::backward_weight(Part part, int microbatch, int block, const D
 void StepCompiler::backward_weights(int microbatch, int block) {
   switch (kind(block)) {
     case BlockKind::embedding:
-      backward_weight(Part::whole, microbatch, block, arrived_[{block, microbatch}]);
+      backward_weight(Part::whole, microbatch, block, backward_dependencies_[{block, microbatch}]);
       break;
     case BlockKind::layer:
       if (has_experts(block)) {
@@ -477,7 +483,7 @@ void StepCompiler::backward_weights(int microbatch, int block) {
 }
 
 void StepCompiler::finish_weight_gradients(int microbatch, int block) {
-  const int remaining = --weight_gradients_left_[block];
+  const int remaining = --remaining_weight_gradients_[block];
   reduce_gradients(block, microbatch, remaining == 0);
 }
 

@@ -25,7 +25,7 @@ int StepCompiler::data_group(int block, Role role) {
   std::vector<int> members;
   for (int i = 0; i < count; ++i)
     members.push_back(stage_.devices[static_cast<std::size_t>((first + i * step) * s.tp + part)]);
-  return builder_.group(role, std::move(members));
+  return builder_.intern_group(role, std::move(members));
 }
 
 int StepCompiler::expert_data_group(int block, Role role) {
@@ -39,12 +39,12 @@ int StepCompiler::expert_data_group(int block, Role role) {
   std::vector<int> members;
   for (int i = 0; i < count; ++i)
     members.push_back(stage_.devices[static_cast<std::size_t>((first + i * step) * s.ep + part)]);
-  return builder_.group(role, std::move(members));
+  return builder_.intern_group(role, std::move(members));
 }
 
 const std::map<std::vector<int>, Bytes>& StepCompiler::partial(int block) {
   const auto [at, is_new] = partial_.try_emplace({pattern(model_, block), &strategy(block)});
-  if (is_new) at->second = sizes_.partial(block);
+  if (is_new) at->second = sizes_.partial_gradients(block);
   return at->second;
 }
 
@@ -58,7 +58,7 @@ void StepCompiler::reduce_gradients(int block, int microbatch, bool is_last) {
     Instruction instruction{
         .op = Op::reduce_gradients, .lane = Lane::reduce, .microbatch = microbatch, .chunk = chunk_of(block)};
     instruction.block = block, instruction.group = group, instruction.bytes = bytes.value;
-    last_reduce_ = reduced_[block] = builder_.add(instruction, all_computed());
+    last_reduce_ = last_reductions_[block] = builder_.add(instruction, last_computes());
     if (const auto whole = whole_gradients_.find({block, microbatch}); whole != whole_gradients_.end())
       builder_.use(whole->second, false);
     const Role role = builder_.program().groups[static_cast<std::size_t>(group)].role;
@@ -74,11 +74,11 @@ void StepCompiler::reduce_gradients(int block, int microbatch, bool is_last) {
   // ZeRO 2 and 3 store only a shard of the summed gradient, so every micro-batch is reduced immediately.
   if (is_sharded_now) reduce(data_group(block, Role::shard), sizes_.part(block, StateKind::gradients));
   if (replicas > 1 && is_final && !needs_sync_) {
-    const Bytes own_bytes = sizes_.part(block, StateKind::gradients) - sizes_.shared(block);
+    const Bytes own_bytes = sizes_.part(block, StateKind::gradients) - sizes_.shared_gradients(block);
     if (own_bytes.value > 0) reduce(data_group(block, Role::replica), Bytes(own_bytes.value / shards));
   }
   // Gradients that other stages or pipelines also own are not complete yet.
-  if (is_last && has_shard_copies(plan_, s) && !needs_sync_ && sizes_.shared(block).value == 0)
+  if (is_last && has_shard_copies(plan_, s) && !needs_sync_ && sizes_.shared_gradients(block).value == 0)
     pending_copies_.push_back(block);
   if (!has_experts(block)) return;
   const Bytes experts = sizes_.experts(block, StateKind::gradients);
@@ -91,15 +91,15 @@ void StepCompiler::reduce_gradients(int block, int microbatch, bool is_last) {
 
 // Adds a buffer for the concatenated shards of all members to the last added gather or reduction.
 void StepCompiler::use_exchange(int block, Bytes bytes) {
-  if (has_buffers_) builder_.use(builder_.buffer(BufferKind::exchange, block, -1, bytes), true);
+  if (has_buffers_) builder_.use(builder_.add_buffer(BufferKind::exchange, block, -1, bytes), true);
 }
 
 void StepCompiler::sync_gradients() {
   for (const SharedSum& sum : shared_sums(plan_, model_, device_)) {
     Instruction instruction{.op = Op::sync_gradients, .lane = Lane::reduce, .block = sum.block};
-    instruction.group = builder_.group(Role::sync, sum.members);
+    instruction.group = builder_.intern_group(Role::sync, sum.members);
     instruction.bytes = sum.bytes.value;
-    last_reduce_ = reduced_[sum.block] = builder_.add(instruction, all_computed());
+    last_reduce_ = last_reductions_[sum.block] = builder_.add(instruction, last_computes());
     use_exchange(sum.block, sum.bytes);
   }
 }
@@ -107,10 +107,10 @@ void StepCompiler::sync_gradients() {
 Instruction StepCompiler::copy_message(Op op, int block, int distance) {
   const LayerStrategy& s = strategy(block);
   const int shards = shard_count(stage_, s), data = location_.index / s.tp;
-  const int shard = data % shards, other = ((shard + distance) % shards + shards) % shards;
+  const int shard = data % shards, peer_shard = ((shard + distance) % shards + shards) % shards;
   Instruction message{.op = op, .lane = Lane::transfer, .chunk = chunk_of(block), .block = block};
   message.peer =
-      stage_.devices[static_cast<std::size_t>((data - shard + other) * s.tp + location_.index % s.tp)];
+      stage_.devices[static_cast<std::size_t>((data - shard + peer_shard) * s.tp + location_.index % s.tp)];
   message.bytes = sizes_.part(block, StateKind::gradients).value / shards;
   return message;
 }
@@ -122,8 +122,8 @@ void StepCompiler::send_copy_of(int block, int sum) {
   copy_waits_.push_back(builder_.add(copy_message(Op::receive_copy, block, -plan_.copy_distance), {sum}));
   copy_buffers_[block] = -1;
   if (!has_buffers_) return;
-  copy_buffers_[block] = builder_.buffer(BufferKind::copy_gradients, block, -1,
-                                         sizes_.shard_buffer(block, StateKind::gradients));
+  copy_buffers_[block] = builder_.add_buffer(BufferKind::copy_gradients, block, -1,
+                                             sizes_.shard_buffer(block, StateKind::gradients));
   builder_.use(copy_buffers_[block], true);
 }
 
@@ -131,7 +131,7 @@ void StepCompiler::send_copy_of(int block, int sum) {
 // anyway, so both the reduction and the message that follows the preceding one overlap with the backward of
 // the blocks below.
 void StepCompiler::send_pending_copies() {
-  for (const int block : std::exchange(pending_copies_, {})) send_copy_of(block, reduced_.at(block));
+  for (const int block : std::exchange(pending_copies_, {})) send_copy_of(block, last_reductions_.at(block));
 }
 
 // Sends the copies of all shards that have not been sent yet. The reduce lane is in order: after its last
@@ -147,23 +147,23 @@ void StepCompiler::update_blocks(const Dependencies& gate, int microbatch) {
   for (const int block : own_blocks()) {
     const LayerStrategy& s = strategy(block);
     Dependencies waits = gate;
-    for (const int done : all_computed()) waits.push_back(done);
-    if (const auto reduced = reduced_.find(block); reduced != reduced_.end())
+    for (const int compute : last_computes()) waits.push_back(compute);
+    if (const auto reduced = last_reductions_.find(block); reduced != last_reductions_.end())
       waits.push_back(reduced->second);
     Instruction update{
         .op = Op::optimizer, .lane = s.offload ? Lane::host : Lane::compute, .microbatch = microbatch};
     update.chunk = chunk_of(block), update.block = block;
-    const int updated = builder_.add(update, waits);
+    const int update_index = builder_.add(update, waits);
     if (const auto copy_buffer = copy_buffers_.find(block);
         copy_buffer != copy_buffers_.end() && has_buffers_) {
       builder_.use(copy_buffer->second, false);
-      // The weights that the repeated update produces are not used. With ZeRO 1 and 2 they are written to
-      // where the gather then writes the same values; with ZeRO 3 they need a buffer.
+      // The weights that the repeated update produces are not used. With ZeRO 1 and 2 they go to memory that
+      // the gather then overwrites with the same values; with ZeRO 3 they need a buffer.
       if (s.zero == 3 && bytes_of(plan_.precision) < 4)
         use_exchange(block, sizes_.shard_buffer(block, StateKind::weights));
     }
     const bool is_async = is_asynchronous(plan_.schedule);
-    if (is_async) pending_updates_.push_back(updated);
+    if (is_async) pending_updates_.push_back(update_index);
     if (s.zero == 0 || s.zero == 3) continue;
     const auto gather = [&](int group, Bytes bytes) {
       Instruction instruction{.op = Op::gather_parameters,
@@ -171,9 +171,9 @@ void StepCompiler::update_blocks(const Dependencies& gate, int microbatch) {
                               .microbatch = microbatch,
                               .chunk = chunk_of(block)};
       instruction.block = block, instruction.group = group, instruction.bytes = bytes.value;
-      const int gathered = builder_.add(instruction, {updated});
+      const int gather_index = builder_.add(instruction, {update_index});
       use_exchange(block, sizes_.exchange_buffer(block, StateKind::weights));
-      if (is_async) pending_updates_.push_back(gathered);
+      if (is_async) pending_updates_.push_back(gather_index);
     };
     if (shard_count(stage_, s) > 1)
       gather(data_group(block, Role::gather), sizes_.part(block, StateKind::weights));
@@ -187,13 +187,13 @@ void StepCompiler::finish_step() {
   sync_gradients();
   send_all_copies();
   Dependencies waits = copy_waits_;
-  for (const int done : all_computed()) waits.push_back(done);
+  for (const int compute : last_computes()) waits.push_back(compute);
   update_blocks({step_gate(waits)}, -1);
 }
 
 int StepCompiler::step_gate(const Dependencies& waits) {
   Instruction gate{.op = Op::step_gate, .lane = Lane::reduce};
-  gate.group = builder_.group(Role::world, {});
+  gate.group = builder_.intern_group(Role::world, {});
   gate.bytes = 16;  // the sum of squares as a double, and the finite flag
   return builder_.add(gate, waits);
 }
@@ -201,7 +201,7 @@ int StepCompiler::step_gate(const Dependencies& waits) {
 // Asynchronous schedules have done all updates already; only the loss and the norms of the step are summed.
 void StepCompiler::report_step() {
   Dependencies waits = pending_updates_;
-  for (const int done : all_computed()) waits.push_back(done);
+  for (const int compute : last_computes()) waits.push_back(compute);
   step_gate(waits);
 }
 

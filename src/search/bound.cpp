@@ -33,19 +33,19 @@ BoundModel::BoundModel(const Demand& demand, const ClusterView& cluster_view)
 // two micro-batches, so chunks of both may lie between the first reduction and the last.
 double BoundModel::exposed_reduction(const Candidate& c, const StageCost& stage) const {
   if (!has_copies(demand_, c)) return 0;
-  if (!demand_.software.overlaps_reduce) return stage.reduced;
-  const double slowed = demand_.constants.interference * stage.reduced;
-  double window = stage.backward + stage.slack + slowed;
+  if (!demand_.software.overlaps_reduce) return stage.reduction;
+  const double slowdown = demand_.constants.interference * stage.reduction;
+  double window = stage.backward + stage.slack + slowdown;
   if (c.schedule == Schedule::zero_bubble) window += 2 * stage.weight;
   if (c.chunks > 1) window = 2 * (window + stage.slack) + stage.forward;
   // Concurrent reductions slow compute down, which gives the last reduction as much more time.
-  double remaining = std::max(stage.last_reduced - slowed, stage.reduced - window);
+  double remaining = std::max(stage.last_reduction - slowdown, stage.reduction - window);
   const int microbatches = count_microbatches(demand_.batch, c.microbatch, c.dp).number;
   if (c.chunks == 1 && microbatches > 1) {
     // The reductions of the preceding micro-batch delay those of the last one.
-    const double both =
-        2 * window + stage.forward + stage.slack + demand_.constants.interference * stage.gathered * 2;
-    remaining = std::max(remaining, stage.reduced + stage.scattered - both);
+    const double two_windows =
+        2 * window + stage.forward + stage.slack + demand_.constants.interference * stage.gather * 2;
+    remaining = std::max(remaining, stage.reduction + stage.repeated_reduction - two_windows);
   }
   return std::max(0.0, remaining);
 }
@@ -72,61 +72,62 @@ double BoundModel::last_gradient_time(const Candidate& c, const std::vector<Stag
                                     ? (c.pp - s - 1) * 2 + (c.chunks - 1) * c.pp + 1
                                 : c.schedule == Schedule::gpipe ? count.number
                                                                 : std::min(c.pp - s, count.number);
-    const double forwards_left =
+    const double remaining_forwards =
         std::max(0.0, total * stage.forward - warmup_forwards * stage.max_chunk_forward);
     const double backwards = total * (stage.backward + stage.weight) + last * stage.interference;
-    double cost_of_sample = std::max(stage.host_seconds_before, fill) + total * stage.forward + backwards;
+    double stage_seconds = std::max(stage.host_seconds_before, fill) + total * stage.forward + backwards;
     if (c.schedule != Schedule::gpipe)
-      cost_of_sample = std::max(cost_of_sample, all_forward + (c.chunks == 1 ? remaining_backwards : 0) +
-                                                    forwards_left + backwards);
+      stage_seconds = std::max(stage_seconds, all_forward + (c.chunks == 1 ? remaining_backwards : 0) +
+                                                  remaining_forwards + backwards);
     end = std::max(
-        {end, cost_of_sample + exposed_reduction(c, stage), cost_of_sample + (is_split ? 0 : drain * last)});
+        {end, stage_seconds + exposed_reduction(c, stage), stage_seconds + (is_split ? 0 : drain * last)});
     fill += stage.first_forward + stage.message;
     drain += stage.last_backward + stage.message;
   }
   return end;
 }
 
-// Seconds of the updates and of what delays them: the gate, and gathers of updated weights. The forwards of
-// the next step hide most of these waits.
+// Seconds of the updates and of the waits that delay them: for the gate, and for gathers of updated weights.
+// The forwards of the next step hide most of these waits.
 double BoundModel::update_seconds(const Candidate& c, const StageCost& stage, double gate) const {
   const bool gathers = c.zero == 1 || c.zero == 2;
-  if (!demand_.software.overlaps_gather) return gate + stage.update + (gathers ? stage.gathered : 0);
-  const double waits = gate + (gathers ? std::max(0.0, stage.gathered - stage.update) : 0);
+  if (!demand_.software.overlaps_gather) return gate + stage.update + (gathers ? stage.gather : 0);
+  const double wait_seconds = gate + (gathers ? std::max(0.0, stage.gather - stage.update) : 0);
   const double interference = demand_.constants.interference;
-  return stage.update +
-         std::max(interference * waits, waits - (1 - interference) * (stage.forward + stage.slack));
+  return stage.update + std::max(interference * wait_seconds,
+                                 wait_seconds - (1 - interference) * (stage.forward + stage.slack));
 }
 
 BoundModel::StageWork BoundModel::work_of(const Candidate& c, int s, const StageLayers& layers) {
   const int microbatches = count_microbatches(demand_.batch, c.microbatch, c.dp).number;
   const StageCost cost = stage_cost(c, s, layers);
-  const double bytes =
-      memory_terms(c, s, min_in_flight(c, s, microbatches), c.is_fitted).of(layers, dense_of(c, s, layers));
+  const double bytes = memory_terms(c, s, min_in_flight(c, s, microbatches), c.is_fitted)
+                           .total_bytes(layers, dense_of(c, s, layers));
   return {cost.forward, cost.backward + cost.weight, bytes <= limit_of(c, s) * (1 - 0.001 * c.memory_margin)};
 }
 
 double BoundModel::update_time(const Candidate& c, const std::vector<StageCost>& stages) const {
-  const GroupShape all = shape_of_all(c.num_devices(), demand_.cluster);
-  const double gate = links_.collective(Collective::all_reduce, all, 16);
-  double after = 0;
-  for (const StageCost& stage : stages) after = std::max(after, update_seconds(c, stage, gate));
-  return after;
+  const GroupShape world = shape_of_all(c.num_devices(), demand_.cluster);
+  const double gate = links_.collective_seconds(Collective::all_reduce, world, 16);
+  double max_update = 0;
+  for (const StageCost& stage : stages) max_update = std::max(max_update, update_seconds(c, stage, gate));
+  return max_update;
 }
 
-Bound BoundModel::of(const Candidate& c, double cutoff_seconds) {
+Bound BoundModel::bound(const Candidate& c, double cutoff_seconds) {
   const int microbatches = count_microbatches(demand_.batch, c.microbatch, c.dp).number;
   const double straggler_factor = straggler_loss(demand_, c.num_devices()) * kRounding;
-  const auto seconds = [&](const Candidate& one, const std::vector<StageLayers>& layers) {
-    const std::vector<StageCost> stages = stage_costs(one, layers);
-    return (last_gradient_time(one, stages) + update_time(one, stages)) * straggler_factor;
+  const auto seconds = [&](const Candidate& candidate, const std::vector<StageLayers>& layers) {
+    const std::vector<StageCost> stages = stage_costs(candidate, layers);
+    return (last_gradient_time(candidate, stages) + update_time(candidate, stages)) * straggler_factor;
   };
   Bound bound;
   // A first bound without recomputation, which would only add time. It is less expensive than computing the
   // fitted recompute modes and the memory.
-  Candidate none = c;
-  none.is_fitted = false;
-  if (c.is_fitted || cutoff_seconds < 1e300) bound.seconds = seconds(none, layers_of(none));
+  Candidate without_recompute = c;
+  without_recompute.is_fitted = false;
+  if (c.is_fitted || cutoff_seconds < 1e300)
+    bound.seconds = seconds(without_recompute, layers_of(without_recompute));
   if (bound.seconds >= cutoff_seconds) return bound;
   const std::vector<StageLayers> layers = layers_of(c);
   for (int s = 0; s < c.pp; ++s)
@@ -170,24 +171,25 @@ double BoundModel::tighten_bound(const Candidate& c, const Bound& bound) {
   const std::vector<Order>& orders = orders_of(c, count.number);
   std::vector<PipelineStage> stages;
   for (int s = 0; s < c.pp; ++s) {
-    const auto at = static_cast<std::size_t>(s);
+    const auto stage_index = static_cast<std::size_t>(s);
     if (!equals_previous_stage(c, layers, s)) {
       StageTimes& stage_times = times.emplace_back();
-      for (int chunk = 0, used = 0; chunk < c.chunks; ++chunk) {
-        const int n = c.chunks == 1 ? layers[at].total()
+      for (int chunk = 0, num_layers_before = 0; chunk < c.chunks; ++chunk) {
+        const int n = c.chunks == 1 ? layers[stage_index].total()
                                     : split_layers(demand_.model.layers, c.pp * c.chunks, chunk * c.pp + s);
-        const ChunkCost cost = chunk_cost(c, s, chunk, layers[at].part(used, n));
-        used += n;
+        const ChunkCost cost = chunk_cost(c, s, chunk, layers[stage_index].part(num_layers_before, n));
+        num_layers_before += n;
         stage_times.first_forward.push_back({cost.forward, {}}),
             stage_times.forward.push_back({cost.forward, {}});
         stage_times.backward.push_back({cost.backward, {}});
         stage_times.last_backward.push_back({cost.backward + cost.interference, {}});
         stage_times.weight.push_back({cost.weight, {}}), stage_times.last_weight.push_back({cost.weight, {}});
       }
-      stage_times.before_first_slot.seconds = costs[at].host_seconds_before;
+      stage_times.before_first_slot.seconds = costs[stage_index].host_seconds_before;
     }
-    const std::size_t previous_index = at == 0 ? layers.size() - 1 : at - 1;
-    stages.push_back({&times.back(), &orders[at], costs[at].message, costs[previous_index].message});
+    const std::size_t previous_index = stage_index == 0 ? layers.size() - 1 : stage_index - 1;
+    stages.push_back(
+        {&times.back(), &orders[stage_index], costs[stage_index].message, costs[previous_index].message});
   }
   std::vector<double> sizes(static_cast<std::size_t>(count.number), 1);
   sizes.back() = count.last_size;
@@ -211,45 +213,46 @@ double min_slot_cost(const SlotCost& cost) { return cost.min_layer() + std::min(
 // Time bound from stage `s` alone. `recompute_seconds`: recomputation per micro-batch.
 double BoundModel::seconds_of_shape(const Candidate& shape, int s, double recompute_seconds) {
   const MicrobatchCount count = count_microbatches(demand_.batch, shape.microbatch, shape.dp);
-  const SampleCost& cost_of_sample = sample_cost(kind_of_stage(shape, s), shape, shape.recompute);
+  const SampleCost& sample = sample_cost(kind_of_stage(shape, s), shape, shape.recompute);
   const int number = split_layers(demand_.model.layers, shape.pp, s);
-  const auto [least_dense, most_dense] = min_and_max_dense(shape, s);
-  const auto of = [&](const SlotCost& cost) {
-    const int dense = cost.dense < 0 ? most_dense : least_dense;
+  const auto [min_dense, max_dense] = min_and_max_dense(shape, s);
+  const auto slot_seconds = [&](const SlotCost& cost) {
+    const int dense = cost.dense < 0 ? max_dense : min_dense;
     return cost.of({number, dense, s == 0, s + 1 == shape.pp});
   };
-  const auto in_one = [&](const SlotCost& cost) {
-    return of(cost) + std::min(0.0, cost.base) * (number - 1);
+  const auto single_slot_seconds = [&](const SlotCost& cost) {
+    return slot_seconds(cost) + std::min(0.0, cost.base) * (number - 1);
   };
   // The backward has one slot, or is split into two slots; either may be faster.
-  const double forward = in_one(cost_of_sample.forward),
-               split_forward = of(cost_of_sample.forward) - cost_of_sample.hidden_by_weight_slot,
-               whole = in_one(cost_of_sample.backward),
-               split = of(cost_of_sample.input) + of(cost_of_sample.weight);
+  const double forward = single_slot_seconds(sample.forward),
+               split_forward = slot_seconds(sample.forward) - sample.hidden_by_weight_slot,
+               whole_backward = single_slot_seconds(sample.backward),
+               split_backward = slot_seconds(sample.input) + slot_seconds(sample.weight);
   // With a split backward, a micro-batch passes whole preceding stages before it reaches this stage.
   // Otherwise it passes at least one layer of each, for any number of chunks.
   const int previous_stage = cluster_view_.is_uniform() ? s : 0;
-  const double layer = std::max(0.0, cost_of_sample.forward.base + cost_of_sample.forward.min_layer() +
-                                         cost_of_sample.backward.base + cost_of_sample.backward.min_layer());
-  const double stage = std::max(0.0, cost_of_sample.forward.base - cost_of_sample.hidden_by_weight_slot +
-                                         split_layers(demand_.model.layers, shape.pp, shape.pp - 1) *
-                                             min_slot_cost(cost_of_sample.forward));
-  return std::min(previous_stage * layer * std::min(1.0, count.last_size) +
-                      (forward + whole + recompute_seconds) * count.total(),
-                  previous_stage * stage + (split_forward + split + recompute_seconds) * count.total());
+  const double layer = std::max(0.0, sample.forward.base + sample.forward.min_layer() + sample.backward.base +
+                                         sample.backward.min_layer());
+  const double stage = std::max(
+      0.0, sample.forward.base - sample.hidden_by_weight_slot +
+               split_layers(demand_.model.layers, shape.pp, shape.pp - 1) * min_slot_cost(sample.forward));
+  return std::min(
+      previous_stage * layer * std::min(1.0, count.last_size) +
+          (forward + whole_backward + recompute_seconds) * count.total(),
+      previous_stage * stage + (split_forward + split_backward + recompute_seconds) * count.total());
 }
 
 Bound BoundModel::bound_any_schedule(const Candidate& shape, double cutoff_seconds) {
   const MicrobatchCount count = count_microbatches(demand_.batch, shape.microbatch, shape.dp);
   // number of stages that have one layer more than the other stages
-  const int more = static_cast<int>(demand_.model.layers % shape.pp);
+  const int num_larger_stages = static_cast<int>(demand_.model.layers % shape.pp);
   const double straggler_factor = straggler_loss(demand_, shape.num_devices()) * kRounding;
   std::vector<int>& distinct_stages = distinct_stages_;  // the stages that differ from their neighbours
   distinct_stages.clear();
   double longest = 0;
   for (int s = 0; s < shape.pp; ++s) {
-    const bool is_distinct = s == 0 || s == more - 1 || s == more || s + 1 == shape.pp ||
-                             (has_two_kinds_ && min_and_max_dense(shape, s).second > 0);
+    const bool is_distinct = s == 0 || s == num_larger_stages - 1 || s == num_larger_stages ||
+                             s + 1 == shape.pp || (has_two_kinds_ && min_and_max_dense(shape, s).second > 0);
     if (!is_distinct && cluster_view_.is_uniform()) continue;
     const int kind = kind_of_stage(shape, s);
     if (!is_distinct && kind == kind_of_stage(shape, s - 1) && kind == kind_of_stage(shape, s + 1)) continue;
@@ -259,24 +262,24 @@ Bound BoundModel::bound_any_schedule(const Candidate& shape, double cutoff_secon
   Bound bound;
   bound.seconds = longest * straggler_factor;
   if (bound.seconds >= cutoff_seconds) return bound;
-  Candidate least = max_sharded(demand_, shape);
-  if (least.zero == 3) least.zero = kZeroWithoutGathers;
+  Candidate most_sharded = max_sharded(demand_, shape);
+  if (most_sharded.zero == 3) most_sharded.zero = kZeroWithoutGathers;
   for (const int s : distinct_stages) {
     // The distribution of the two kinds of layers over chunks is not known yet.
     if (min_and_max_dense(shape, s).second > 0) continue;
     const int number = split_layers(demand_.model.layers, shape.pp, s), kind = kind_of_stage(shape, s);
     const StageLayers layers =
-        shape.is_fitted ? fitted(least, s, number) : uniform_layers(shape.recompute, number);
+        shape.is_fitted ? fitted_layers(most_sharded, s, number) : uniform_layers(shape.recompute, number);
     double recompute_seconds = 0;
     for (const RecomputeMode mode : {RecomputeMode::selective, RecomputeMode::full})
       if (shape.is_fitted && layers.of(mode) > 0) {
-        const SampleCost &cost_of_sample = sample_cost(kind, shape, shape.recompute),
-                         &other = sample_cost(kind, shape, mode);
-        recompute_seconds += layers.of(mode) * std::min(other.backward.layer - cost_of_sample.backward.layer,
-                                                        other.input.layer - cost_of_sample.input.layer);
+        const SampleCost &sample = sample_cost(kind, shape, shape.recompute),
+                         &recomputed = sample_cost(kind, shape, mode);
+        recompute_seconds += layers.of(mode) * std::min(recomputed.backward.layer - sample.backward.layer,
+                                                        recomputed.input.layer - sample.input.layer);
       }
     if (recompute_seconds > 0) longest = std::max(longest, seconds_of_shape(shape, s, recompute_seconds));
-    update_memory_bound(bound, least, s, layers, std::min(shape.pp - s, count.number));
+    update_memory_bound(bound, most_sharded, s, layers, std::min(shape.pp - s, count.number));
   }
   bound.seconds = longest * straggler_factor;
   return bound;
@@ -285,30 +288,31 @@ Bound BoundModel::bound_any_schedule(const Candidate& shape, double cutoff_secon
 double BoundModel::bound_any_shape(const Candidate& c) {
   // Assumes that all devices are busy with layers only, at the speed of the fastest kind. Using fewer
   // devices takes longer, which their smaller straggler loss never compensates.
-  double least = 1e300, least_dense = 1e300, cheapest = 1e300;
+  double min_layer_seconds = 1e300, min_dense_seconds = 1e300, min_price = 1e300;
   for (int kind = 0; kind < std::ssize(cluster_view_.kinds()); ++kind) {
     Candidate split = c;
     split.recompute = RecomputeMode::none;
-    const SampleCost& cost_of_sample = sample_costs_.of(kind, split, false);
+    const SampleCost& sample = sample_costs_.of(kind, split, false);
     const auto seconds_of_layer = [&](bool is_dense) {
       const auto layer = [&](const SlotCost& cost) { return cost.layer + (is_dense ? cost.dense : 0); };
       const auto slot = [&](const SlotCost& cost) { return layer(cost) + std::min(0.0, cost.base); };
-      return std::min(slot(cost_of_sample.forward) + slot(cost_of_sample.backward),
-                      slot(cost_of_sample.forward) - cost_of_sample.hidden_by_weight_slot +
-                          layer(cost_of_sample.input) + layer(cost_of_sample.weight));
+      return std::min(
+          slot(sample.forward) + slot(sample.backward),
+          slot(sample.forward) - sample.hidden_by_weight_slot + layer(sample.input) + layer(sample.weight));
     };
-    least = std::min(least, seconds_of_layer(false));
-    least_dense = std::min(least_dense, seconds_of_layer(true));
+    min_layer_seconds = std::min(min_layer_seconds, seconds_of_layer(false));
+    min_dense_seconds = std::min(min_dense_seconds, seconds_of_layer(true));
     if (demand_.goal == Goal::throughput) continue;
     const DeviceType& type = cluster_view_.type_of(kind);
-    cheapest = std::min(cheapest, demand_.goal == Goal::energy
-                                      ? demand_.watts.value_or(type.watts)
-                                      : demand_.price.value_or(type.price_per_hour.value_or(0)) / 3600);
+    min_price = std::min(min_price, demand_.goal == Goal::energy
+                                        ? demand_.watts.value_or(type.watts)
+                                        : demand_.price.value_or(type.price_per_hour.value_or(0)) / 3600);
   }
   const auto layers = static_cast<int>(demand_.model.layers), dense = num_dense(demand_.model, 0, layers);
   const double device_seconds = static_cast<double>(demand_.batch) / c.microbatch *
-                                ((layers - dense) * least + dense * least_dense) * c.tp * c.cp * kRounding;
-  if (demand_.goal != Goal::throughput) return device_seconds * cheapest;
+                                ((layers - dense) * min_layer_seconds + dense * min_dense_seconds) * c.tp *
+                                c.cp * kRounding;
+  if (demand_.goal != Goal::throughput) return device_seconds * min_price;
   return device_seconds / cluster_view_.num_devices() * straggler_loss(demand_, cluster_view_.num_devices());
 }
 

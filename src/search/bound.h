@@ -1,11 +1,11 @@
-// Lower bounds of the step time and of the memory of a candidate, computed from a few priced layers. A
+// Lower bounds on the step time and on the memory of a candidate, computed from a few priced layers. A
 // bound never exceeds the simulated value (tests check this on random problems) and is usually a few
 // percent below it. Computing a bound takes microseconds, independent of the number of devices.
 //
 // A stage cannot start before the first micro-batch has passed the preceding stages. It then processes all
 // micro-batches, and after its last backward the preceding stages still have to run theirs. The stage for
-// which this sum is largest bounds the pipeline. To it are added the reductions that no backward can hide,
-// the gate, the updates, and the part of the weight gathers that the next forward does not hide.
+// which this sum is largest bounds the pipeline. The bound then adds the reductions that no backward can
+// hide, the gate, the updates, and the part of the weight gathers that the next forward does not hide.
 #pragma once
 
 #include <tuple>
@@ -33,7 +33,7 @@ Candidate max_sharded(const Demand& demand, Candidate candidate);
 // stage. kZeroWithoutTraffic: no communication between replicas. kZeroWithoutGathers: all state is sharded
 // and no gathered copies exist.
 inline constexpr int kZeroWithoutTraffic = -1, kZeroWithoutGathers = 4;
-// Lower bound of the number of micro-batches whose activations a stage saves at the same time; one chunk
+// Lower bound on the number of micro-batches whose activations a stage saves at the same time; one chunk
 // counts as a fraction of a micro-batch.
 double min_in_flight(const Candidate& candidate, int stage, int microbatches);
 // The memory that a device may use: `available` or --max-memory, whichever is smaller.
@@ -51,7 +51,7 @@ class BoundModel {
 
   // The bound of one candidate. Stops early when the time bound reaches `cutoff_seconds`. For a candidate
   // that does not fit, only the bytes are meaningful.
-  Bound of(const Candidate& candidate, double cutoff_seconds = 1e300);
+  Bound bound(const Candidate& candidate, double cutoff_seconds = 1e300);
   // A tighter time bound where it is inexpensive to compute: runs the slots of all stages through the
   // simulator's pipeline model, each slot with its lower bound.
   double tighten_bound(const Candidate& candidate, const Bound& bound);
@@ -66,8 +66,8 @@ class BoundModel {
   double bound_any_shape(const Candidate& candidate);
   // The recompute modes of the `layers` layers of a stage, with as little recomputation as memory allows;
   // full recomputation if nothing fits.
-  StageLayers fitted(const Candidate& candidate, int stage, int layers);
-  // fitted() for all stages, with layers distributed evenly.
+  StageLayers fitted_layers(const Candidate& candidate, int stage, int layers);
+  // fitted_layers() for all stages, with layers distributed evenly.
   std::vector<StageLayers> layers_of(const Candidate& candidate);
   // Seconds that one micro-batch keeps a stage busy, and whether the stage fits into memory.
   struct StageWork {
@@ -99,8 +99,8 @@ class BoundModel {
            gathered_at_ends = 0;  // of the embedding and the head (the ends of the model)
     // Gathered buffers of an end of the model together with neighbouring layers, if the stage has any.
     double gathered_with_ends = 0;
-    // `dense`: those of `layers` that are of the second kind.
-    double of(const StageLayers& layers, const StageLayers& dense) const;
+    // `dense`: the layers of the second kind among `layers`.
+    double total_bytes(const StageLayers& layers, const StageLayers& dense) const;
   };
   // Buffers of a sharded block: its gathered weights, its unreduced gradient, and the exchange buffer with
   // the shards of all members. `gathered`: weights gathered by software other than Optimus.
@@ -127,7 +127,7 @@ class BoundModel {
   std::pair<int, int> min_and_max_dense(const Candidate& c, int stage) const;
   // The sample cost of one candidate on one kind of device in one recompute mode; computed on demand.
   const SampleCost& sample_cost(int kind, const Candidate& c, RecomputeMode mode);
-  const Traffic& traffic(int kind, const Candidate& c, const SampleCost& sample_cost);
+  const Traffic& traffic_of(int kind, const Candidate& c, const SampleCost& sample_cost);
   ChunkCost chunk_cost(const Candidate& c, int stage, int chunk, const StageLayers& layers);
   StageCost stage_cost(const Candidate& c, int stage, const StageLayers& layers, bool has_message = false);
   double seconds_of_shape(const Candidate& shape, int stage, double recompute_seconds);
@@ -136,21 +136,22 @@ class BoundModel {
   double update_time(const Candidate& c, const std::vector<StageCost>& stages) const;
   double exposed_reduction(const Candidate& c, const StageCost& stage) const;
   double last_gradient_time(const Candidate& c, const std::vector<StageCost>& stages) const;
-  double update_of(const Candidate& c, const SampleCost& sample_cost, const BlockCounts& block_counts) const;
+  double optimizer_seconds(const Candidate& c, const SampleCost& sample_cost,
+                           const BlockCounts& block_counts) const;
   double update_seconds(const Candidate& c, const StageCost& stage, double gate) const;
   MemoryTerms memory_terms(const Candidate& c, int stage, double in_flight, bool all_modes);
   void update_memory_bound(Bound& bound, const Candidate& c, int stage, const StageLayers& layers,
                            double in_flight);
   double limit_of(const Candidate& c, int stage) const;
   int kind_of_stage(const Candidate& c, int stage) const;
-  double message(const Candidate& c, int stage, const SampleCost& sample_cost) const;
+  double message_seconds(const Candidate& c, int stage, const SampleCost& sample_cost) const;
 
   const Demand& demand_;
   const ClusterView& cluster_view_;
   SampleCosts sample_costs_;
   LinkCost links_;
   const bool has_two_kinds_;  // the model has two kinds of layers
-  // of the shape that is being bounded, the stages that differ from their neighbours
+  // stages of the shape being bounded that differ from their neighbours
   std::vector<int> distinct_stages_;
   StageTerms last_terms_;
   Candidate terms_candidate_;

@@ -18,10 +18,10 @@ struct StageCost {
   double host_seconds_before = 0;  // host work before the first slot
   double message = 0;              // message to the next stage
   // summed over all blocks of the stage: gradient reductions, weight gathers, updates
-  double reduced = 0, gathered = 0, update = 0;
-  double scattered = 0;     // the part of `reduced` that is repeated after every micro-batch
-  double last_reduced = 0;  // reduction of the block whose gradient is complete last
-  double slack = 0;  // by how much the slots may take longer than recorded here, summed over all chunks
+  double reduction = 0, gather = 0, update = 0;
+  double repeated_reduction = 0;  // the part of `reduction` that is repeated after every micro-batch
+  double last_reduction = 0;      // reduction of the block whose gradient is complete last
+  double slack = 0;               // time by which the slots may exceed these values, summed over all chunks
 };
 
 }  // namespace optimus

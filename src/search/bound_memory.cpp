@@ -47,26 +47,27 @@ constexpr RecomputeMode kModes[] = {RecomputeMode::none, RecomputeMode::selectiv
 }  // namespace
 
 double BoundModel::limit_of(const Candidate& c, int s) const {
-  const Bytes has = cluster_view_.min_memory(s * c.width(), (s + 1) * c.width());
-  return static_cast<double>(memory_limit(demand_, has).value);
+  const Bytes capacity = cluster_view_.min_memory(s * c.width(), (s + 1) * c.width());
+  return static_cast<double>(memory_limit(demand_, capacity).value);
 }
 
-double BoundModel::MemoryTerms::of(const StageLayers& layers, const StageLayers& dense_layers) const {
+double BoundModel::MemoryTerms::total_bytes(const StageLayers& layers,
+                                            const StageLayers& dense_layers) const {
   double bytes = fixed, largest = transient_of_ends;
-  double most_gathered =
+  double max_gathered =
       layers.total() > 0 ? std::max(gathered_at_ends, gathered_with_ends) : gathered_at_ends;
-  const auto add = [&](const Layer& of, int count, RecomputeMode mode) {
+  const auto add = [&](const Layer& terms, int count, RecomputeMode mode) {
     if (count == 0) return;
-    bytes += count * (of.state + of.saved_activations[static_cast<int>(mode)]);
-    largest = std::max(largest, of.transient[static_cast<int>(mode)]);
-    most_gathered = std::max(most_gathered, of.gathered);
+    bytes += count * (terms.state + terms.saved_activations[static_cast<int>(mode)]);
+    largest = std::max(largest, terms.transient[static_cast<int>(mode)]);
+    max_gathered = std::max(max_gathered, terms.gathered);
   };
   for (const RecomputeMode mode : kModes) {
     add(layer, layers.of(mode) - dense_layers.of(mode), mode);
     add(dense, dense_layers.of(mode), mode);
   }
   constexpr double kRoundingBytes = 8;  // some terms are rounded down
-  return bytes + largest + most_gathered - kRoundingBytes;
+  return bytes + largest + max_gathered - kRoundingBytes;
 }
 
 // Stages differ in the number of micro-batches in flight and in the ends of the model that they contain;
@@ -122,10 +123,11 @@ void BoundModel::add_exchange_memory(MemoryTerms& terms, const Candidate& c, int
 }
 
 BoundModel::StageTerms BoundModel::terms_of_any_stage(const Candidate& c, int kind, bool all_modes) {
-  const SampleCost& cost_of_sample = sample_cost(kind, c, c.recompute);
+  const SampleCost& sample = sample_cost(kind, c, c.recompute);
   const double shards = num_shards(c), expert_shards = num_expert_shards(c),
-               moving = 1 + demand_.constants.reserve;
-  const bool is_ours = demand_.software.runs_programs, is_whole_in_other_software = c.zero >= 3 && !is_ours;
+               reserve_factor = 1 + demand_.constants.reserve;
+  const bool is_optimus = demand_.software.runs_programs,
+             is_whole_in_other_software = c.zero >= 3 && !is_optimus;
   const auto state = [&](const BlockBytes& block) {
     const double experts = block.elements > 0 ? block.experts / block.elements : 0;
     const double sharded = (1 - experts) / shards + experts / expert_shards;
@@ -137,52 +139,52 @@ BoundModel::StageTerms BoundModel::terms_of_any_stage(const Candidate& c, int ki
   };
   // Other trainers gather only with ZeRO 3. The exchange buffer is at least as large as a whole gradient.
   const double weight = bytes_of(demand_.precision), gradient = demand_.precision == Precision::fp64 ? 8 : 4;
-  const bool is_moved = is_ours && c.zero > 0 && c.zero <= 3 && shards > 1;
+  const bool is_exchanged = is_optimus && c.zero > 0 && c.zero <= 3 && shards > 1;
   const auto exchange_buffers = [&](const BlockBytes& block) {
-    const double amount = block.elements * moving;
-    if (!is_moved)
+    const double amount = block.elements * reserve_factor;
+    if (!is_exchanged)
       return ExchangeBuffers{.gathered =
-                                 is_ours || c.zero != 3 ? 0 : amount * 8 * demand_.constants.live_factor};
+                                 is_optimus || c.zero != 3 ? 0 : amount * 8 * demand_.constants.live_factor};
     return ExchangeBuffers{c.zero == 3 ? amount * weight : 0, c.zero >= 2 ? amount * gradient : 0,
                            amount * gradient};
   };
   StageTerms result;
   MemoryTerms& terms = result.of_layers;
   terms.fixed = process_bytes(demand_, cluster_view_.type_of(kind), 0, 0, num_communicators(c));
-  const auto set_layer_terms = [&](MemoryTerms::Layer& layer, BlockBytes SampleCost::*which) {
-    layer.state = state(cost_of_sample.*which);
+  const auto set_layer_terms = [&](MemoryTerms::Layer& layer, BlockBytes SampleCost::*member) {
+    layer.state = state(sample.*member);
     // Buffers of two neighbouring layers, and the exchange buffer of one.
-    const ExchangeBuffers both = exchange_buffers(cost_of_sample.*which);
+    const ExchangeBuffers both = exchange_buffers(sample.*member);
     layer.gathered = both.exchange + 2 * both.gradient + 2 * both.weights + both.gathered;
     for (const RecomputeMode mode : kModes) {
       if (!all_modes && mode != c.recompute) continue;
-      const BlockBytes& bytes = sample_cost(kind, c, mode).*which;
-      layer.saved_activations[static_cast<int>(mode)] = bytes.saved_activations * moving;
-      layer.transient[static_cast<int>(mode)] = bytes.transient * moving;
+      const BlockBytes& bytes = sample_cost(kind, c, mode).*member;
+      layer.saved_activations[static_cast<int>(mode)] = bytes.saved_activations * reserve_factor;
+      layer.transient[static_cast<int>(mode)] = bytes.transient * reserve_factor;
     }
   };
   set_layer_terms(terms.layer, &SampleCost::layer);
   if (has_two_kinds_) set_layer_terms(terms.dense, &SampleCost::dense);
   const auto end = [&](const BlockBytes& block) {
-    return EndTerms{state(block), block.saved_activations * moving, block.transient * moving,
+    return EndTerms{state(block), block.saved_activations * reserve_factor, block.transient * reserve_factor,
                     exchange_buffers(block)};
   };
-  result.embedding = end(cost_of_sample.embedding), result.head = end(cost_of_sample.head);
-  const bool is_dense_less = has_two_kinds_ && cost_of_sample.dense.elements < cost_of_sample.layer.elements;
-  result.min_layer = exchange_buffers(is_dense_less ? cost_of_sample.dense : cost_of_sample.layer);
+  result.embedding = end(sample.embedding), result.head = end(sample.head);
+  const bool is_dense_less = has_two_kinds_ && sample.dense.elements < sample.layer.elements;
+  result.min_layer = exchange_buffers(is_dense_less ? sample.dense : sample.layer);
   return result;
 }
 
 void BoundModel::update_memory_bound(Bound& bound, const Candidate& c, int s, const StageLayers& layers,
                                      double in_flight) {
-  const double bytes = memory_terms(c, s, in_flight, c.is_fitted).of(layers, dense_of(c, s, layers)),
+  const double bytes = memory_terms(c, s, in_flight, c.is_fitted).total_bytes(layers, dense_of(c, s, layers)),
                limit = limit_of(c, s);
   if (bound.limit == 0 || bytes - limit > bound.bytes - bound.limit) bound.bytes = bytes, bound.limit = limit;
 }
 
 // Tries every number of fully recomputed layers, each with as many selectively recomputed layers as memory
 // then requires. Returns the fastest combination that fits.
-StageLayers BoundModel::fitted(const Candidate& c, int s, int layers) {
+StageLayers BoundModel::fitted_layers(const Candidate& c, int s, int layers) {
   const int microbatches = count_microbatches(demand_.batch, c.microbatch, c.dp).number;
   const MemoryTerms terms = memory_terms(c, s, min_in_flight(c, s, microbatches), true);
   const double limit = limit_of(c, s) * (1 - 0.001 * c.memory_margin);
@@ -191,30 +193,32 @@ StageLayers BoundModel::fitted(const Candidate& c, int s, int layers) {
   const double none = layer_seconds(RecomputeMode::none),
                selective = layer_seconds(RecomputeMode::selective) - none,
                full = layer_seconds(RecomputeMode::full) - none;
-  const double saved = terms.layer.saved_activations[0] - terms.layer.saved_activations[1];
-  const auto bytes = [&](const StageLayers& trial) { return terms.of(trial, dense_of(c, s, trial)); };
+  const double selective_saving = terms.layer.saved_activations[0] - terms.layer.saved_activations[1];
+  const auto bytes = [&](const StageLayers& trial) {
+    return terms.total_bytes(trial, dense_of(c, s, trial));
+  };
   StageLayers best_layers = uniform_layers(RecomputeMode::full, layers);
-  double least = layers * full;
+  double min_seconds = layers * full;
   // With fewer fully recomputed layers than this, the stage does not fit even if all other layers are
   // recomputed selectively.
-  int fewest = 0;
-  const double saved_more = terms.layer.saved_activations[1] - terms.layer.saved_activations[2];
-  if (!has_two_kinds_ && saved >= 0 && saved_more > 0) {
+  int min_full_layers = 0;
+  const double full_saving = terms.layer.saved_activations[1] - terms.layer.saved_activations[2];
+  if (!has_two_kinds_ && selective_saving >= 0 && full_saving > 0) {
     const double all_selective =
         terms.fixed + layers * (terms.layer.state + terms.layer.saved_activations[1]);
-    fewest =
-        static_cast<int>(std::clamp(std::floor((all_selective - limit) / saved_more), 0.0, 1.0 * layers));
+    min_full_layers =
+        static_cast<int>(std::clamp(std::floor((all_selective - limit) / full_saving), 0.0, 1.0 * layers));
   }
-  for (int f = fewest; f < layers && f * full < least; ++f) {
+  for (int f = min_full_layers; f < layers && f * full < min_seconds; ++f) {
     StageLayers trial{f, 0, layers - f};
-    if (const double over = bytes(trial) - limit; over > 0) {
-      if (saved <= 0 || over / saved > layers - f) continue;
-      trial.selective = std::min(layers - f, static_cast<int>(std::ceil(over / saved)));
+    if (const double excess = bytes(trial) - limit; excess > 0) {
+      if (selective_saving <= 0 || excess / selective_saving > layers - f) continue;
+      trial.selective = std::min(layers - f, static_cast<int>(std::ceil(excess / selective_saving)));
       trial.none = layers - f - trial.selective;
       if (bytes(trial) > limit) continue;
     }
-    if (const double seconds = f * full + trial.selective * selective; seconds < least)
-      least = seconds, best_layers = trial;
+    if (const double seconds = f * full + trial.selective * selective; seconds < min_seconds)
+      min_seconds = seconds, best_layers = trial;
   }
   return best_layers;
 }
@@ -223,7 +227,7 @@ std::vector<StageLayers> BoundModel::layers_of(const Candidate& c) {
   std::vector<StageLayers> layers;
   for (int s = 0; s < c.pp; ++s) {
     const int count = split_layers(demand_.model.layers, c.pp, s);  // does not depend on the number of chunks
-    layers.push_back(c.is_fitted ? fitted(c, s, count) : uniform_layers(c.recompute, count));
+    layers.push_back(c.is_fitted ? fitted_layers(c, s, count) : uniform_layers(c.recompute, count));
   }
   return layers;
 }

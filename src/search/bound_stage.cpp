@@ -27,16 +27,17 @@ const SampleCost& BoundModel::sample_cost(int kind, const Candidate& c, Recomput
   return *known_cost;
 }
 
-const BoundModel::Traffic& BoundModel::traffic(int kind, const Candidate& c, const SampleCost& sample_cost) {
+const BoundModel::Traffic& BoundModel::traffic_of(int kind, const Candidate& c,
+                                                  const SampleCost& sample_cost) {
   static constexpr Traffic kNone;
   if (c.zero == kZeroWithoutTraffic) return kNone;
   const int data = c.dp * c.cp, shards = num_shards(c), expert_shards = num_expert_shards(c);
   const std::tuple key{kind, c.tp, c.ep, data, shards, expert_shards};
   if (last_traffic_ != nullptr && key == last_key_) return *last_traffic_;
   const auto [found, is_new] = traffic_.try_emplace(key);
-  Traffic& t = found->second;
-  last_key_ = key, last_traffic_ = &t;
-  if (!is_new) return t;
+  Traffic& traffic = found->second;
+  last_key_ = key, last_traffic_ = &traffic;
+  if (!is_new) return traffic;
   const GroupShape shard_group = cluster_view_.spread(kind, shards, c.tp),
                    replica_group = cluster_view_.spread(kind, data / shards, c.tp * shards);
   const int copies = c.width() / (c.ep * expert_shards);
@@ -47,11 +48,11 @@ const BoundModel::Traffic& BoundModel::traffic(int kind, const Candidate& c, con
   const bool is_8_bit = demand_.software.gathers_in_fp8 && format_of(demand_.precision).is_low_precision();
   const double weight = bytes_of(demand_.precision) * (is_8_bit ? 0.5 : 1);
   // Collectives in groups of one device take no time.
-  const auto each = [&](Collective collective, const GroupShape& group, const GroupShape& of_experts,
-                        double bytes, double expert_bytes) {
+  const auto slot_cost_of = [&](Collective collective, const GroupShape& group, const GroupShape& of_experts,
+                                double bytes, double expert_bytes) {
     const auto seconds = [&](const BlockBytes& block) {
-      return links_.collective(collective, group, (block.elements - block.experts) * bytes) +
-             links_.collective(collective, of_experts, block.experts * expert_bytes);
+      return links_.collective_seconds(collective, group, (block.elements - block.experts) * bytes) +
+             links_.collective_seconds(collective, of_experts, block.experts * expert_bytes);
     };
     // A tied embedding is reduced in another way and is omitted here.
     const bool is_tied = demand_.model.is_tied;
@@ -60,11 +61,13 @@ const BoundModel::Traffic& BoundModel::traffic(int kind, const Candidate& c, con
     if (has_two_kinds_) cost.dense = seconds(sample_cost.dense) - cost.layer;
     return cost;
   };
-  t.shard = each(Collective::reduce_scatter, shard_group, expert_shard_group, gradient, gradient);
-  t.gather = each(Collective::gather, shard_group, expert_shard_group, weight, weight);
-  t.replica = each(Collective::all_reduce, replica_group, expert_replica_group,
+  traffic.shard =
+      slot_cost_of(Collective::reduce_scatter, shard_group, expert_shard_group, gradient, gradient);
+  traffic.gather = slot_cost_of(Collective::gather, shard_group, expert_shard_group, weight, weight);
+  traffic.replica =
+      slot_cost_of(Collective::all_reduce, replica_group, expert_replica_group,
                    gradient / static_cast<double>(shards), gradient / static_cast<double>(expert_shards));
-  return t;
+  return traffic;
 }
 
 // Counts in the order of the layers, chunk by chunk. Unevenly distributed stages are assumed to begin where
@@ -72,13 +75,13 @@ const BoundModel::Traffic& BoundModel::traffic(int kind, const Candidate& c, con
 StageLayers BoundModel::dense_of(const Candidate& c, int s, const StageLayers& layers) const {
   StageLayers dense;
   if (!has_two_kinds_) return dense;
-  int used = 0;
+  int num_layers_before = 0;
   for (int chunk = 0; chunk < c.chunks; ++chunk) {
     const int part = chunk * c.pp + s;
     const int n = c.chunks == 1 ? layers.total() : split_layers(demand_.model.layers, c.pp * c.chunks, part);
     dense += count_dense(demand_.model, first_split_layer(demand_.model.layers, c.pp * c.chunks, part),
-                         layers.part(used, n));
-    used += n;
+                         layers.part(num_layers_before, n));
+    num_layers_before += n;
   }
   return dense;
 }
@@ -89,23 +92,23 @@ BlockCounts BoundModel::block_counts_of(const Candidate& c, int s, const StageLa
 
 std::pair<int, int> BoundModel::min_and_max_dense(const Candidate& c, int s) const {
   if (!has_two_kinds_) return {0, 0};
-  Candidate other = c;
+  Candidate candidate = c;
   const StageLayers layers = uniform_layers(RecomputeMode::none, split_layers(demand_.model.layers, c.pp, s));
-  other.chunks = 1;
-  int least = dense_of(other, s, layers).total(), slowdown_limit = least;
+  candidate.chunks = 1;
+  int min_dense = dense_of(candidate, s, layers).total(), max_dense = min_dense;
   for (const ScheduleChoice& choice : schedule_choices(demand_, c.pp)) {
-    other.chunks = choice.chunks;
-    const int here = dense_of(other, s, layers).total();
-    least = std::min(least, here), slowdown_limit = std::max(slowdown_limit, here);
+    candidate.chunks = choice.chunks;
+    const int dense_layers = dense_of(candidate, s, layers).total();
+    min_dense = std::min(min_dense, dense_layers), max_dense = std::max(max_dense, dense_layers);
   }
-  return {least, slowdown_limit};
+  return {min_dense, max_dense};
 }
 
 // `layers`: the layers of this chunk.
 ChunkCost BoundModel::chunk_cost(const Candidate& c, int s, int chunk, const StageLayers& layers) {
   const int kind = kind_of_stage(c, s), n = layers.total();
-  const SampleCost& cost_of_sample = sample_cost(kind, c, c.recompute);
-  const Traffic& t = traffic(kind, c, cost_of_sample);
+  const SampleCost& sample = sample_cost(kind, c, c.recompute);
+  const Traffic& traffic = traffic_of(kind, c, sample);
   const StageLayers dense = count_dense(
       demand_.model, first_split_layer(demand_.model.layers, c.pp * c.chunks, chunk * c.pp + s), layers);
   const BlockCounts block_counts{n, dense.total(), s == 0 && chunk == 0,
@@ -113,67 +116,68 @@ ChunkCost BoundModel::chunk_cost(const Candidate& c, int s, int chunk, const Sta
   const bool is_split = c.schedule == Schedule::zero_bubble;
   const Software& software = demand_.software;
   ChunkCost cost;
-  cost.forward =
-      cost_of_sample.forward.of(block_counts) - (is_split ? cost_of_sample.hidden_by_weight_slot : 0);
-  cost.backward = (is_split ? cost_of_sample.input : cost_of_sample.backward).of(block_counts);
-  if (is_split) cost.weight = cost_of_sample.weight.of(block_counts);
+  cost.forward = sample.forward.of(block_counts) - (is_split ? sample.hidden_by_weight_slot : 0);
+  cost.backward = (is_split ? sample.input : sample.backward).of(block_counts);
+  if (is_split) cost.weight = sample.weight.of(block_counts);
   for (const RecomputeMode mode : {RecomputeMode::selective, RecomputeMode::full})
     if (const int count = c.is_fitted ? layers.of(mode) : 0; count > 0) {
-      const SampleCost& other = sample_cost(kind, c, mode);
-      const SlotCost &slow = is_split ? other.input : other.backward,
-                     &fast = is_split ? cost_of_sample.input : cost_of_sample.backward;
+      const SampleCost& recomputed_sample = sample_cost(kind, c, mode);
+      const SlotCost &slow = is_split ? recomputed_sample.input : recomputed_sample.backward,
+                     &fast = is_split ? sample.input : sample.backward;
       cost.backward += count * (slow.layer - fast.layer) + dense.of(mode) * (slow.dense - fast.dense);
     }
   if (!has_copies(demand_, c)) return cost;
   // Communication that is concurrent with compute slows it down, at most by half.
-  double beside_forward = 0, beside_backward = 0;
+  double concurrent_forward = 0, concurrent_backward = 0;
   if (c.zero == 3) {
     // Gathers run at most two blocks ahead. A backward may not need the weights of the embedding and the
     // head (schedule/compile.cpp, needs_gather).
-    const double all = t.gather.of(block_counts), gather_of_layers = t.gather.of({n, block_counts.dense}),
-                 least = std::max(0.0, gather_of_layers - 2 * t.gather.max_layer());
+    const double gather_seconds = traffic.gather.of(block_counts),
+                 gather_of_layers = traffic.gather.of({n, block_counts.dense}),
+                 exposed_gather = std::max(0.0, gather_of_layers - 2 * traffic.gather.max_layer());
     if (software.overlaps_gather) {
-      cost.forward = std::max(cost.forward, least), cost.backward = std::max(cost.backward, least);
-      beside_forward = all, beside_backward = is_split ? 0 : gather_of_layers;
+      cost.forward = std::max(cost.forward, exposed_gather),
+      cost.backward = std::max(cost.backward, exposed_gather);
+      concurrent_forward = gather_seconds, concurrent_backward = is_split ? 0 : gather_of_layers;
     } else {
-      cost.forward += all, cost.backward += gather_of_layers;
+      cost.forward += gather_seconds, cost.backward += gather_of_layers;
     }
   }
   const bool reduces = software.overlaps_reduce && !is_split;
-  if (c.zero >= 2 && reduces) beside_backward += t.shard.of(block_counts);
+  if (c.zero >= 2 && reduces) concurrent_backward += traffic.shard.of(block_counts);
   const double interference = demand_.constants.interference,
-               slowdown_limit = 0.5 * cost_of_sample.backward_compute.of(block_counts);
+               slowdown_limit = 0.5 * sample.backward_compute.of(block_counts);
   // The slowdown at the end of a slot hides the communication with which the next slot begins: for a
   // forward, the transfer of tokens to experts or a gather; for a backward, the rest of a gather.
-  const auto slowed = [&](double beside, double limit, double hides) {
-    return std::max(0.0, std::min(beside * interference, limit) - hides);
+  const auto slowdown = [&](double concurrent, double limit, double hidden) {
+    return std::max(0.0, std::min(concurrent * interference, limit) - hidden);
   };
-  cost.forward += slowed(beside_forward, 0.5 * cost_of_sample.forward_compute.of(block_counts),
-                         cost_of_sample.first_collective);
-  const double typical = slowed(beside_backward, slowdown_limit, cost_of_sample.hidden_by_weight_slot);
-  cost.backward += typical;
-  const double last =
-      beside_backward + t.replica.of(block_counts) + (c.zero < 2 ? t.shard.of(block_counts) : 0);
+  cost.forward +=
+      slowdown(concurrent_forward, 0.5 * sample.forward_compute.of(block_counts), sample.first_collective);
+  const double usual_slowdown = slowdown(concurrent_backward, slowdown_limit, sample.hidden_by_weight_slot);
+  cost.backward += usual_slowdown;
+  const double last = concurrent_backward + traffic.replica.of(block_counts) +
+                      (c.zero < 2 ? traffic.shard.of(block_counts) : 0);
   if (reduces)
-    cost.interference = slowed(last, slowdown_limit, cost_of_sample.hidden_by_weight_slot) - typical;
+    cost.interference = slowdown(last, slowdown_limit, sample.hidden_by_weight_slot) - usual_slowdown;
   return cost;
 }
 
 // With `has_message`, the caller sets the message time.
 StageCost BoundModel::stage_cost(const Candidate& c, int s, const StageLayers& layers, bool has_message) {
   const int kind = kind_of_stage(c, s);
-  const SampleCost& cost_of_sample = sample_cost(kind, c, c.recompute);
-  const Traffic& t = traffic(kind, c, cost_of_sample);
+  const SampleCost& sample = sample_cost(kind, c, c.recompute);
+  const Traffic& traffic = traffic_of(kind, c, sample);
   const bool is_first = s == 0, is_last = s + 1 == c.pp;
   StageCost stage;
   StageLayers previous_layers;
   ChunkCost cost;
-  int used = 0;
+  int num_layers_before = 0;
   for (int chunk = 0; chunk < c.chunks; ++chunk) {
     const int n = c.chunks == 1 ? layers.total()
                                 : split_layers(demand_.model.layers, c.pp * c.chunks, chunk * c.pp + s);
-    const StageLayers stage_layers = layers.part(used, n);
-    used += n;
+    const StageLayers stage_layers = layers.part(num_layers_before, n);
+    num_layers_before += n;
     // Most chunks equal the preceding chunk.
     if (chunk < 2 || !(stage_layers == previous_layers) || chunk + 1 == c.chunks || has_two_kinds_)
       cost = chunk_cost(c, s, chunk, stage_layers);
@@ -183,21 +187,22 @@ StageCost BoundModel::stage_cost(const Candidate& c, int s, const StageLayers& l
     stage.forward += cost.forward, stage.backward += cost.backward, stage.weight += cost.weight;
     stage.interference += cost.interference;
   }
-  stage.slack = cost_of_sample.slack * c.chunks;
+  stage.slack = sample.slack * c.chunks;
   const BlockCounts block_counts = block_counts_of(c, s, layers);
-  stage.reduced = t.reduce(block_counts);
-  if (c.zero >= 2) stage.scattered = t.shard.of(block_counts);
-  stage.gathered = t.gather.of(block_counts);
-  stage.last_reduced = is_first ? t.reduce({0, 0, true}) : t.shard.min_layer() + t.replica.min_layer();
-  stage.update = update_of(c, cost_of_sample, block_counts);
-  stage.host_seconds_before = is_first || is_last ? cost_of_sample.host_seconds_before : 0;
-  if (c.pp > 1 && !has_message) stage.message = message(c, s, cost_of_sample);
+  stage.reduction = traffic.reduce(block_counts);
+  if (c.zero >= 2) stage.repeated_reduction = traffic.shard.of(block_counts);
+  stage.gather = traffic.gather.of(block_counts);
+  stage.last_reduction =
+      is_first ? traffic.reduce({0, 0, true}) : traffic.shard.min_layer() + traffic.replica.min_layer();
+  stage.update = optimizer_seconds(c, sample, block_counts);
+  stage.host_seconds_before = is_first || is_last ? sample.host_seconds_before : 0;
+  if (c.pp > 1 && !has_message) stage.message = message_seconds(c, s, sample);
   return stage;
 }
 
 // Seconds of the optimizer updates of a stage. Every rank updates its shard of each block.
-double BoundModel::update_of(const Candidate& c, const SampleCost& sample_cost,
-                             const BlockCounts& block_counts) const {
+double BoundModel::optimizer_seconds(const Candidate& c, const SampleCost& sample_cost,
+                                     const BlockCounts& block_counts) const {
   if (c.offload || c.zero == kZeroWithoutTraffic) return 0;
   const double shards = num_shards(c), of_experts = sample_cost.layer.experts / sample_cost.layer.elements;
   const double layer =
@@ -212,12 +217,13 @@ double BoundModel::update_of(const Candidate& c, const SampleCost& sample_cost,
 // Stages that contain neither end of the model and have equal layers have equal costs.
 bool BoundModel::equals_previous_stage(const Candidate& c, const std::vector<StageLayers>& layers,
                                        int s) const {
-  const auto at = static_cast<std::size_t>(s);
+  const auto stage_index = static_cast<std::size_t>(s);
   // Number of stages whose chunks have one layer more.
-  const int more = static_cast<int>(demand_.model.layers % (c.pp * c.chunks)) % c.pp;
-  return cluster_view_.is_uniform() && s > 1 && s + 1 < c.pp && layers[at] == layers[at - 1] &&
-         (c.chunks == 1 || s != more) &&
-         (!has_two_kinds_ || dense_of(c, s, layers[at]) == dense_of(c, s - 1, layers[at - 1]));
+  const int num_longer_stages = static_cast<int>(demand_.model.layers % (c.pp * c.chunks)) % c.pp;
+  return cluster_view_.is_uniform() && s > 1 && s + 1 < c.pp &&
+         layers[stage_index] == layers[stage_index - 1] && (c.chunks == 1 || s != num_longer_stages) &&
+         (!has_two_kinds_ ||
+          dense_of(c, s, layers[stage_index]) == dense_of(c, s - 1, layers[stage_index - 1]));
 }
 
 std::vector<StageCost> BoundModel::stage_costs(const Candidate& c, const std::vector<StageLayers>& layers) {
@@ -228,22 +234,23 @@ std::vector<StageCost> BoundModel::stage_costs(const Candidate& c, const std::ve
   const bool has_equal_links = cluster_view_.num_devices() == cluster_view_.cluster().num_devices() &&
                                c.width() % std::max(group.devices_per_node, group.devices_per_domain) == 0;
   for (int s = 0; s < c.pp; ++s) {
-    const bool is_alike = equals_previous_stage(c, layers, s);
+    const bool equals_previous = equals_previous_stage(c, layers, s);
     const bool has_message = has_equal_links && s > 0;
-    stages.push_back(is_alike ? stages.back()
-                              : stage_cost(c, s, layers[static_cast<std::size_t>(s)], has_message));
+    stages.push_back(equals_previous ? stages.back()
+                                     : stage_cost(c, s, layers[static_cast<std::size_t>(s)], has_message));
     if (has_message) stages.back().message = stages.front().message;
     // Depending on where the stage ends, its message stays inside a node or crosses nodes.
-    if (is_alike && !has_equal_links)
-      stages.back().message = message(c, s, sample_cost(kind_of_stage(c, s), c, c.recompute));
+    if (equals_previous && !has_equal_links)
+      stages.back().message = message_seconds(c, s, sample_cost(kind_of_stage(c, s), c, c.recompute));
   }
   return stages;
 }
 
-double BoundModel::message(const Candidate& c, int s, const SampleCost& own) const {
+double BoundModel::message_seconds(const Candidate& c, int s, const SampleCost& sample_cost) const {
   const Device device = cluster_view_.map()[VirtualDevice{s * c.width()}],
-               there = cluster_view_.map()[VirtualDevice{(s + 1) % c.pp * c.width()}];
-  return links_.message(cluster_view_.cluster().link(device, there), own.boundary_bytes);
+               next_device = cluster_view_.map()[VirtualDevice{(s + 1) % c.pp * c.width()}];
+  return links_.message_seconds(cluster_view_.cluster().link(device, next_device),
+                                sample_cost.boundary_bytes);
 }
 
 }  // namespace optimus

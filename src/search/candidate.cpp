@@ -8,7 +8,7 @@
 namespace optimus {
 namespace {
 
-std::vector<int> allowed(const std::set<int>& values, const std::optional<Range>& range) {
+std::vector<int> permitted_values(const std::set<int>& values, const std::optional<Range>& range) {
   std::vector<int> result;
   for (const int value : values)
     if (!range || range->contains(value)) result.push_back(value);
@@ -39,8 +39,8 @@ int num_shards(const Candidate& c) {
 }
 
 int num_expert_shards(const Candidate& c) {
-  const int reached = num_shards(c) * c.tp;
-  return c.zero > 0 && reached % c.ep == 0 ? reached / c.ep : 1;
+  const int num_sharing_devices = num_shards(c) * c.tp;
+  return c.zero > 0 && num_sharing_devices % c.ep == 0 ? num_sharing_devices / c.ep : 1;
 }
 
 LayerStrategy strategy_of(const Candidate& c) {
@@ -74,10 +74,10 @@ int StageLayers::of(RecomputeMode mode) const {
 }
 
 StageLayers StageLayers::part(int begin, int count) const {
-  const auto meet = [&](int from, int size) {
+  const auto overlap = [&](int from, int size) {
     return std::max(0, std::min(begin + count, from + size) - std::max(begin, from));
   };
-  return {meet(0, full), meet(full, selective), meet(full + selective, none)};
+  return {overlap(0, full), overlap(full, selective), overlap(full + selective, none)};
 }
 
 StageLayers& StageLayers::operator+=(const StageLayers& other) {
@@ -86,7 +86,7 @@ StageLayers& StageLayers::operator+=(const StageLayers& other) {
 }
 
 bool has_two_kinds_of_layers(const ModelSpec& model) {
-  return model.is_mixture() && (model.mixture.first_layer > 0 || model.mixture.every > 1);
+  return model.is_mixture() && (model.mixture.first_layer > 0 || model.mixture.layer_interval > 1);
 }
 
 int num_dense(const ModelSpec& model, int begin, int end) {
@@ -120,7 +120,7 @@ namespace {
 // The layers of a chunk that begins with block `first`, as runs of equal strategy. Embedding and head join
 // the neighbouring run.
 Chunk chunk_of(const LayerStrategy& strategy, const StageLayers& layers, int first, bool has_embedding,
-               bool heads) {
+               bool has_head) {
   Chunk chunk;
   for (const RecomputeMode mode : {RecomputeMode::full, RecomputeMode::selective, RecomputeMode::none}) {
     const int count = layers.of(mode);
@@ -134,7 +134,7 @@ Chunk chunk_of(const LayerStrategy& strategy, const StageLayers& layers, int fir
     for (BlockRun& run : chunk.runs) ++run.first_block;
     chunk.runs.front().first_block = first - layers.total(), ++chunk.runs.front().count;
   }
-  if (heads) ++chunk.runs.back().count;
+  if (has_head) ++chunk.runs.back().count;
   return chunk;
 }
 
@@ -145,33 +145,33 @@ Plan plan_of(const Demand& demand, const Candidate& c, const std::vector<StageLa
   Plan plan = plan_of(demand, c);
   Pipeline& pipeline = plan.pipelines.front();
   int first = 0;
-  std::vector<int> used(layers.size());  // [stage]: layers that preceding chunks have used
+  std::vector<int> num_used(layers.size());  // [stage]: layers that preceding chunks have used
   for (int chunk = 0; chunk < c.chunks; ++chunk)
     for (int s = 0; s < c.pp; ++s) {
-      const StageLayers& all = layers[static_cast<std::size_t>(s)];
-      const int remaining = all.total() - used[static_cast<std::size_t>(s)];
+      const StageLayers& stage_layers = layers[static_cast<std::size_t>(s)];
+      const int remaining = stage_layers.total() - num_used[static_cast<std::size_t>(s)];
       const int part = chunk * c.pp + s;
       const int count = c.chunks == 1   ? remaining
                         : parts.empty() ? split_layers(demand.model.layers, c.pp * c.chunks, part)
                                         : parts[static_cast<std::size_t>(part)];
-      const bool has_embedding = s == 0 && chunk == 0, heads = s + 1 == c.pp && chunk + 1 == c.chunks;
+      const bool has_embedding = s == 0 && chunk == 0, has_head = s + 1 == c.pp && chunk + 1 == c.chunks;
       Chunk& target = pipeline.stages[static_cast<std::size_t>(s)].chunks[static_cast<std::size_t>(chunk)];
-      target = chunk_of(strategy_of(c), all.part(used[static_cast<std::size_t>(s)], count), first,
-                        has_embedding, heads);
-      used[static_cast<std::size_t>(s)] += count;
+      target = chunk_of(strategy_of(c), stage_layers.part(num_used[static_cast<std::size_t>(s)], count),
+                        first, has_embedding, has_head);
+      num_used[static_cast<std::size_t>(s)] += count;
       first = target.end_block();
     }
   return plan;
 }
 
 MicrobatchCount count_microbatches(std::int64_t batch, int microbatch, int dp) {
-  const std::int64_t typical = static_cast<std::int64_t>(microbatch) * dp;
-  const std::int64_t remainder = batch % typical;
-  MicrobatchCount count{static_cast<int>(batch / typical), 1};
+  const std::int64_t full_size = static_cast<std::int64_t>(microbatch) * dp;
+  const std::int64_t remainder = batch % full_size;
+  MicrobatchCount count{static_cast<int>(batch / full_size), 1};
   // Replicas with one sequence less wait for the other replicas.
   if (remainder > 0)
     ++count.number, count.last_size = static_cast<double>((remainder + dp - 1) / dp) / microbatch;
-  if (batch < typical) count.last_size = 1;  // the only micro-batch has the usual size
+  if (batch < full_size) count.last_size = 1;  // the only micro-batch has the usual size
   return count;
 }
 
@@ -182,29 +182,29 @@ std::int64_t max_tensor_parts(const ModelSpec& model) {
 }
 
 std::vector<int> tensor_choices(const Demand& demand, int num_devices) {
-  const std::int64_t max_replicas = std::min<std::int64_t>(
+  const std::int64_t max_tp = std::min<std::int64_t>(
       {max_tensor_parts(demand.model), num_devices,
        // Beyond a few domains nothing is gained: replicated work and message sizes stay the same.
        std::max<std::int64_t>(8, 4LL * demand.cluster.profile().groups.front().devices_per_domain)});
-  std::set<int> values = powers_of_two(max_replicas, demand.constraints.tp);
-  for (int tp = 1; tp <= std::min<std::int64_t>(max_replicas, 64); ++tp)
+  std::set<int> values = powers_of_two(max_tp, demand.constraints.tp);
+  for (int tp = 1; tp <= std::min<std::int64_t>(max_tp, 64); ++tp)
     if (demand.model.heads % tp == 0 && num_devices % tp == 0) values.insert(tp);
   // fp8 GEMMs are not possible if devices share a key/value head. An explicit --tp is kept, so that the
   // error is reported later.
   if (demand.precision == Precision::fp8 && !demand.constraints.tp)
     std::erase_if(values, [&](int tp) { return demand.model.kv_heads % tp != 0; });
-  return allowed(values, demand.constraints.tp);
+  return permitted_values(values, demand.constraints.tp);
 }
 
 std::vector<int> context_choices(const Demand& demand, int num_devices) {
   // With fewer than 512 positions per device, GEMMs are too small to be efficient on any device.
-  const std::int64_t max_replicas =
+  const std::int64_t max_cp =
       std::min<std::int64_t>(num_devices, std::max<std::int64_t>(1, demand.sequence_length / 512));
-  std::set<int> values = powers_of_two(std::min<std::int64_t>(max_replicas, 64), {});
+  std::set<int> values = powers_of_two(std::min<std::int64_t>(max_cp, 64), {});
   if (demand.constraints.cp)
     for (const int end : {demand.constraints.cp->min, demand.constraints.cp->max})
       if (end >= 1 && end <= std::min<std::int64_t>(num_devices, demand.sequence_length)) values.insert(end);
-  return allowed(values, demand.constraints.cp);
+  return permitted_values(values, demand.constraints.cp);
 }
 
 std::vector<int> expert_choices(const Demand& demand, int num_devices) {
@@ -212,25 +212,25 @@ std::vector<int> expert_choices(const Demand& demand, int num_devices) {
   const std::int64_t experts = demand.model.mixture.experts;
   for (int ep = 2; ep <= std::min<std::int64_t>(experts, num_devices); ++ep)
     if (experts % ep == 0) values.insert(ep);
-  return allowed(values, demand.constraints.ep);
+  return permitted_values(values, demand.constraints.ep);
 }
 
 std::vector<int> pipeline_choices(const Demand& demand, int num_devices) {
   std::set<int> values;
   for (int pp = 1; pp <= std::min<std::int64_t>(num_devices, demand.model.layers); ++pp) values.insert(pp);
-  return allowed(values, demand.constraints.pp);
+  return permitted_values(values, demand.constraints.pp);
 }
 
 std::vector<int> microbatch_choices(const Demand& demand, int cp) {
   // More tokens than this in a micro-batch do not make any GEMM more efficient.
   constexpr std::int64_t kMaxTokens = 65536;
-  const std::int64_t max_replicas = std::max<std::int64_t>(1, kMaxTokens * cp / demand.sequence_length);
+  const std::int64_t max_microbatch = std::max<std::int64_t>(1, kMaxTokens * cp / demand.sequence_length);
   const std::optional<Range>& range = demand.constraints.microbatch;
-  std::set<int> values = powers_of_two(std::min<std::int64_t>({demand.batch, 64, max_replicas}), {});
+  std::set<int> values = powers_of_two(std::min<std::int64_t>({demand.batch, 64, max_microbatch}), {});
   if (range)
     for (const int end : {range->min, range->max})
       if (end >= 1 && end <= demand.batch) values.insert(end);
-  return allowed(values, range);
+  return permitted_values(values, range);
 }
 
 std::vector<RecomputeMode> recompute_choices(const Demand& demand) {
@@ -252,33 +252,33 @@ std::vector<int> data_choices(const Demand& demand, int max_dp, int microbatch, 
   // several sequences per micro-batch, a shorter last micro-batch is the alternative.
   const MicrobatchCount count = count_microbatches(demand.batch, microbatch, max_replicas);
   const std::int64_t sequences = static_cast<std::int64_t>(count.number) * microbatch;
-  const auto fewest = static_cast<int>((demand.batch + sequences - 1) / sequences);
-  std::set<int> values = {std::min(max_replicas, (fewest + step - 1) / step * step)};
+  const auto min_replicas = static_cast<int>((demand.batch + sequences - 1) / sequences);
+  std::set<int> values = {std::min(max_replicas, (min_replicas + step - 1) / step * step)};
   if (microbatch > 1) values.insert(max_replicas);
   if (demand.goal != Goal::throughput)
     for (int dp = max_replicas; dp >= step; dp = dp / 2 / step * step) values.insert(dp);
   if (range) {
-    const int top = std::min(max_dp, range->max) / step * step;
-    if (top >= range->min && top >= 1) values.insert(top);
+    const int max_allowed = std::min(max_dp, range->max) / step * step;
+    if (max_allowed >= range->min && max_allowed >= 1) values.insert(max_allowed);
   }
-  return allowed(values, range);
+  return permitted_values(values, range);
 }
 
 std::vector<ScheduleChoice> schedule_choices(const Demand& demand, int pp) {
   const Constraints& c = demand.constraints;
   const bool is_any = c.schedule.empty();
-  const auto wants = [&](Schedule schedule) {
+  const auto is_allowed = [&](Schedule schedule) {
     return is_any || parse_schedule(c.schedule, "--schedule") == schedule;
   };
   std::vector<ScheduleChoice> choices;
-  const bool can_be_one = !c.chunks || c.chunks->contains(1);
-  if (can_be_one && (wants(Schedule::one_f_one_b) || (is_any && pp == 1)))
+  const bool allows_one_chunk = !c.chunks || c.chunks->contains(1);
+  if (allows_one_chunk && (is_allowed(Schedule::one_f_one_b) || (is_any && pp == 1)))
     choices.push_back({Schedule::one_f_one_b, 1});
   // GPipe takes as long as 1F1B and needs more memory, so it is used only on request.
-  if (can_be_one && !is_any && wants(Schedule::gpipe)) choices.push_back({Schedule::gpipe, 1});
-  if (can_be_one && (pp > 1 || !is_any) && wants(Schedule::zero_bubble))
+  if (allows_one_chunk && !is_any && is_allowed(Schedule::gpipe)) choices.push_back({Schedule::gpipe, 1});
+  if (allows_one_chunk && (pp > 1 || !is_any) && is_allowed(Schedule::zero_bubble))
     choices.push_back({Schedule::zero_bubble, 1});
-  if ((pp > 1 || !is_any) && wants(Schedule::interleaved))
+  if ((pp > 1 || !is_any) && is_allowed(Schedule::interleaved))
     for (const int chunks : {2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16})
       if (static_cast<std::int64_t>(pp) * chunks <= demand.model.layers &&
           (!c.chunks || c.chunks->contains(chunks)))
@@ -293,13 +293,13 @@ bool has_copies(const Demand& demand, const Candidate& c) {
 std::vector<ZeroChoice> zero_choices(const Demand& demand, const Candidate& candidate, int in_domain) {
   const Constraints& c = demand.constraints;
   const int data = candidate.dp * candidate.cp;
-  const auto wants = [&](int zero) {
+  const auto is_allowed = [&](int zero) {
     return (!c.zero || c.zero->contains(zero)) && !(zero == 3 && c.no_zero3);
   };
   std::vector<ZeroChoice> choices;
-  if (wants(0)) choices.push_back({0, 0});
+  if (is_allowed(0)) choices.push_back({0, 0});
   for (int zero = 1; zero <= 3; ++zero) {
-    if (!wants(zero) || (!has_copies(demand, candidate) && !c.zero)) continue;
+    if (!is_allowed(zero) || (!has_copies(demand, candidate) && !c.zero)) continue;
     choices.push_back({zero, 0});
     // With state sharded over all replicas, there is only one copy of it. A second copy is useful if
     // devices fail; experts do not support it.

@@ -29,9 +29,9 @@ ClusterView::ClusterView(const Cluster& cluster) : cluster_(cluster), map_(Devic
     });
     if (kind == kinds_.end()) {
       const DeviceType& type = cluster.type_of(device);
-      const double power = std::max({type.peak.bf16, type.peak.fp16, type.peak.fp32}) * speed;
-      kinds_.push_back(
-          {group, speed, Device{starts[static_cast<std::size_t>(group)]}, device, power, type.memory});
+      const double effective_peak = std::max({type.peak.bf16, type.peak.fp16, type.peak.fp32}) * speed;
+      kinds_.push_back({group, speed, Device{starts[static_cast<std::size_t>(group)]}, device, effective_peak,
+                        type.memory});
       kind = kinds_.end() - 1;
     }
     sections_.push_back({i, i + 1, static_cast<int>(kind - kinds_.begin())});
@@ -62,23 +62,23 @@ int ClusterView::slowest(int begin, int end) const {
   if (is_uniform()) return 0;
   int slowest = -1;
   for_sections(sections_, begin, end, [&](int kind) {
-    if (slowest < 0 ||
-        kinds_[static_cast<std::size_t>(kind)].power < kinds_[static_cast<std::size_t>(slowest)].power)
+    if (slowest < 0 || kinds_[static_cast<std::size_t>(kind)].effective_peak <
+                           kinds_[static_cast<std::size_t>(slowest)].effective_peak)
       slowest = kind;
   });
   return std::max(slowest, 0);
 }
 
 Bytes ClusterView::min_memory(int begin, int end) const {
-  Bytes least = kinds_.front().memory;
+  Bytes smallest = kinds_.front().memory;
   bool is_first = true;
-  if (is_uniform()) return least;
+  if (is_uniform()) return smallest;
   for_sections(sections_, begin, end, [&](int kind) {
     const Bytes memory = kinds_[static_cast<std::size_t>(kind)].memory;
-    if (is_first || memory < least) least = memory;
+    if (is_first || memory < smallest) smallest = memory;
     is_first = false;
   });
-  return least;
+  return smallest;
 }
 
 GroupShape ClusterView::spread(int kind, int count, int stride) const {
@@ -86,11 +86,11 @@ GroupShape ClusterView::spread(int kind, int count, int stride) const {
   shape.size = count;
   if (count < 2) return shape;
   const NodeGroup& group = group_of(kind);
-  const auto places = [&](int size) {
+  const auto num_spanned = [&](int size) {
     return stride >= size ? count
                           : static_cast<int>(static_cast<std::int64_t>(count - 1) * stride / size) + 1;
   };
-  shape.domains = places(group.devices_per_domain), shape.nodes = places(group.devices_per_node);
+  shape.domains = num_spanned(group.devices_per_domain), shape.nodes = num_spanned(group.devices_per_node);
   const Device first = kinds_[static_cast<std::size_t>(kind)].first_of_group;
   const auto link_to = [&](std::int64_t distance) {
     const std::int64_t last = std::min<std::int64_t>(first.value + distance, cluster_.num_devices() - 1);

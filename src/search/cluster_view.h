@@ -16,7 +16,8 @@ struct DeviceKind {
   double speed = 1;
   Device first_of_group;  // first device of the node group, at the beginning of a domain
   Device example;         // one device of this kind
-  double power = 0;       // peak rate x speed; the device with the smallest value is the slowest of a stage
+  double effective_peak =
+      0;  // peak rate x speed; the device with the smallest value is the slowest of a stage
   Bytes memory;
 };
 

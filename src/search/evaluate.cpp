@@ -19,8 +19,8 @@ Setup setup_of(const Demand& demand, const ClusterView& cluster_view, const Plan
           format_of(plan.precision)};
 }
 
-// What determines the memory of a stage: its chunks, with blocks numbered from the first block of the
-// chunk, and whether they contain the embedding or the head.
+// The properties that determine the memory of a stage: its chunks, with blocks numbered from the first block
+// of the chunk, and whether they contain the embedding or the head.
 struct StageContents {
   std::vector<Chunk> chunks;
   std::size_t width = 0;
@@ -49,10 +49,10 @@ StageContents contents_of(const Plan& plan, const ModelSpec& model, const Stage&
 Bytes min_memory_of(const ClusterView& cluster_view, const Stage& stage) {
   if (cluster_view.is_uniform()) return cluster_view.kinds().front().memory;
   const Cluster& cluster = cluster_view.cluster();
-  Bytes least = cluster.type_of(cluster_view.map()[VirtualDevice{stage.devices.front()}]).memory;
+  Bytes smallest = cluster.type_of(cluster_view.map()[VirtualDevice{stage.devices.front()}]).memory;
   for (const int device : stage.devices)
-    least = std::min(least, cluster.type_of(cluster_view.map()[VirtualDevice{device}]).memory);
-  return least;
+    smallest = std::min(smallest, cluster.type_of(cluster_view.map()[VirtualDevice{device}]).memory);
+  return smallest;
 }
 
 // Bytes of optimizer state that one device of the stage stores in host memory.
@@ -104,13 +104,15 @@ PeakMemory peak_memory_of(const Demand& demand, const ClusterView& cluster_view,
   const Setup setup = setup_of(demand, cluster_view, plan);
   for (int p = 0; p < std::ssize(plan.pipelines); ++p) {
     const Pipeline& pipeline = plan.pipelines[static_cast<std::size_t>(p)];
-    std::vector<StageContents> seen;
+    std::vector<StageContents> known_contents;
     for (int s = 0; s < std::ssize(pipeline.stages); ++s) {
       const Stage& stage = pipeline.stages[static_cast<std::size_t>(s)];
       StageContents contents = contents_of(plan, demand.model, stage);
       // In every schedule, an earlier stage has at least as many micro-batches in flight as a later one.
-      if (cluster_view.is_uniform() && std::find(seen.begin(), seen.end(), contents) != seen.end()) continue;
-      seen.push_back(std::move(contents));
+      if (cluster_view.is_uniform() &&
+          std::find(known_contents.begin(), known_contents.end(), contents) != known_contents.end())
+        continue;
+      known_contents.push_back(std::move(contents));
       const StageMemory memory = stage_memory(setup, p, s, demand.constants);
       const LayerStrategy& strategy = stage.chunks.front().runs.front().strategy;
       const int groups = (strategy.tp > 1) +

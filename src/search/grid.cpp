@@ -67,9 +67,10 @@ void for_zeros(const Demand& demand, const ClusterView& cluster_view, const Cand
 template <typename Visit>
 void for_schedules(const Demand& demand, const Candidate& shape, Visit&& visit) {
   // An incomplete last round costs as much as a complete round, and other trainers reject it.
-  const bool is_round = count_microbatches(demand.batch, shape.microbatch, shape.dp).number % shape.pp == 0;
+  const bool has_whole_rounds =
+      count_microbatches(demand.batch, shape.microbatch, shape.dp).number % shape.pp == 0;
   for (const ScheduleChoice& choice : schedule_choices(demand, shape.pp)) {
-    if (choice.schedule == Schedule::interleaved && !is_round && demand.constraints.schedule.empty())
+    if (choice.schedule == Schedule::interleaved && !has_whole_rounds && demand.constraints.schedule.empty())
       continue;
     Candidate c = shape;
     c.schedule = choice.schedule, c.chunks = choice.chunks;
@@ -100,22 +101,23 @@ class GridSearch {
 
   GridResult run() {
     for_splits(demand_, cluster_view_, [&](const Candidate& split) {
-      queue_.push({bound_model_.bound_any_shape(split), static_cast<int>(opened_.size()), Level::split});
-      opened_.push_back(split);
+      queue_.push(
+          {bound_model_.bound_any_shape(split), static_cast<int>(open_candidates_.size()), Level::split});
+      open_candidates_.push_back(split);
     });
     while (!queue_.empty() && result_.num_simulated < limits_.max_simulations) {
       const Node node = queue_.top();
       queue_.pop();
       if (node.bound >= best_objective_) continue;
-      const Candidate at = opened_[static_cast<std::size_t>(node.index)];
+      const Candidate candidate = open_candidates_[static_cast<std::size_t>(node.index)];
       if (node.level == Level::split)
-        open_split(at);
+        open_split(candidate);
       else if (node.level == Level::shape)
-        open_shape(at, node.bound);
+        open_shape(candidate, node.bound);
       else if (node.level == Level::variant)
-        tighten(at, node.bound);
+        tighten(candidate, node.bound);
       else
-        evaluate(at);
+        evaluate(candidate);
     }
     double min_remaining_bound = best_objective_;
     for (; !queue_.empty(); queue_.pop())
@@ -142,12 +144,12 @@ class GridSearch {
     const double objective = std::max(at_least, bound.seconds * rate(c));
     if (!bound.fits()) {
       ++result_.ruled_out["memory"];
-      const Candidate shown = level == Level::shape ? max_sharded(demand_, c) : c;
-      return remember_unfit({shown, objective / rate(c), objective, {bound.bytes, bound.limit}});
+      const Candidate reported = level == Level::shape ? max_sharded(demand_, c) : c;
+      return remember_unfit({reported, objective / rate(c), objective, {bound.bytes, bound.limit}});
     }
     if (objective >= best_objective_) return;
-    queue_.push({objective, static_cast<int>(opened_.size()), level});
-    opened_.push_back(c);
+    queue_.push({objective, static_cast<int>(open_candidates_.size()), level});
+    open_candidates_.push_back(c);
   }
 
   void open_split(const Candidate& split) {
@@ -171,38 +173,40 @@ class GridSearch {
 
   void open_shape(const Candidate& shape, double at_least) {
     for_schedules(demand_, shape, [&](const Candidate& scheduled) {
-      const double least = std::max(at_least, bound_model_.bound_any_zero(scheduled) * rate(scheduled));
-      if (least >= best_objective_) return void(++result_.num_candidates);
-      bool fits_with_one = false;  // if ZeRO 1 fits, ZeRO 2 only adds reductions
+      const double min_objective =
+          std::max(at_least, bound_model_.bound_any_zero(scheduled) * rate(scheduled));
+      if (min_objective >= best_objective_) return void(++result_.num_candidates);
+      bool fits_with_zero1 = false;  // if ZeRO 1 fits, ZeRO 2 only adds reductions
       for_zeros(demand_, cluster_view_, scheduled, [&](const Candidate& c) {
-        if (c.zero == 2 && c.shard_group == 0 && c.copy_distance == 0 && fits_with_one) return;
-        const Bound bound = bound_model_.of(c, best_objective_ / rate(c));
+        if (c.zero == 2 && c.shard_group == 0 && c.copy_distance == 0 && fits_with_zero1) return;
+        const Bound bound = bound_model_.bound(c, best_objective_ / rate(c));
         if (bound.limit == 0) return void(++result_.num_candidates);  // too slow, regardless of its memory
         if (c.zero == 1 && !c.offload && c.shard_group == 0 && c.copy_distance == 0)
-          fits_with_one = bound.bytes < 0.99 * bound.limit && !needs_recompute(c);
-        push(c, bound, least, Level::variant);
+          fits_with_zero1 = bound.bytes < 0.99 * bound.limit && !needs_recompute(c);
+        push(c, bound, min_objective, Level::variant);
       });
     });
   }
 
   void tighten(const Candidate& c, double objective) {
     const double seconds = bound_model_.tighten_bound(c, {objective / rate(c), 0, 0});
-    queue_.push({std::max(objective, seconds * rate(c)), static_cast<int>(opened_.size()), Level::tight});
-    opened_.push_back(c);
+    queue_.push(
+        {std::max(objective, seconds * rate(c)), static_cast<int>(open_candidates_.size()), Level::tight});
+    open_candidates_.push_back(c);
   }
 
   // Called for a ZeRO 1 candidate that does not fit, if ZeRO 2 was skipped because it seemed to fit.
   void push_zero2(Candidate c) {
     c.zero = 2;
-    push(c, bound_model_.of(c), bound_model_.bound_any_zero(c) * rate(c), Level::variant);
+    push(c, bound_model_.bound(c), bound_model_.bound_any_zero(c) * rate(c), Level::variant);
   }
 
   // Keeps the fastest of the candidates that do not fit, and the one with the smallest excess.
   void remember_unfit(const EvaluatedCandidate& entry) {
-    const auto over = [](const PeakMemory& peak_memory) {
+    const auto excess = [](const PeakMemory& peak_memory) {
       return std::max(peak_memory.bytes - peak_memory.limit, peak_memory.host_bytes - peak_memory.host_limit);
     };
-    if (!result_.nearest || over(entry.peak_memory) < over(result_.nearest->peak_memory))
+    if (!result_.nearest || excess(entry.peak_memory) < excess(result_.nearest->peak_memory))
       result_.nearest = entry;
     if (result_.unfit.size() < kMaxUnfit) {
       result_.unfit.push_back(entry);
@@ -242,7 +246,7 @@ class GridSearch {
   const ClusterView& cluster_view_;
   BoundModel& bound_model_;
   const SearchLimits& limits_;
-  std::vector<Candidate> opened_;
+  std::vector<Candidate> open_candidates_;
   std::priority_queue<Node> queue_;
   std::map<int, double> rates_;
   double best_objective_ = 1e300;
@@ -257,15 +261,15 @@ GridResult search_grid(const Demand& demand, const ClusterView& cluster_view, Bo
 }
 
 std::vector<Candidate> all_candidates(const Demand& demand, const ClusterView& cluster_view) {
-  std::vector<Candidate> all;
+  std::vector<Candidate> candidates;
   for_splits(demand, cluster_view, [&](const Candidate& split) {
     for_shapes(demand, cluster_view, split, [&](const Candidate& shape) {
       for_schedules(demand, shape, [&](const Candidate& scheduled) {
-        for_zeros(demand, cluster_view, scheduled, [&](const Candidate& c) { all.push_back(c); });
+        for_zeros(demand, cluster_view, scheduled, [&](const Candidate& c) { candidates.push_back(c); });
       });
     });
   });
-  return all;
+  return candidates;
 }
 
 }  // namespace optimus

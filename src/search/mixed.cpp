@@ -67,7 +67,7 @@ int max_layers_of_stage(const Plan& plan) {
 
 // The largest number in (low, high] for which works(number) is true, or `low` if there is none. If it is
 // true for a number, it must be true for all smaller ones.
-int largest(int low, int high, const std::function<bool(int)>& works) {
+int largest_working(int low, int high, const std::function<bool(int)>& works) {
   while (low < high) {
     const int middle = high - (high - low) / 2;
     if (works(middle))
@@ -97,15 +97,16 @@ void reduce_sharding(PlanImprover& improver, const Constraints& constraints) {
   const Plan plan = improver.best().plan;
   const int zero = first_strategy(plan).zero;
   if (zero < 2 || !holds_for_all_layers(plan, [&](const LayerStrategy& s) { return s.zero == zero; })) return;
-  for (int less = zero - 1; less >= 1; --less) {
-    if (constraints.zero && !constraints.zero->contains(less)) continue;
-    const auto with = [&](int layers) {
+  for (int lower_zero = zero - 1; lower_zero >= 1; --lower_zero) {
+    if (constraints.zero && !constraints.zero->contains(lower_zero)) continue;
+    const auto plan_with = [&](int layers) {
       return with_changed_layers(
           plan, [&](int, int layer) { return layer >= 0 && layer < layers; },
-          [&](LayerStrategy& s) { s.zero = less; });
+          [&](LayerStrategy& s) { s.zero = lower_zero; });
     };
-    const int layers = largest(0, max_layers_of_stage(plan), [&](int n) { return improver.fits(with(n)); });
-    if (layers > 0) improver.consider(with(layers));
+    const int layers =
+        largest_working(0, max_layers_of_stage(plan), [&](int n) { return improver.fits(plan_with(n)); });
+    if (layers > 0) improver.consider(plan_with(layers));
   }
 }
 
@@ -131,14 +132,15 @@ void resplit_ends(PlanImprover& improver, const ClusterView& cluster_view) {
 
 // Shards the parameters of embedding and head, and of as few layers of each stage as needed to fit.
 void increase_sharding(PlanImprover& improver, const Plan& plan) {
-  const auto with = [&](int layers) {
+  const auto plan_with = [&](int layers) {
     return with_changed_layers(
         plan, [&](int, int layer) { return layer < layers; }, [](LayerStrategy& s) { s.zero = 3; });
   };
   const int maximum = max_layers_of_stage(plan);
-  if (!improver.fits(with(maximum))) return;
-  const int num_unsharded = largest(0, maximum, [&](int n) { return improver.fits(with(maximum - n)); });
-  improver.consider(with(maximum - num_unsharded));
+  if (!improver.fits(plan_with(maximum))) return;
+  const int num_unsharded =
+      largest_working(0, maximum, [&](int n) { return improver.fits(plan_with(maximum - n)); });
+  improver.consider(plan_with(maximum - num_unsharded));
 }
 
 // Uses the smallest groups that fit: larger groups save fewer inputs, but all activations of a group are
@@ -147,13 +149,13 @@ void recompute_in_groups(PlanImprover& improver, const Plan& plan) {
   const int maximum = max_layers_of_stage(plan);
   for (const int layers : {2, 3, 4, 6, 8, 12, 16}) {
     if (layers > maximum) return;
-    const Plan grouped = with_changed_layers(
+    const Plan grouped_plan = with_changed_layers(
         plan, [](int, int) { return true; },
         [&](LayerStrategy& s) {
           if (s.recompute == RecomputeMode::full) s.recompute_layers = layers;
         });
-    if (!improver.fits(grouped)) continue;
-    improver.consider(grouped);
+    if (!improver.fits(grouped_plan)) continue;
+    improver.consider(grouped_plan);
     return;
   }
 }
@@ -168,21 +170,21 @@ void mix_layers(PlanImprover& improver, const Demand& demand, const ClusterView&
 void fit_by_sharding_or_grouping(PlanImprover& improver, const Demand& demand, BoundModel& bound_model,
                                  const GridResult& grid) {
   constexpr int kMaxTries = 4;
-  std::vector<EvaluatedCandidate> quick = grid.unfit;
-  if (grid.nearest) quick.push_back(*grid.nearest);
-  std::stable_sort(quick.begin(), quick.end(), [](const EvaluatedCandidate& a, const EvaluatedCandidate& b) {
-    return a.objective < b.objective;
-  });
+  std::vector<EvaluatedCandidate> faster_candidates = grid.unfit;
+  if (grid.nearest) faster_candidates.push_back(*grid.nearest);
+  std::stable_sort(
+      faster_candidates.begin(), faster_candidates.end(),
+      [](const EvaluatedCandidate& a, const EvaluatedCandidate& b) { return a.objective < b.objective; });
   const Constraints& constraints = demand.constraints;
   const bool may_shard = !constraints.no_zero3 && (!constraints.zero || constraints.zero->contains(3));
-  int sharded = 0, grouped = 0;
-  for (const EvaluatedCandidate& entry : quick) {
+  int num_sharding_tries = 0, num_grouping_tries = 0;
+  for (const EvaluatedCandidate& entry : faster_candidates) {
     if (improver.has_plan() && entry.objective >= improver.best().objective) break;
     const Candidate& c = entry.candidate;
     const bool is_shared = has_copies(demand, c);
-    if (c.zero < 3 && is_shared && may_shard && sharded++ < kMaxTries)
+    if (c.zero < 3 && is_shared && may_shard && num_sharding_tries++ < kMaxTries)
       increase_sharding(improver, grid_plan(demand, bound_model, c));
-    if (c.recompute == RecomputeMode::full && !c.is_fitted && grouped++ < kMaxTries)
+    if (c.recompute == RecomputeMode::full && !c.is_fitted && num_grouping_tries++ < kMaxTries)
       recompute_in_groups(improver, grid_plan(demand, bound_model, c));
   }
 }

@@ -11,7 +11,7 @@
 namespace optimus {
 namespace {
 
-std::string gib(double bytes) { return text(Bytes(static_cast<std::int64_t>(bytes))); }
+std::string bytes_text(double bytes) { return text(Bytes(static_cast<std::int64_t>(bytes))); }
 
 const LayerStrategy& strategy_of_first_layer(const Plan& plan) {
   return plan.pipelines.front().stages.front().chunks.front().runs.front().strategy;
@@ -33,14 +33,15 @@ double num_recomputed_layers(const Plan& plan) {
 std::string why_unfit(const PeakMemory& peak_memory) {
   if (peak_memory.bytes <= peak_memory.limit)
     return fmt::format("the offloaded state exceeds a node's host memory: needs {}, limit {}",
-                       gib(peak_memory.host_bytes), gib(peak_memory.host_limit));
-  return fmt::format("does not fit: needs {}, limit {}", gib(peak_memory.bytes), gib(peak_memory.limit));
+                       bytes_text(peak_memory.host_bytes), bytes_text(peak_memory.host_limit));
+  return fmt::format("does not fit: needs {}, limit {}", bytes_text(peak_memory.bytes),
+                     bytes_text(peak_memory.limit));
 }
 
 std::string why_slower(const Demand& demand, const ClusterView& cluster_view, const Plan& best,
                        const StepPrediction& best_step, const Plan& other, const StepPrediction& other_step) {
   const TimeSplit &a = best_step.split, &b = other_step.split;
-  const auto more = [](double seconds) { return text(Seconds(seconds)); };
+  const auto seconds_text = [](double seconds) { return text(Seconds(seconds)); };
   const LayerStrategy& other_strategy = strategy_of_first_layer(other);
   struct Cause {
     double seconds;
@@ -51,7 +52,7 @@ std::string why_slower(const Demand& demand, const ClusterView& cluster_view, co
   if (demand.goal != Goal::throughput && num_other_devices > num_used_devices &&
       other_step.seconds <= best_step.seconds)
     return fmt::format("{} devices instead of {} would save only {}", num_other_devices, num_used_devices,
-                       more(best_step.seconds - other_step.seconds));
+                       seconds_text(best_step.seconds - other_step.seconds));
   if (demand.failures.mtbf.value > 0 && survives_device_loss(best) && !survives_device_loss(other))
     return fmt::format("losing a device loses state: failures cost {} instead of {}",
                        percent(failure_slowdown(demand.failures, num_other_devices, false) - 1),
@@ -62,28 +63,29 @@ std::string why_slower(const Demand& demand, const ClusterView& cluster_view, co
                    other_strategy.tp > domain
                        ? fmt::format("tp {} crosses domains of {}: ", other_strategy.tp, domain)
                        : "",
-                   more(b.tensor - a.tensor))},
+                   seconds_text(b.tensor - a.tensor))},
       {b.bubble - a.bubble, fmt::format("bubble {} instead of {}", percent(b.bubble / other_step.seconds),
                                         percent(a.bubble / best_step.seconds))},
       {b.data - a.data,
-       fmt::format("{} more waiting for data-parallel gradients and weights", more(b.data - a.data))},
+       fmt::format("{} more waiting for data-parallel gradients and weights", seconds_text(b.data - a.data))},
       {b.pipeline - a.pipeline,
-       fmt::format("{} more for messages between stages", more(b.pipeline - a.pipeline))},
+       fmt::format("{} more for messages between stages", seconds_text(b.pipeline - a.pipeline))},
       {b.optimizer - a.optimizer,
-       fmt::format("optimizer updates take {} longer", more(b.optimizer - a.optimizer))},
-      {b.host - a.host, fmt::format("{} more host time because slots are smaller", more(b.host - a.host))}};
+       fmt::format("optimizer updates take {} longer", seconds_text(b.optimizer - a.optimizer))},
+      {b.host - a.host,
+       fmt::format("{} more host time because slots are smaller", seconds_text(b.host - a.host))}};
   const bool recomputes_more = num_recomputed_layers(other) > num_recomputed_layers(best);
   causes.push_back(
       {b.compute - a.compute,
-       recomputes_more ? fmt::format("recomputes {} of work", more(b.compute - a.compute))
+       recomputes_more ? fmt::format("recomputes {} of work", seconds_text(b.compute - a.compute))
        : num_other_devices < num_used_devices
            ? fmt::format("leaves {} of {} devices idle", cluster_view.num_devices() - num_other_devices,
                          cluster_view.num_devices())
-           : fmt::format("less efficient GEMMs: {} more compute", more(b.compute - a.compute))});
-  const auto worst = std::max_element(causes.begin(), causes.end(),
-                                      [](const Cause& x, const Cause& y) { return x.seconds < y.seconds; });
-  if (worst->seconds <= 0) return "equally fast, and not simpler";
-  return worst->clause;
+           : fmt::format("less efficient GEMMs: {} more compute", seconds_text(b.compute - a.compute))});
+  const auto largest_cause = std::max_element(
+      causes.begin(), causes.end(), [](const Cause& x, const Cause& y) { return x.seconds < y.seconds; });
+  if (largest_cause->seconds <= 0) return "equally fast, and not simpler";
+  return largest_cause->clause;
 }
 
 namespace {
@@ -94,11 +96,11 @@ struct Relaxation {
 };
 
 std::vector<Relaxation> relaxations(const Demand& demand) {
-  std::vector<Relaxation> all;
+  std::vector<Relaxation> result;
   const auto add = [&](std::string description, auto&& change) {
     Constraints c = demand.constraints;
     change(c);
-    all.push_back({std::move(description), std::move(c)});
+    result.push_back({std::move(description), std::move(c)});
   };
   const Constraints& c = demand.constraints;
   if (!c.recompute.empty() && c.recompute != "full")
@@ -118,10 +120,10 @@ std::vector<Relaxation> relaxations(const Demand& demand) {
   if (!c.schedule.empty() || c.chunks)
     add("a different --schedule", [](Constraints& x) { x.schedule.clear(), x.chunks.reset(); });
   if (!c.offload && demand.supports_offload) add("--offload", [](Constraints& x) { x.offload = true; });
-  return all;
+  return result;
 }
 
-std::string find_expert_contradiction(const Demand& demand, int have) {
+std::string find_expert_contradiction(const Demand& demand, int num_available) {
   const Constraints& c = demand.constraints;
   if (!c.ep) return "";
   if (!demand.model.is_mixture())
@@ -136,10 +138,10 @@ std::string find_expert_contradiction(const Demand& demand, int have) {
     return fmt::format("--ep: expected a divisor of the {} experts of {}, got {}; use one of {}", experts,
                        demand.model.name, text(*c.ep), join(divisors, ", "));
   const int stages = c.pp ? std::max(1, c.pp->min) : 1;
-  if (static_cast<std::int64_t>(stages) * c.ep->min > have)
+  if (static_cast<std::int64_t>(stages) * c.ep->min > num_available)
     return fmt::format("--ep {} needs {} devices{}, {} has {}; add devices or lower the sizes", text(*c.ep),
                        stages * c.ep->min, stages > 1 ? fmt::format(" for {} stages", stages) : "",
-                       demand.cluster.name(), have);
+                       demand.cluster.name(), num_available);
   return "";
 }
 
@@ -147,26 +149,28 @@ std::string find_expert_contradiction(const Demand& demand, int have) {
 std::string find_contradiction(const Demand& demand, const ClusterView& cluster_view) {
   const Constraints& c = demand.constraints;
   const int num_available = cluster_view.num_devices();
-  const auto least = [](const std::optional<Range>& range) { return range ? std::max(1, range->min) : 1; };
-  const std::int64_t needed =
-      static_cast<std::int64_t>(least(c.tp)) * least(c.pp) * least(c.cp) * least(c.dp);
+  const auto min_value = [](const std::optional<Range>& range) {
+    return range ? std::max(1, range->min) : 1;
+  };
+  const std::int64_t num_needed =
+      static_cast<std::int64_t>(min_value(c.tp)) * min_value(c.pp) * min_value(c.cp) * min_value(c.dp);
   if (const std::string text = find_expert_contradiction(demand, num_available); !text.empty()) return text;
-  if (needed > num_available) {
+  if (num_needed > num_available) {
     std::string product;
     for (const auto& [name, range] : {std::pair{"tp", c.tp}, {"pp", c.pp}, {"cp", c.cp}, {"dp", c.dp}})
-      if (least(range) > 1)
-        product += fmt::format("{}{} {}", product.empty() ? "" : " x ", name, least(range));
-    return fmt::format("{} needs {} devices, {} has {}; add devices or lower the sizes", product, needed,
+      if (min_value(range) > 1)
+        product += fmt::format("{}{} {}", product.empty() ? "" : " x ", name, min_value(range));
+    return fmt::format("{} needs {} devices, {} has {}; add devices or lower the sizes", product, num_needed,
                        demand.cluster.name(), num_available);
   }
   const std::int64_t heads = max_tensor_parts(demand.model);
-  if (least(c.tp) > heads)
+  if (min_value(c.tp) > heads)
     return fmt::format("--tp {}: {} has {} heads, each device needs at least one; use at most {}",
                        text(*c.tp), demand.model.name, demand.model.heads, heads);
-  if (least(c.pp) > demand.model.layers)
+  if (min_value(c.pp) > demand.model.layers)
     return fmt::format("--pp {}: {} has {} layers, each stage needs at least one; use at most {}",
                        text(*c.pp), demand.model.name, demand.model.layers, demand.model.layers);
-  if (least(c.microbatch) > demand.batch)
+  if (min_value(c.microbatch) > demand.batch)
     return fmt::format("--microbatch {} is larger than the batch of {} sequences", text(*c.microbatch),
                        demand.batch);
   if (demand.sequence_length > demand.model.max_positions)
@@ -184,22 +188,22 @@ std::string why_impossible(const Demand& demand, const ClusterView& cluster_view
       search_grid(demand, cluster_view, bound_model, {.max_simulations = 1}).nearest;
   std::vector<std::string> suggestions;
   for (const Relaxation& relaxation : relaxations(demand)) {
-    Demand other = demand;
-    other.constraints = relaxation.constraints;
-    if (is_possible(other, cluster_view)) suggestions.push_back(relaxation.description);
+    Demand relaxed_demand = demand;
+    relaxed_demand.constraints = relaxation.constraints;
+    if (is_possible(relaxed_demand, cluster_view)) suggestions.push_back(relaxation.description);
     if (suggestions.size() == 2) break;
   }
   if (!nearest)
     return fmt::format("no plan for {} on {} meets these constraints{}", demand.model.name,
                        demand.cluster.name(),
                        suggestions.empty() ? "" : "; would work: " + join(suggestions, " or "));
-  if (const int needed = demand.shares_memory ? 0 : devices_to_fit(demand); needed > 0)
-    suggestions.insert(suggestions.begin(),
-                       fmt::format("{} devices ({} more)", needed, needed - cluster_view.num_devices()));
-  return fmt::format("{} does not fit into the memory of {}: {} needs {} per device, available are {}; {}",
+  if (const int num_needed = demand.shares_memory ? 0 : devices_to_fit(demand); num_needed > 0)
+    suggestions.insert(suggestions.begin(), fmt::format("{} devices ({} more)", num_needed,
+                                                        num_needed - cluster_view.num_devices()));
+  return fmt::format("{} does not fit into the memory of {}: {} needs {} per device, {} is available; {}",
                      demand.model.name, demand.cluster.name(),
-                     short_text(plan_of(demand, nearest->candidate)), gib(nearest->peak_memory.bytes),
-                     gib(nearest->peak_memory.limit),
+                     short_text(plan_of(demand, nearest->candidate)), bytes_text(nearest->peak_memory.bytes),
+                     bytes_text(nearest->peak_memory.limit),
                      suggestions.empty() ? "use devices with more memory, or shorter sequences"
                                          : "would work: " + join(suggestions, " or "));
 }

@@ -50,12 +50,12 @@ class Refiner {
   // The best few candidates that differ from each other in more than their recompute mode.
   std::vector<Candidate> refinement_starts(const GridResult& grid) const {
     constexpr std::size_t kMaxCount = 3;
-    std::set<std::tuple<int, int, int, int, int, int, int, bool>> seen;
+    std::set<std::tuple<int, int, int, int, int, int, int, bool>> visited;
     std::vector<Candidate> result;
     for (const EvaluatedCandidate& entry : grid.evaluated) {
       const Candidate& c = entry.candidate;
       if (entry.objective > 1.05 * grid.evaluated.front().objective) break;
-      if (!seen.emplace(c.pp, c.tp, c.cp, c.ep, c.dp, c.microbatch, c.zero, c.chunks > 1).second) continue;
+      if (!visited.emplace(c.pp, c.tp, c.cp, c.ep, c.dp, c.microbatch, c.zero, c.chunks > 1).second) continue;
       result.push_back(c);
       if (result.size() == kMaxCount) break;
     }
@@ -78,24 +78,25 @@ class Refiner {
     std::vector<std::vector<double>> times(static_cast<std::size_t>(c.pp));
     std::vector<std::vector<StageLayers>> layer_mixes(static_cast<std::size_t>(c.pp));
     for (int s = 0; s < c.pp; ++s) {
-      const auto at = static_cast<std::size_t>(s);
-      times[at].assign(static_cast<std::size_t>(max_layers) + 1, kInfeasible);
-      layer_mixes[at].resize(static_cast<std::size_t>(max_layers) + 1);
+      const auto stage_index = static_cast<std::size_t>(s);
+      times[stage_index].assign(static_cast<std::size_t>(max_layers) + 1, kInfeasible);
+      layer_mixes[stage_index].resize(static_cast<std::size_t>(max_layers) + 1);
       for (int n = 1; n <= max_layers; ++n) {
-        const StageLayers mix = c.is_fitted ? bound_model_.fitted(c, s, n) : uniform_layers(c.recompute, n);
+        const StageLayers mix =
+            c.is_fitted ? bound_model_.fitted_layers(c, s, n) : uniform_layers(c.recompute, n);
         const BoundModel::StageWork stage_work = bound_model_.work_of(c, s, mix);
         if (!stage_work.fits) break;  // more layers need more memory
-        times[at][static_cast<std::size_t>(n)] = stage_work.forward + stage_work.backward;
-        layer_mixes[at][static_cast<std::size_t>(n)] = mix;
+        times[stage_index][static_cast<std::size_t>(n)] = stage_work.forward + stage_work.backward;
+        layer_mixes[stage_index][static_cast<std::size_t>(n)] = mix;
       }
     }
     const double microbatches = count_microbatches(demand_.batch, c.microbatch, c.dp).total();
-    const std::vector<int> split_layers = distribute_layers(times, layers, microbatches);
-    if (split_layers.empty()) return true;
+    const std::vector<int> layers_of_stages = distribute_layers(times, layers, microbatches);
+    if (layers_of_stages.empty()) return true;
     std::vector<StageLayers> mixes;
     for (int s = 0; s < c.pp; ++s)
       mixes.push_back(layer_mixes[static_cast<std::size_t>(s)]
-                                 [static_cast<std::size_t>(split_layers[static_cast<std::size_t>(s)])]);
+                                 [static_cast<std::size_t>(layers_of_stages[static_cast<std::size_t>(s)])]);
     const Plan plan = plan_of(demand_, c, mixes);
     if (!peak_memory_of(demand_, cluster_view_, plan).fits()) return false;
     improver_.consider(plan);
@@ -103,7 +104,7 @@ class Refiner {
     return true;
   }
 
-  // Moves single layers between stages as long as the simulator finds the plan better.
+  // Moves single layers between stages while the simulator finds the plan better.
   void move_layers(const Candidate& c, std::vector<StageLayers> mixes,
                    const std::vector<std::vector<StageLayers>>& layer_mixes) {
     constexpr int kMaxTries = 4;
@@ -114,9 +115,9 @@ class Refiner {
         if (from == to || count(from) < 2 || count(to) + 1 >= layer_mixes[to].size() || tries++ >= kMaxTries)
           continue;
         if (layer_mixes[to][count(to) + 1].total() == 0) continue;
-        std::vector<StageLayers> moved = mixes;
-        moved[from] = layer_mixes[from][count(from) - 1], moved[to] = layer_mixes[to][count(to) + 1];
-        if (improver_.consider(plan_of(demand_, c, moved))) mixes = moved;
+        std::vector<StageLayers> changed = mixes;
+        changed[from] = layer_mixes[from][count(from) - 1], changed[to] = layer_mixes[to][count(to) + 1];
+        if (improver_.consider(plan_of(demand_, c, changed))) mixes = changed;
       }
   }
 
@@ -125,10 +126,10 @@ class Refiner {
   void split_chunks_unevenly(const Candidate& c) {
     const auto begin = static_cast<int>(std::lround(weight_of_ends(c, 0))),
                end = static_cast<int>(std::lround(weight_of_ends(c, c.pp - 1)));
-    std::set<std::vector<int>> tried;
+    std::set<std::vector<int>> tried_parts;
     for (const auto& [first, last] : {std::pair{begin, end}, {begin, end - 1}, {0, 1}}) {
       const std::vector<int> parts = uneven_parts(c, first, std::max(0, last));
-      if (!parts.empty() && tried.insert(parts).second) improver_.consider(plan_with_parts(c, parts));
+      if (!parts.empty() && tried_parts.insert(parts).second) improver_.consider(plan_with_parts(c, parts));
     }
   }
 
@@ -150,15 +151,15 @@ class Refiner {
     std::vector<int> parts(static_cast<std::size_t>(c.pp * c.chunks));
     for (int s = 0; s < c.pp; ++s) {
       // The remainder is given to the stages with neither embedding nor head.
-      const int extra = padded_layers % c.pp, place = c.pp > 2 ? (s + c.pp - 1) % c.pp : s;
-      int total = padded_layers / c.pp + (place < extra ? 1 : 0);
+      const int extra = padded_layers % c.pp, order_index = c.pp > 2 ? (s + c.pp - 1) % c.pp : s;
+      int total = padded_layers / c.pp + (order_index < extra ? 1 : 0);
       if (s == 0) total -= first;
       if (s + 1 == c.pp) total -= last;
       if (total < c.chunks) return {};
       for (int chunk = 0; chunk < c.chunks; ++chunk) {
         // The chunk that contains embedding or head is the shortest.
-        const int rank = s == 0 ? c.chunks - 1 - chunk : chunk;
-        parts[static_cast<std::size_t>(chunk * c.pp + s)] = split_layers(total, c.chunks, rank);
+        const int size_rank = s == 0 ? c.chunks - 1 - chunk : chunk;
+        parts[static_cast<std::size_t>(chunk * c.pp + s)] = split_layers(total, c.chunks, size_rank);
       }
     }
     return parts;
@@ -170,7 +171,8 @@ class Refiner {
       int total = 0;
       for (int chunk = 0; chunk < c.chunks; ++chunk)
         total += parts[static_cast<std::size_t>(chunk * c.pp + s)];
-      mixes.push_back(c.is_fitted ? bound_model_.fitted(c, s, total) : uniform_layers(c.recompute, total));
+      mixes.push_back(c.is_fitted ? bound_model_.fitted_layers(c, s, total)
+                                  : uniform_layers(c.recompute, total));
     }
     return plan_of(demand_, c, mixes, parts);
   }

@@ -20,8 +20,8 @@ Setup setup_of(const Demand& demand, const ClusterView& cluster_view, const Sear
           cluster_view.map(), demand.software, format_of(result.plan.precision)};
 }
 
-std::string relative_change(double seconds, double than) {
-  return fmt::format("{}{:.1f} %", seconds >= than ? "+" : "", 100 * (seconds / than - 1));
+std::string relative_change(double seconds, double baseline) {
+  return fmt::format("{}{:.1f} %", seconds >= baseline ? "+" : "", 100 * (seconds / baseline - 1));
 }
 
 // For example "one of 64 devices fails every 78 h; the other devices have copies of all state, so failures
@@ -58,26 +58,26 @@ RunEstimate estimate_run(const Demand& demand, const ClusterView& cluster_view, 
   const double seconds = estimate.steps * result.step.seconds;
   estimate.days = seconds / 86400;
   const int devices = num_devices(result.plan);
-  Demand other = demand;
+  Demand goal_demand = demand;
   const auto all_have = [&](auto&& is_known) {
     const std::vector<DeviceType>& types = demand.cluster.profile().types;
     return std::all_of(types.begin(), types.end(), is_known);
   };
-  other.goal = Goal::cost;
+  goal_demand.goal = Goal::cost;
   if (demand.price || all_have([](const DeviceType& type) { return type.price_per_hour.has_value(); }))
-    estimate.cost = cost_rate(other, cluster_view.map(), devices) * seconds;
-  other.goal = Goal::energy;
+    estimate.cost = cost_rate(goal_demand, cluster_view.map(), devices) * seconds;
+  goal_demand.goal = Goal::energy;
   if (demand.watts || all_have([](const DeviceType& type) { return type.watts > 0; }))
-    estimate.megawatt_hours = cost_rate(other, cluster_view.map(), devices) * seconds / 3.6e9;
+    estimate.megawatt_hours = cost_rate(goal_demand, cluster_view.map(), devices) * seconds / 3.6e9;
   return estimate;
 }
 
 std::string search_text(const Demand& demand, const ClusterView& cluster_view, const SearchResult& result) {
   std::string out =
       full_text(result.plan) + "\n\n" + prediction_text(result.step, setup_of(demand, cluster_view, result));
-  const int idle = cluster_view.num_devices() - num_devices(result.plan);
-  if (idle > 0)
-    out += fmt::format("{} of {} devices are idle\n", with_commas(idle),
+  const int num_idle = cluster_view.num_devices() - num_devices(result.plan);
+  if (num_idle > 0)
+    out += fmt::format("{} of {} devices are idle\n", with_commas(num_idle),
                        with_commas(cluster_view.num_devices()));
   out += fmt::format("peak memory per process: {} of {}\n\n", text(as_bytes(result.peak_memory.bytes)),
                      text(as_bytes(result.peak_memory.limit)));
@@ -92,8 +92,8 @@ std::string search_text(const Demand& demand, const ClusterView& cluster_view, c
   }
   if (result.front.size() > 1) {
     TextTable table({"using less memory", "memory", "step", ""});
-    constexpr std::size_t kShown = 6;
-    for (std::size_t i = 1; i < std::min(result.front.size(), kShown + 1); ++i)
+    constexpr std::size_t kMaxShown = 6;
+    for (std::size_t i = 1; i < std::min(result.front.size(), kMaxShown + 1); ++i)
       table.row({result.front[i].plan, text(as_bytes(result.front[i].bytes)),
                  text(Seconds(result.front[i].seconds)),
                  relative_change(result.front[i].seconds, result.step.seconds)});
@@ -107,8 +107,8 @@ std::string search_text(const Demand& demand, const ClusterView& cluster_view, c
   out += result.gap == 0          ? others + " is better"
          : std::isinf(result.gap) ? "no grid plan fits; the distance to the optimum is unknown"
                                   : fmt::format("{} is better by more than {}", others, percent(result.gap));
-  constexpr double kShown = 5e-4;  // percent() shows smaller values as 0.0 %
-  if (result.step.seconds < result.grid_seconds * (1 - kShown) && demand.goal == Goal::throughput)
+  constexpr double kMinShownGain = 5e-4;  // percent() shows smaller values as 0.0 %
+  if (result.step.seconds < result.grid_seconds * (1 - kMinShownGain) && demand.goal == Goal::throughput)
     out += fmt::format("; this plan is {} faster than the best grid plan",
                        percent(1 - result.step.seconds / result.grid_seconds));
   return out + "\n";

@@ -18,7 +18,7 @@ int num_sample_devices(const Candidate& c) { return c.tp * c.cp * replica_multip
 // The sample model has three layers in four chunks: the embedding; one layer; two layers; the head. If a
 // mixture-of-experts model has two kinds of layers, its sample has three more chunks after the embedding:
 // one dense layer, two dense layers, and one layer of each kind.
-enum SampleChunk { the_embedding, one_dense, two_dense, one_of_each, one_layer, two_layers, the_head };
+enum SampleChunk { embedding_chunk, one_dense, two_dense, one_of_each, one_layer, two_layers, head_chunk };
 constexpr int kChunkStarts[] = {0, 1, 1, 1, 1, 2, 4, 5}, kChunkStartsOfTwoKinds[] = {0, 1, 2, 4, 6, 7, 9, 10};
 constexpr int kDenseLayers = 4;  // number of dense layers of such a sample; they come first
 
@@ -27,38 +27,38 @@ constexpr int kDenseLayers = 4;  // number of dense layers of such a sample; the
 std::vector<SampleChunk> chunks_of(const std::vector<int>& chunk_starts) {
   std::vector<SampleChunk> chunks;
   for (const SampleChunk chunk :
-       {the_embedding, one_dense, two_dense, one_of_each, one_layer, two_layers, the_head})
+       {embedding_chunk, one_dense, two_dense, one_of_each, one_layer, two_layers, head_chunk})
     if (chunk_starts[chunk] < chunk_starts[chunk + 1]) chunks.push_back(chunk);
   return chunks;
 }
 
 // The chunks of the sample model as one stage (to time slots) or as several stages (to compute memory).
-Plan sample_plan(const Demand& demand, const ModelSpec& small, const std::vector<int>& chunk_starts,
+Plan sample_plan(const Demand& demand, const ModelSpec& sample_model, const std::vector<int>& chunk_starts,
                  const Candidate& c, bool as_stages) {
   Plan plan;
-  plan.num_blocks = num_blocks(small);
+  plan.num_blocks = num_blocks(sample_model);
   plan.sequence_length = demand.sequence_length;
   plan.schedule = as_stages ? Schedule::gpipe : Schedule::interleaved;
   plan.precision = demand.precision;
   plan.accumulators = demand.precision == Precision::fp64 ? Precision::fp64 : Precision::fp32;
-  Candidate alone = c;
-  alone.zero = alone.shard_group = 0, alone.offload = false;
+  Candidate without_sharding = c;
+  without_sharding.zero = without_sharding.shard_group = 0, without_sharding.offload = false;
   Pipeline pipeline;
   plan.batch = static_cast<std::int64_t>(c.microbatch) * replica_multiple(c);
   pipeline.microbatches.assign(1, static_cast<int>(plan.batch));
   std::vector<int> devices;
   for (int i = 0; i < num_sample_devices(c); ++i) devices.push_back(i);
   for (const SampleChunk chunk : chunks_of(chunk_starts)) {
-    const Chunk blocks{
-        {{chunk_starts[chunk], chunk_starts[chunk + 1] - chunk_starts[chunk], strategy_of(alone)}}};
-    if (as_stages || chunk == the_embedding) pipeline.stages.push_back({devices, {}});
+    const Chunk blocks{{{chunk_starts[chunk], chunk_starts[chunk + 1] - chunk_starts[chunk],
+                         strategy_of(without_sharding)}}};
+    if (as_stages || chunk == embedding_chunk) pipeline.stages.push_back({devices, {}});
     pipeline.stages.back().chunks.push_back(blocks);
   }
   plan.pipelines.push_back(std::move(pipeline));
   return plan;
 }
 
-DeviceMap contiguous(Device first, int count, int num_devices) {
+DeviceMap contiguous_map(Device first, int count, int num_devices) {
   std::vector<Device> devices;
   for (int i = 0; i < count; ++i)
     devices.push_back({std::min(first.value, std::max(0, num_devices - count)) + i});
@@ -70,7 +70,7 @@ DeviceMap contiguous(Device first, int count, int num_devices) {
 SlotCost slot_cost(const std::vector<SampleChunk>& chunks, const std::vector<SlotTime>& slots, double hidden,
                    double slot) {
   SlotCost cost;
-  std::array<double, the_head + 1> seconds{};
+  std::array<double, head_chunk + 1> seconds{};
   for (std::size_t i = 0; i < chunks.size(); ++i) seconds[chunks[i]] = slots[i].seconds;
   cost.layer = seconds[two_layers] - seconds[one_layer];
   if (seconds[one_of_each] > 0) {
@@ -83,8 +83,8 @@ SlotCost slot_cost(const std::vector<SampleChunk>& chunks, const std::vector<Slo
   } else {
     cost.base = seconds[one_layer] - cost.layer - hidden;
   }
-  cost.embedding = seconds[the_embedding] - slot;
-  cost.head = seconds[the_head] - slot - hidden;
+  cost.embedding = seconds[embedding_chunk] - slot;
+  cost.head = seconds[head_chunk] - slot - hidden;
   return cost;
 }
 
@@ -162,37 +162,39 @@ HiddenGathers hidden_gathers(const Tails& embedding, const Tails& layer, const T
 }  // namespace
 
 SampleCosts::SampleCosts(const Demand& demand, const ClusterView& cluster_view)
-    : demand_(demand), cluster_view_(cluster_view), small_(demand.model) {
+    : demand_(demand), cluster_view_(cluster_view), sample_model_(demand.model) {
   const bool has_two = has_two_kinds_of_layers(demand.model);
   const std::span<const int> chunk_starts =
       has_two ? std::span(kChunkStartsOfTwoKinds) : std::span(kChunkStarts);
   chunk_starts_.assign(chunk_starts.begin(), chunk_starts.end());
-  small_.layers = chunk_starts_.back() - 2;
-  if (small_.is_mixture()) small_.mixture.first_layer = has_two ? kDenseLayers : 0, small_.mixture.every = 1;
-  model_work_ = work_of(small_, demand.sequence_length);
+  sample_model_.layers = chunk_starts_.back() - 2;
+  if (sample_model_.is_mixture())
+    sample_model_.mixture.first_layer = has_two ? kDenseLayers : 0, sample_model_.mixture.layer_interval = 1;
+  model_work_ = work_of(sample_model_, demand.sequence_length);
 }
 
 const SampleCost& SampleCosts::of(int kind, const Candidate& c, bool with_bytes) {
   std::unique_ptr<SampleCost>& sample_cost =
       costs_[{kind, c.tp, c.cp, c.microbatch, c.ep, static_cast<int>(c.recompute) * 2 + c.sequence_parallel}];
-  if (!sample_cost) sample_cost = make(kind, c);
+  if (!sample_cost) sample_cost = compute_cost(kind, c);
   if (with_bytes && !sample_cost->has_bytes) add_bytes(kind, c, *sample_cost);
   return *sample_cost;
 }
 
-std::unique_ptr<SampleCost> SampleCosts::make(int kind, const Candidate& c) const {
+std::unique_ptr<SampleCost> SampleCosts::compute_cost(int kind, const Candidate& c) const {
   const DeviceKind& device = cluster_view_.kinds()[static_cast<std::size_t>(kind)];
   const DeviceMap map =
-      contiguous(device.first_of_group, num_sample_devices(c), cluster_view_.cluster().num_devices());
-  const Plan plan = sample_plan(demand_, small_, chunk_starts_, c, false);
+      contiguous_map(device.first_of_group, num_sample_devices(c), cluster_view_.cluster().num_devices());
+  const Plan plan = sample_plan(demand_, sample_model_, chunk_starts_, c, false);
   const std::vector<SampleChunk> chunks = chunks_of(chunk_starts_);
-  const Setup setup{plan, small_,           cluster_view_.cluster(),
+  const Setup setup{plan, sample_model_,    cluster_view_.cluster(),
                     map,  demand_.software, format_of(demand_.precision)};
-  const PricedProgram priced(setup, model_work_, compile_without_buffers(plan, small_, 0), device.example);
+  const PricedProgram priced(setup, model_work_, compile_without_buffers(plan, sample_model_, 0),
+                             device.example);
   const Order order = order_of(plan.schedule, {0, 1, 1, static_cast<int>(chunks.size())});
-  Constants alone = demand_.constants;
-  alone.interference = 0;  // only the last micro-batch has interference of gradient reductions
-  const StageTimes times = simulate_lanes(priced, order, demand_.software, alone);
+  Constants without_interference = demand_.constants;
+  without_interference.interference = 0;  // only the last micro-batch has interference of gradient reductions
+  const StageTimes times = simulate_lanes(priced, order, demand_.software, without_interference);
 
   auto sample_cost = std::make_unique<SampleCost>();
   const std::vector<double> seconds = priced.price(demand_.constants);
@@ -202,17 +204,17 @@ std::unique_ptr<SampleCost> SampleCosts::make(int kind, const Candidate& c) cons
     if (op == Op::all_gather) gather = std::max(gather, seconds[i]);
     if (op == Op::dispatch || op == Op::combine) exchange = std::max(exchange, seconds[i]);
   }
-  const double slot =
+  const double slot_seconds =
       priced.is_measured() ? 0 : demand_.constants.slot_seconds * demand_.constants.host_residual;
   const bool has_two = chunks.size() > 4;
   const auto tails = [&](SampleChunk chunk, bool has_collective) {
     return tails_of(priced.program(), seconds, chunk_starts_[chunk], has_collective);
   };
   const HiddenGathers hidden =
-      hidden_gathers(tails(the_embedding, false), tails(one_layer, true),
+      hidden_gathers(tails(embedding_chunk, false), tails(one_layer, true),
                      tails(has_two ? one_dense : one_layer, true), gather, std::max(gather, exchange));
-  sample_cost->forward = slot_cost(chunks, times.forward, hidden.forward, slot);
-  sample_cost->backward = slot_cost(chunks, times.backward, hidden.backward, slot);
+  sample_cost->forward = slot_cost(chunks, times.forward, hidden.forward, slot_seconds);
+  sample_cost->backward = slot_cost(chunks, times.backward, hidden.backward, slot_seconds);
   sample_cost->hidden_by_weight_slot = gather - hidden.forward;
   sample_cost->first_collective = std::max(gather, exchange);
   for (SlotCost* cost : {&sample_cost->forward, &sample_cost->backward})
@@ -223,8 +225,8 @@ std::unique_ptr<SampleCost> SampleCosts::make(int kind, const Candidate& c) cons
   const auto of_block = [&](SampleChunk chunk) {
     return seconds_of_block(priced.program(), seconds, chunk_starts_[chunk]);
   };
-  const BlockSeconds layer = of_block(one_layer), embedding = of_block(the_embedding),
-                     head = of_block(the_head), dense = has_two ? of_block(one_dense) : layer;
+  const BlockSeconds layer = of_block(one_layer), embedding = of_block(embedding_chunk),
+                     head = of_block(head_chunk), dense = has_two ? of_block(one_dense) : layer;
   // In a split backward, input gradients and collectives run one after another; nothing hides the
   // collectives.
   const bool is_fully_recomputed = c.recompute == RecomputeMode::full;
@@ -235,9 +237,9 @@ std::unique_ptr<SampleCost> SampleCosts::make(int kind, const Candidate& c) cons
   const auto backward = [](const BlockSeconds& block) {
     return block.input + block.weight + block.recompute;
   };
-  sample_cost->input = {slot, input(layer), 0, head.input + std::max(0.0, head.weight - exchange),
+  sample_cost->input = {slot_seconds, input(layer), 0, head.input + std::max(0.0, head.weight - exchange),
                         input(dense) - input(layer)};
-  sample_cost->weight = {slot, layer.weight, embedding.weight, 0, dense.weight - layer.weight};
+  sample_cost->weight = {slot_seconds, layer.weight, embedding.weight, 0, dense.weight - layer.weight};
   sample_cost->forward_compute = {0, layer.forward, embedding.forward, head.forward,
                                   dense.forward - layer.forward};
   sample_cost->backward_compute = {0, backward(layer), embedding.weight, head.input + head.weight,
@@ -247,14 +249,14 @@ std::unique_ptr<SampleCost> SampleCosts::make(int kind, const Candidate& c) cons
 
   const double tokens =
       static_cast<double>(c.microbatch) * static_cast<double>(demand_.sequence_length) / c.cp;
-  const double whole = tokens * static_cast<double>(demand_.model.hidden) * bytes_of(demand_.precision);
+  const double whole_bytes = tokens * static_cast<double>(demand_.model.hidden) * bytes_of(demand_.precision);
   const bool has_slices = demand_.software.scatters_messages || c.sequence_parallel;
-  sample_cost->boundary_bytes = whole / (has_slices ? c.tp : 1);
+  sample_cost->boundary_bytes = whole_bytes / (has_slices ? c.tp : 1);
   // Covers the gather of received slices among tensor-parallel ranks, and gathers that the slots of the
   // sample hide.
-  sample_cost->slack =
-      3 * gather +
-      LinkCost(demand_.constants).collective(Collective::gather, cluster_view_.spread(kind, c.tp, 1), whole);
+  sample_cost->slack = 3 * gather + LinkCost(demand_.constants)
+                                        .collective_seconds(Collective::gather,
+                                                            cluster_view_.spread(kind, c.tp, 1), whole_bytes);
 
   return sample_cost;
 }
@@ -262,22 +264,22 @@ std::unique_ptr<SampleCost> SampleCosts::make(int kind, const Candidate& c) cons
 void SampleCosts::add_bytes(int kind, const Candidate& c, SampleCost& sample_cost) const {
   const DeviceKind& device = cluster_view_.kinds()[static_cast<std::size_t>(kind)];
   const DeviceMap map =
-      contiguous(device.first_of_group, num_sample_devices(c), cluster_view_.cluster().num_devices());
+      contiguous_map(device.first_of_group, num_sample_devices(c), cluster_view_.cluster().num_devices());
   const std::vector<SampleChunk> chunks = chunks_of(chunk_starts_);
-  const Plan stages = sample_plan(demand_, small_, chunk_starts_, c, true);
-  const Setup apart{stages, small_,           cluster_view_.cluster(),
+  const Plan stages = sample_plan(demand_, sample_model_, chunk_starts_, c, true);
+  const Setup setup{stages, sample_model_,    cluster_view_.cluster(),
                     map,    demand_.software, format_of(demand_.precision)};
   const auto of_stage = [&](SampleChunk chunk) {
     const auto stage = std::find(chunks.begin(), chunks.end(), chunk) - chunks.begin();
-    return bytes_of_stage(apart, static_cast<int>(stage), demand_.constants);
+    return bytes_of_stage(setup, static_cast<int>(stage), demand_.constants);
   };
   sample_cost.layer = of_stage(one_layer);
   const Mixture& mixture = demand_.model.mixture;
   sample_cost.layer.experts = 3.0 * static_cast<double>(mixture.experts / c.ep) *
                               static_cast<double>(mixture.ffn) * static_cast<double>(demand_.model.hidden);
   sample_cost.dense = chunks.size() > 4 ? of_stage(one_dense) : sample_cost.layer;
-  sample_cost.embedding = of_stage(the_embedding);
-  sample_cost.head = of_stage(the_head);
+  sample_cost.embedding = of_stage(embedding_chunk);
+  sample_cost.head = of_stage(head_chunk);
   sample_cost.has_bytes = true;
 }
 

@@ -52,8 +52,8 @@ struct SampleCost {
   // The part of a forward that is hidden only if the preceding slot computes weight gradients.
   double hidden_by_weight_slot = 0;
   SlotCost forward_compute, backward_compute;  // without communication
-  // By how much a slot may take longer than recorded here, because the preceding slot may or may not hide
-  // its gathers.
+  // The time by which a slot may exceed the recorded time, because the preceding slot may or may not hide its
+  // gathers.
   double slack = 0;
   double host_seconds_before = 0;  // host work of stages that read the batch
   double boundary_bytes = 0;       // bytes per message between stages
@@ -74,12 +74,12 @@ class SampleCosts {
   int num_computed() const { return static_cast<int>(costs_.size()); }
 
  private:
-  std::unique_ptr<SampleCost> make(int kind, const Candidate& candidate) const;
+  std::unique_ptr<SampleCost> compute_cost(int kind, const Candidate& candidate) const;
   void add_bytes(int kind, const Candidate& candidate, SampleCost& sample_cost) const;
 
   const Demand& demand_;
   const ClusterView& cluster_view_;
-  ModelSpec small_;
+  ModelSpec sample_model_;
   ModelWork model_work_;
   // The first block of each chunk of the sample model, followed by the number of blocks.
   std::vector<int> chunk_starts_;

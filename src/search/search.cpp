@@ -53,7 +53,7 @@ bool has_equal_axes(const Candidate& a, const Candidate& b) {
 // The best candidate with one axis changed; the number of replicas is adapted.
 std::vector<Candidate> neighbours(const Demand& demand, const ClusterView& cluster_view,
                                   const Candidate& best) {
-  std::vector<Candidate> all;
+  std::vector<Candidate> candidates;
   const auto add = [&](auto&& change) {
     Candidate c = best;
     change(c);
@@ -71,7 +71,8 @@ std::vector<Candidate> neighbours(const Demand& demand, const ClusterView& clust
     if (!has_copies(demand, c)) c.zero = 0;
     if (c.zero == 0 || (c.shard_group > 0 && c.dp * c.cp % c.shard_group != 0)) c.shard_group = 0;
     if (c.zero == 0 || c.copy_distance % std::max(1, num_shards(c)) == 0) c.copy_distance = 0;
-    if (!(c == best) && std::find(all.begin(), all.end(), c) == all.end()) all.push_back(c);
+    if (!(c == best) && std::find(candidates.begin(), candidates.end(), c) == candidates.end())
+      candidates.push_back(c);
   };
   add([](Candidate& c) { c.tp *= 2, c.sequence_parallel = true; });
   add([](Candidate& c) { c.tp /= 2; });
@@ -93,7 +94,7 @@ std::vector<Candidate> neighbours(const Demand& demand, const ClusterView& clust
     add([](Candidate& c) { c.ep *= 2; });
     add([](Candidate& c) { c.ep /= 2; });
   }
-  return all;
+  return candidates;
 }
 
 class Explainer {
@@ -112,18 +113,18 @@ class Explainer {
                        return std::pair(!a.peak_memory.fits(), a.objective) <
                               std::pair(!b.peak_memory.fits(), b.objective);
                      });
-    std::vector<Candidate> explained;
+    std::vector<Candidate> explained_candidates;
     for (const Axis axis : kAxes) {
       const auto is_new = [&](const Candidate& c) {
-        return std::none_of(explained.begin(), explained.end(),
+        return std::none_of(explained_candidates.begin(), explained_candidates.end(),
                             [&](const Candidate& t) { return has_equal_axes(c, t); });
       };
-      const auto found = std::find_if(others.begin(), others.end(), [&](const EvaluatedCandidate& o) {
+      const auto match = std::find_if(others.begin(), others.end(), [&](const EvaluatedCandidate& o) {
         return differs(best_candidate, o.candidate, axis) && is_new(o.candidate);
       });
-      if (found == others.end() || std::ssize(explained) == max_alternatives) continue;
-      explained.push_back(found->candidate);
-      add(*found);
+      if (match == others.end() || std::ssize(explained_candidates) == max_alternatives) continue;
+      explained_candidates.push_back(match->candidate);
+      add(*match);
     }
     std::stable_sort(result_.alternatives.begin(), result_.alternatives.end(),
                      [](const Alternative& a, const Alternative& b) {
@@ -141,7 +142,7 @@ class Explainer {
     const Plan plan = grid_plan(demand_, bound_model_, c);
     if (find_problem(plan, demand_.model)) return;
     EvaluatedCandidate entry{c, 0, 0, peak_memory_of(demand_, cluster_view_, plan), false};
-    entry.seconds = entry.peak_memory.fits() ? bound_model_.of(c).seconds : 0;
+    entry.seconds = entry.peak_memory.fits() ? bound_model_.bound(c).seconds : 0;
     if (entry.seconds == 0) entry.seconds = bound_model_.bound_any_schedule(c).seconds;
     entry.objective = entry.seconds * objective_weight(demand_, cluster_view_.map(), c);
     others.push_back(entry);

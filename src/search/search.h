@@ -5,8 +5,8 @@
 //
 // Candidates (search/candidate.h) are visited in the order of their bounds (search/bound.h) and simulated
 // until no remaining bound is below the best objective found. Then no candidate is better, and the gap is
-// 0. If the limit on simulations stops the search earlier, the gap states by how much a remaining candidate
-// could be better. The best candidates are then improved beyond the grid (search/refine.h).
+// 0. If the limit on simulations stops the search earlier, the gap is an upper bound on the advantage of any
+// remaining candidate. The best candidates are then improved beyond the grid (search/refine.h).
 //
 // Pure: uses neither clock nor files. find_plan() returns the reason if nothing meets the demand: one
 // sentence with the reason and the nearest change that would help (search/reason.h). search() throws it as

@@ -26,12 +26,12 @@ bool is_possible(const Demand& demand, const ClusterView& cluster_view) {
 
 namespace {
 
-Demand on(const Demand& demand, const Cluster& cluster) {
-  Demand other{demand.model, cluster, demand.software, demand.constants};
-  other.batch = demand.batch, other.sequence_length = demand.sequence_length,
-  other.precision = demand.precision;
-  other.constraints = demand.constraints;
-  return other;
+Demand demand_on_cluster(const Demand& demand, const Cluster& cluster) {
+  Demand result{demand.model, cluster, demand.software, demand.constants};
+  result.batch = demand.batch, result.sequence_length = demand.sequence_length,
+  result.precision = demand.precision;
+  result.constraints = demand.constraints;
+  return result;
 }
 
 // The smallest number of nodes above `insufficient` for which works(nodes) is true; 0 if there is none up
@@ -62,13 +62,13 @@ int max_nodes(const Demand& demand, int per_node) {
 
 int devices_to_fit(const Demand& demand) {
   const int per_node = demand.cluster.profile().groups.front().devices_per_node;
-  const int have = demand.cluster.num_present() / per_node;
+  const int num_present_nodes = demand.cluster.num_present() / per_node;
   // Beyond this size, the state is only a small part of a device's memory.
-  const int upper_bound = std::min(max_nodes(demand, per_node), std::max(16, have) * 256);
-  if (have >= upper_bound) return 0;
-  return per_node * fewest_nodes(have, upper_bound, [&](int nodes) {
+  const int upper_bound = std::min(max_nodes(demand, per_node), std::max(16, num_present_nodes) * 256);
+  if (num_present_nodes >= upper_bound) return 0;
+  return per_node * fewest_nodes(num_present_nodes, upper_bound, [&](int nodes) {
            const Cluster cluster = with_devices(demand.cluster, nodes * per_node);
-           return is_possible(on(demand, cluster), ClusterView(cluster));
+           return is_possible(demand_on_cluster(demand, cluster), ClusterView(cluster));
          });
 }
 
@@ -76,26 +76,26 @@ Sizing devices_to_finish(const Demand& demand, double step_seconds) {
   const int per_node = demand.cluster.profile().groups.front().devices_per_node;
   Sizing sizing;
   int tries_without_gain = 0;
-  const auto works = [&](int nodes) {
+  const auto is_fast_enough = [&](int nodes) {
     // Doubling the devices did not help, so the batch cannot be split further.
     if (tries_without_gain >= 1 && sizing.num_devices == 0) return false;
     const Cluster cluster = with_devices(demand.cluster, nodes * per_node);
     const ClusterView cluster_view(cluster);
-    const Demand larger = on(demand, cluster);
-    BoundModel bound_model(larger, cluster_view);
-    const GridResult grid = search_grid(larger, cluster_view, bound_model, {.max_simulations = 8});
+    const Demand larger_demand = demand_on_cluster(demand, cluster);
+    BoundModel bound_model(larger_demand, cluster_view);
+    const GridResult grid = search_grid(larger_demand, cluster_view, bound_model, {.max_simulations = 8});
     if (grid.evaluated.empty()) return false;
     const double seconds = grid.evaluated.front().seconds;
     tries_without_gain =
-        sizing.least_seconds == 0 || seconds < 0.97 * sizing.least_seconds ? 0 : tries_without_gain + 1;
-    if (sizing.least_seconds == 0 || seconds < sizing.least_seconds)
-      sizing.least_seconds = seconds, sizing.fastest_num_devices = nodes * per_node;
+        sizing.min_seconds == 0 || seconds < 0.97 * sizing.min_seconds ? 0 : tries_without_gain + 1;
+    if (sizing.min_seconds == 0 || seconds < sizing.min_seconds)
+      sizing.min_seconds = seconds, sizing.fastest_num_devices = nodes * per_node;
     if (seconds > step_seconds) return false;
     sizing.seconds = seconds, sizing.num_devices = nodes * per_node;
     return true;
   };
   const int upper_bound = std::min(max_nodes(demand, per_node), 125'000);
-  if (fewest_nodes(0, upper_bound, works) == 0) sizing.num_devices = 0;
+  if (fewest_nodes(0, upper_bound, is_fast_enough) == 0) sizing.num_devices = 0;
   return sizing;
 }
 

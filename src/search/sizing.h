@@ -20,7 +20,7 @@ struct Sizing {
   int num_devices = 0;          // 0: no number of devices is fast enough
   double seconds = 0;           // seconds per step on these devices
   int fastest_num_devices = 0;  // of the numbers of devices tried, the one with the shortest step
-  double least_seconds = 0;
+  double min_seconds = 0;
 };
 // The smallest number of devices, in whole nodes, whose best plan takes at most `step_seconds` per step.
 Sizing devices_to_finish(const Demand& demand, double step_seconds);

@@ -38,9 +38,9 @@ Distribution min_sum(const std::vector<std::vector<double>>& times, int layers, 
   distribution.sum = best_sums[width - 1];
   if (distribution.sum >= kInfeasible) return distribution;
   distribution.layers.resize(stages);
-  for (std::size_t s = stages, left = width - 1; s-- > 0;) {
-    distribution.layers[s] = choice[s][left];
-    left -= static_cast<std::size_t>(distribution.layers[s]);
+  for (std::size_t s = stages, remaining = width - 1; s-- > 0;) {
+    distribution.layers[s] = choice[s][remaining];
+    remaining -= static_cast<std::size_t>(distribution.layers[s]);
   }
   return distribution;
 }
@@ -77,13 +77,14 @@ std::vector<int> distribute_layers(const std::vector<std::vector<double>>& times
       high = middle;
   }
   std::vector<int> best_lengths;
-  double least = kInfeasible;
+  double min_seconds = kInfeasible;
   for (auto length = low; length != lengths.end(); ++length) {
-    if (unconstrained.sum + (microbatches - 1) * *length >= least) break;
+    if (unconstrained.sum + (microbatches - 1) * *length >= min_seconds) break;
     const Distribution distribution = min_sum(times, layers, *length);
     if (distribution.layers.empty()) continue;
-    if (const double seconds = pipeline_seconds(times, distribution.layers, microbatches); seconds < least)
-      least = seconds, best_lengths = distribution.layers;
+    if (const double seconds = pipeline_seconds(times, distribution.layers, microbatches);
+        seconds < min_seconds)
+      min_seconds = seconds, best_lengths = distribution.layers;
   }
   return best_lengths;
 }

@@ -15,7 +15,7 @@ constexpr double kLeft = 250, kMemoryWidth = 190, kTimeLeft = 470, kTimeWidth = 
 constexpr const char* kForward = "#4878a8";
 constexpr const char* kBackward = "#d98a3d";
 constexpr const char* kWeight = "#7aa974";
-constexpr const char* kRest = "#b9b4ac";
+constexpr const char* kOther = "#b9b4ac";
 
 std::string escaped(const std::string& text) {
   std::string result;
@@ -35,13 +35,14 @@ class Drawing {
   void draw_text(double x, double y, const std::string& label, const char* attributes = "") {
     body_ += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" {}>{}</text>\n", x, y, attributes, escaped(label));
   }
-  void box(double x, double y, double width, double height, const char* colour, const std::string& tip = "") {
+  void draw_box(double x, double y, double width, double height, const char* colour,
+                const std::string& tooltip = "") {
     body_ += fmt::format("<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{:.1f}\" fill=\"{}\">", x,
                          y, width, height, colour);
-    if (!tip.empty()) body_ += "<title>" + escaped(tip) + "</title>";
+    if (!tooltip.empty()) body_ += "<title>" + escaped(tooltip) + "</title>";
     body_ += "</rect>\n";
   }
-  void path(const std::string& path_commands, const char* colour) {
+  void draw_path(const std::string& path_commands, const char* colour) {
     if (!path_commands.empty()) body_ += fmt::format("<path d=\"{}\" fill=\"{}\"/>\n", path_commands, colour);
   }
   std::string text(double width, double height) const {
@@ -69,7 +70,7 @@ const char* colour_of(Work work) {
     case Work::update:
       return kWeight;
   }
-  return kRest;
+  return kOther;
 }
 
 // All slots of one colour as one path; slots closer together than a third of a pixel are merged.
@@ -106,10 +107,11 @@ void draw_memory(Drawing& drawing, const StageMemory& memory, double limit, doub
                                                  {"#ffcfb3", memory.buffers}};
   constexpr const char* kNames[] = {"weights", "gradients", "optimizer", "activations", "buffers"};
   double x = kLeft;
-  drawing.box(kLeft, y, kMemoryWidth, height, "#f1efec");
+  drawing.draw_box(kLeft, y, kMemoryWidth, height, "#f1efec");
   for (std::size_t i = 0; i < std::size(parts); ++i) {
     const double width = static_cast<double>(parts[i].second.value) / limit * kMemoryWidth;
-    drawing.box(x, y, width, height, parts[i].first, fmt::format("{}: {}", kNames[i], text(parts[i].second)));
+    drawing.draw_box(x, y, width, height, parts[i].first,
+                     fmt::format("{}: {}", kNames[i], text(parts[i].second)));
     x += width;
   }
 }
@@ -130,8 +132,8 @@ void draw_legend(Drawing& drawing) {
   for (const auto& [name, colour] : {std::pair{"forward", kForward},
                                      {"backward", kBackward},
                                      {"weight gradient", kWeight},
-                                     {"reduce, update", kRest}}) {
-    drawing.box(x, 58, 10, 10, colour);
+                                     {"reduce, update", kOther}}) {
+    drawing.draw_box(x, 58, 10, 10, colour);
     drawing.draw_text(x + 14, 67, name);
     x += 110;
   }
@@ -170,11 +172,12 @@ std::string search_svg(const Demand& demand, const ClusterView& cluster_view, co
       draw_memory(drawing, result.step.stages[index].memory,
                   static_cast<double>(cluster_view.cluster().type_of(device).memory.value), y, inner);
       const std::vector<SlotSpan>& slots = result.step.pipelines[p].slots[s];
-      drawing.box(kTimeLeft, y, kTimeWidth, inner, "#f7f6f4");
+      drawing.draw_box(kTimeLeft, y, kTimeWidth, inner, "#f7f6f4");
       for (const char* colour : {kForward, kBackward, kWeight})
-        drawing.path(path_of_slots(slots, result.step.orders[p][s], colour, scale, y, inner), colour);
+        drawing.draw_path(path_of_slots(slots, result.step.orders[p][s], colour, scale, y, inner), colour);
       const double end = result.step.pipelines[p].stage_ends[s];
-      drawing.box(kTimeLeft + end * scale, y, std::max(0.0, result.step.seconds - end) * scale, inner, kRest);
+      drawing.draw_box(kTimeLeft + end * scale, y, std::max(0.0, result.step.seconds - end) * scale, inner,
+                       kOther);
     }
   drawing.draw_text(kTimeLeft, y + 16, "0");
   drawing.draw_text(kTimeLeft + kTimeWidth, y + 16, text(Seconds(result.step.seconds)),

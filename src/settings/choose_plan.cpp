@@ -106,7 +106,7 @@ class WarningCollector final : public EventSink {
 // The machines that the planner assumes: from measurements of this machine, else from the device type's
 // usual properties, with corrections from past runs.
 struct AssumedMachines {
-  Corrected corrections;
+  CorrectedInputs corrections;
   Cluster cluster;
   std::string note;
   const Constants& constants() const { return corrections.constants; }
@@ -122,10 +122,10 @@ AssumedMachines assumed_machines(const PlannerRequest& request) {
       return {{here->cluster.profile(), here->constants, {}},
               here->cluster,
               warnings.words + "; costs as measured on this machine"};
-  Corrected machines = corrected(default_machines(device, size), fitted_constants(), found);
+  CorrectedInputs machines = correct_inputs(default_machines(device, size), fitted_constants(), found);
   Cluster cluster(machines.profile, fmt::format("cluster {}x{}", device.type, size));
   std::string note = warnings.words;
-  if (!machines.used.empty()) note += "; " + text(machines);
+  if (!machines.applied_residuals.empty()) note += "; " + text(machines);
   return {std::move(machines), std::move(cluster), std::move(note)};
 }
 

@@ -11,8 +11,8 @@ namespace optimus {
 namespace {
 
 bool has_measured(const DeviceType& type, Precision precision) {
-  return DeviceCost(type, 1, optimus_software(), fitted_constants()).measured(format_of(precision).format) !=
-         nullptr;
+  return DeviceCost(type, 1, optimus_software(), fitted_constants())
+             .measured_kernels(format_of(precision).format) != nullptr;
 }
 
 }  // namespace

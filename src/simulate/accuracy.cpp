@@ -57,7 +57,7 @@ void judge_sweeps(std::span<const RunOutcome> outcomes, AccuracySummary& summary
     if (outcome.run->is_judged() && !outcome.run->measured.sweep.empty())
       sweeps[outcome.run->measured.sweep].push_back(&outcome);
   std::vector<double> correlations;
-  int rightly = 0;
+  int num_correct = 0;
   for (const auto& [name, rows] : sweeps) {
     if (rows.size() < kMinSweepRows) continue;
     std::vector<double> measured, predicted;
@@ -72,16 +72,17 @@ void judge_sweeps(std::span<const RunOutcome> outcomes, AccuracySummary& summary
             kMinRelativeDifference * std::min(measured[i], measured[k]))
           continue;
         ++summary.pairs;
-        rightly += (measured[i] < measured[k]) == (predicted[i] < predicted[k]);
+        num_correct += (measured[i] < measured[k]) == (predicted[i] < predicted[k]);
       }
   }
   summary.sweeps = static_cast<int>(correlations.size());
-  if (summary.pairs > 0) summary.pairs_ordered = static_cast<double>(rightly) / summary.pairs;
+  if (summary.pairs > 0) summary.pairs_ordered = static_cast<double>(num_correct) / summary.pairs;
   if (correlations.empty()) return;
   std::sort(correlations.begin(), correlations.end());
-  const std::size_t half = correlations.size() / 2;
-  summary.rank_correlation =
-      correlations.size() % 2 == 1 ? correlations[half] : (correlations[half - 1] + correlations[half]) / 2;
+  const std::size_t middle = correlations.size() / 2;
+  summary.rank_correlation = correlations.size() % 2 == 1
+                                 ? correlations[middle]
+                                 : (correlations[middle - 1] + correlations[middle]) / 2;
 }
 
 }  // namespace
@@ -136,7 +137,7 @@ struct GroupErrors {
 
 using ByName = std::map<std::string, GroupErrors>;
 
-ByName grouped(std::span<const RunOutcome> outcomes, bool by_software) {
+ByName errors_by_name(std::span<const RunOutcome> outcomes, bool by_software) {
   ByName groups;
   for (const RunOutcome& outcome : outcomes) {
     const MeasuredRun& measured = outcome.run->measured;
@@ -195,24 +196,24 @@ OrderedJson accuracy_json(std::span<const Run> runs, std::span<const RunOutcome>
                        {"mape", summary.mixture_time.mape},
                        {"worst", summary.mixture_time.worst},
                        {"memory", json_of(summary.mixture_memory)}}}};
-  json["sources"] = json_of(grouped(outcomes, false));
-  json["software"] = json_of(grouped(outcomes, true));
-  std::map<const Run*, const RunOutcome*> found;
-  for (const RunOutcome& outcome : outcomes) found[outcome.run] = &outcome;
+  json["sources"] = json_of(errors_by_name(outcomes, false));
+  json["software"] = json_of(errors_by_name(outcomes, true));
+  std::map<const Run*, const RunOutcome*> outcome_of;
+  for (const RunOutcome& outcome : outcomes) outcome_of[outcome.run] = &outcome;
   json["rows"] = OrderedJson::array();
   for (const Run& run : runs) {
     const MeasuredRun& m = run.measured;
-    const auto at = found.find(&run);
+    const auto at = outcome_of.find(&run);
     OrderedJson row = {{"id", m.id}, {"source", m.source}};
     row["measured_seconds"] = m.seconds > 0 ? OrderedJson(m.seconds) : OrderedJson();
-    row["predicted_seconds"] = at == found.end() ? OrderedJson() : OrderedJson(at->second->seconds);
+    row["predicted_seconds"] = at == outcome_of.end() ? OrderedJson() : OrderedJson(at->second->seconds);
     row["predicted_seconds_left_out"] =
-        at == found.end() ? OrderedJson() : OrderedJson(at->second->seconds_left_out);
+        at == outcome_of.end() ? OrderedJson() : OrderedJson(at->second->seconds_left_out);
     row["measured_bytes"] = m.bytes ? OrderedJson(*m.bytes) : OrderedJson();
     row["predicted_bytes"] =
-        at != found.end() && at->second->bytes ? OrderedJson(*at->second->bytes) : OrderedJson();
-    row["filled"] = m.filled;
-    row["skipped"] = m.skipped.empty() ? OrderedJson() : OrderedJson(m.skipped);
+        at != outcome_of.end() && at->second->bytes ? OrderedJson(*at->second->bytes) : OrderedJson();
+    row["filled"] = m.filled_fields;
+    row["skipped"] = m.skip_reason.empty() ? OrderedJson() : OrderedJson(m.skip_reason);
     row["software"] = m.software;
     row["sweep"] = m.sweep;
     json["rows"].push_back(std::move(row));
@@ -233,9 +234,9 @@ std::string accuracy_text(std::span<const Run> runs, std::span<const RunOutcome>
   }
   std::map<std::string, int> reasons;
   for (const Run& run : runs)
-    if (!run.is_judged()) ++reasons[run.measured.skipped];
-  std::string text = rows.text() + "\n" + table_of("source", grouped(outcomes, false)) + "\n" +
-                     table_of("software", grouped(outcomes, true)) + "\n";
+    if (!run.is_judged()) ++reasons[run.measured.skip_reason];
+  std::string text = rows.text() + "\n" + table_of("source", errors_by_name(outcomes, false)) + "\n" +
+                     table_of("software", errors_by_name(outcomes, true)) + "\n";
   for (const auto& [reason, number] : reasons) text += fmt::format("skipped {:4}: {}\n", number, reason);
   if (s.mixtures > 0)
     text += fmt::format("\nMoE models (reported separately): {} mean error over {} of {} runs (worst {})\n",

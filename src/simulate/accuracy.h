@@ -33,7 +33,7 @@ struct AccuracySummary {
   ErrorSummary mixture_time, mixture_memory;  // MoE models, which the other summaries exclude
   double rank_correlation = 0;                // Spearman's rank correlation, median over sweeps
   int sweeps = 0;
-  // fraction of pairs in a sweep that are ordered correctly, of those that differ by more than 5 %
+  // of the pairs in a sweep that differ by more than 5 %, the fraction that is ordered correctly
   double pairs_ordered = 1;
   int pairs = 0, skipped = 0, mixtures = 0;
 };

@@ -25,20 +25,21 @@ Replay replay_one_plan(const AvailabilityTrace& trace, const ReplayOptions& opti
   std::vector<bool> is_present(static_cast<std::size_t>(trace.num_nodes)), is_used(is_present);
   int num_present = 0;
   bool is_running = false;
-  double begin_time = 0, now = 0;  // begin_time: when training began to run or will, after the restart
+  double begin_time = 0, now = 0;  // begin_time: when training starts, after the restart
   const auto stop = [&](double at) {
     // Only whole steps count; the current step is lost.
-    const double ran = std::max(0.0, at - begin_time), done = std::floor(ran / options.step_seconds);
-    steps += done, useful_seconds += done * options.step_seconds;
-    result.steps_lost += ran > done * options.step_seconds;
+    const double run_seconds = std::max(0.0, at - begin_time),
+                 num_steps = std::floor(run_seconds / options.step_seconds);
+    steps += num_steps, useful_seconds += num_steps * options.step_seconds;
+    result.steps_lost += run_seconds > num_steps * options.step_seconds;
     is_running = false;
   };
   const auto start = [&](double at) {
     if (is_running || num_present < options.nodes_needed) return;
-    int chosen = 0;
+    int num_used = 0;
     for (std::size_t node = 0; node < is_present.size(); ++node) {
-      is_used[node] = is_present[node] && chosen < options.nodes_needed;
-      chosen += is_used[node];
+      is_used[node] = is_present[node] && num_used < options.nodes_needed;
+      num_used += is_used[node];
     }
     is_running = true, begin_time = at + options.restart_seconds;
     ++result.restarts;

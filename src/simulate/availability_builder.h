@@ -16,8 +16,8 @@ class TraceBuilder {
   // These functions throw a UserError that begins with `location`. Times must not decrease.
   void add(double seconds, const std::string& name, const std::string& location);
   void remove(double seconds, const std::string& name, const std::string& location);
-  void count(double seconds, double nodes, const std::string& location);
-  void end(double seconds);  // extends the trace to this time
+  void set_count(double seconds, double nodes, const std::string& location);
+  void extend_to(double seconds);  // extends the trace to this time
   bool is_present(const std::string& name) const;
 
   // Throws UserError if no node is ever available.
@@ -29,8 +29,8 @@ class TraceBuilder {
   std::vector<NodeEvent> events_;
   std::map<std::string, int> numbers_;
   std::vector<bool> is_present_;
-  int counted_ = 0;
-  double latest_ = 0, length_ = 0;
+  int num_counted_ = 0;
+  double latest_seconds_ = 0, length_ = 0;
 };
 
 // Parses a non-negative number of at most 1e15. Also used by the readers of other tables.

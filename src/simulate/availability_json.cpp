@@ -9,7 +9,7 @@
 namespace optimus {
 namespace {
 
-double not_negative(const JsonView& value) {
+double read_non_negative(const JsonView& value) {
   const double number = value.number();
   if (!(number >= 0 && number <= 1e15)) value.refuse("a non-negative number");
   return number;
@@ -19,7 +19,8 @@ double not_negative(const JsonView& value) {
 AvailabilityTrace read_samples(const std::vector<JsonView>& samples, const std::string& source) {
   TraceBuilder builder;
   for (const JsonView& sample : samples)
-    builder.count(not_negative(sample.at("Time")), not_negative(sample.at("GPUs")), sample.location());
+    builder.set_count(read_non_negative(sample.at("Time")), read_non_negative(sample.at("GPUs")),
+                      sample.location());
   return builder.take("seconds, number of devices (JSON)", source);
 }
 
@@ -29,9 +30,9 @@ AvailabilityTrace read_durations(const std::vector<JsonView>& parts, const std::
   TraceBuilder builder;
   double now = 0;
   for (const JsonView& part : parts) {
-    const double minutes = not_negative(part.at("time"));
-    if (minutes > 0) builder.count(now, not_negative(part.at("size")), part.location());
-    builder.end(now += minutes * 60);
+    const double minutes = read_non_negative(part.at("time"));
+    if (minutes > 0) builder.set_count(now, read_non_negative(part.at("size")), part.location());
+    builder.extend_to(now += minutes * 60);
   }
   return builder.take("minutes, number of devices (JSON)", source);
 }
@@ -50,7 +51,7 @@ std::vector<Fault> faults_of(const std::vector<JsonView>& events) {
     const JsonView kind = event.at("event_type");
     if (kind.text() != "fault_start" && kind.text() != "fault_end")
       kind.refuse("\"fault_start\" or \"fault_end\"");
-    faults.push_back({not_negative(event.at("event_time")) * kDay, kind.text() == "fault_start",
+    faults.push_back({read_non_negative(event.at("event_time")) * kDay, kind.text() == "fault_start",
                       event.at("node_id").text(), event.location()});
   }
   std::stable_sort(faults.begin(), faults.end(),
@@ -62,20 +63,20 @@ std::vector<Fault> faults_of(const std::vector<JsonView>& events) {
 // were down at the start. A node with several simultaneous faults returns when the last one has ended.
 AvailabilityTrace read_faults(const std::vector<JsonView>& events, const std::string& source) {
   const std::vector<Fault> faults = faults_of(events);
-  std::map<std::string, int> open;  // node -> number of faults that have not ended
+  std::map<std::string, int> num_open_faults;  // node -> number of faults that have not ended
   TraceBuilder builder;
   for (const Fault& fault : faults) {
-    const auto [at, is_new] = open.try_emplace(fault.node, fault.is_start ? 0 : 1);
+    const auto [at, is_new] = num_open_faults.try_emplace(fault.node, fault.is_start ? 0 : 1);
     if (is_new && fault.is_start) builder.add(0, fault.node, fault.location);
   }
   for (const Fault& fault : faults) {
-    int& number = open[fault.node];
-    number = std::max(0, number + (fault.is_start ? 1 : -1));
-    if (number == 1 && fault.is_start && builder.is_present(fault.node))
+    int& num_open = num_open_faults[fault.node];
+    num_open = std::max(0, num_open + (fault.is_start ? 1 : -1));
+    if (num_open == 1 && fault.is_start && builder.is_present(fault.node))
       builder.remove(fault.seconds, fault.node, fault.location);
-    if (number == 0 && !builder.is_present(fault.node))
+    if (num_open == 0 && !builder.is_present(fault.node))
       builder.add(fault.seconds, fault.node, fault.location);
-    builder.end(fault.seconds);
+    builder.extend_to(fault.seconds);
   }
   return builder.take("faults of nodes, in days; nodes without faults are not listed (JSON)", source);
 }
@@ -103,7 +104,7 @@ AvailabilityTrace parse_json_lines_trace(std::string_view text, const std::strin
     const std::vector<JsonView> cells = JsonView(document, location).elements();
     if (cells.size() != 3)
       throw UserError("{}: expected time, event and nodes, got {} elements", location, cells.size());
-    const double seconds = not_negative(cells[0]) / 1000;
+    const double seconds = read_non_negative(cells[0]) / 1000;
     const std::string& event = cells[1].text();
     // A migration is an action of the trace's authors, not an event of the nodes.
     if (event != "add" && event != "remove" && event != "no-op" && event != "migration")
@@ -113,7 +114,7 @@ AvailabilityTrace parse_json_lines_trace(std::string_view text, const std::strin
       if (event == "remove") builder.remove(seconds, node.text(), location);
     }
     const auto duration = cells[2].find("duration");
-    builder.end(seconds + (duration ? not_negative(*duration) / 1000 : 0));
+    builder.extend_to(seconds + (duration ? read_non_negative(*duration) / 1000 : 0));
   }
   return builder.take("milliseconds, event, nodes (one JSON list per line)", source);
 }

@@ -26,20 +26,20 @@ void TraceBuilder::remove(double seconds, const std::string& name, const std::st
   append_event(seconds, false, numbers_.find(name)->second, location);
 }
 
-void TraceBuilder::count(double seconds, double nodes, const std::string& location) {
+void TraceBuilder::set_count(double seconds, double nodes, const std::string& location) {
   constexpr double kMaxValue = 1e6, kMaxEvents = 3e6;
   if (!(nodes >= 0 && nodes <= kMaxValue))
     throw UserError("{}: expected 0 to {:.0f} nodes, got {}", location, kMaxValue, nodes);
   if (static_cast<double>(events_.size()) + nodes > kMaxEvents)
     throw UserError("{}: more than {:.0f} nodes are added and removed", location, kMaxEvents);
   const int num_nodes = static_cast<int>(nodes);
-  while (counted_ < num_nodes) add(seconds, std::to_string(counted_), location), ++counted_;
-  while (counted_ > num_nodes) --counted_, remove(seconds, std::to_string(counted_), location);
-  latest_ = std::max(latest_, seconds);
-  end(seconds);
+  while (num_counted_ < num_nodes) add(seconds, std::to_string(num_counted_), location), ++num_counted_;
+  while (num_counted_ > num_nodes) --num_counted_, remove(seconds, std::to_string(num_counted_), location);
+  latest_seconds_ = std::max(latest_seconds_, seconds);
+  extend_to(seconds);
 }
 
-void TraceBuilder::end(double seconds) { length_ = std::max(length_, seconds); }
+void TraceBuilder::extend_to(double seconds) { length_ = std::max(length_, seconds); }
 
 bool TraceBuilder::is_present(const std::string& name) const {
   const auto at = numbers_.find(name);
@@ -52,11 +52,12 @@ AvailabilityTrace TraceBuilder::take(const std::string& form, const std::string&
 }
 
 void TraceBuilder::append_event(double seconds, bool is_add, int node, const std::string& location) {
-  if (seconds < latest_) throw UserError("{}: time decreases: {} s after {} s", location, seconds, latest_);
+  if (seconds < latest_seconds_)
+    throw UserError("{}: time decreases: {} s after {} s", location, seconds, latest_seconds_);
   events_.push_back({seconds, is_add, node});
   is_present_[static_cast<std::size_t>(node)] = is_add;
-  latest_ = seconds;
-  end(seconds);
+  latest_seconds_ = seconds;
+  extend_to(seconds);
 }
 
 double trace_number(std::string_view cell, const std::string& location, const char* field) {
@@ -76,14 +77,14 @@ double clock_seconds(std::string_view date, std::string_view time, const std::st
   if (day.size() != 3 || hour.size() != 3)
     throw UserError("{}: {} is not a date and time", location,
                     in_quotes(std::string(date) + " " + std::string(time)));
-  const auto part = [&](const std::string& cell) {
+  const auto read_part = [&](const std::string& cell) {
     return trace_number(cell, location, "a part of the date");
   };
-  const double month = part(day[1]), year = part(day[0]) - (month <= 2 ? 1 : 0);
+  const double month = read_part(day[1]), year = read_part(day[0]) - (month <= 2 ? 1 : 0);
   // Days since 1 March of year 0; counted from March, months have 30.6 days on average.
   const double days = std::floor(365.25 * year) - std::floor(year / 100) + std::floor(year / 400) +
-                      std::floor(30.6 * (month <= 2 ? month + 9 : month - 3) + 0.5) + part(day[2]);
-  return days * 86400 + part(hour[0]) * 3600 + part(hour[1]) * 60 + part(hour[2]);
+                      std::floor(30.6 * (month <= 2 ? month + 9 : month - 3) + 0.5) + read_part(day[2]);
+  return days * 86400 + read_part(hour[0]) * 3600 + read_part(hour[1]) * 60 + read_part(hour[2]);
 }
 
 struct Line {
@@ -97,8 +98,8 @@ std::vector<Line> lines_of(std::string_view text, const std::string& source) {
   for (const std::string& line : split(text, '\n')) {
     const std::string location = fmt::format("{}:{}", source, ++number);
     if (trim(line).empty()) continue;
-    Line& added = lines.emplace_back(Line{location, {}});
-    for (const std::string& cell : split(trim(line), ',')) added.cells.emplace_back(trim(cell));
+    Line& new_line = lines.emplace_back(Line{location, {}});
+    for (const std::string& cell : split(trim(line), ',')) new_line.cells.emplace_back(trim(cell));
   }
   return lines;
 }
@@ -106,11 +107,12 @@ std::vector<Line> lines_of(std::string_view text, const std::string& source) {
 // milliseconds,add|remove,node
 AvailabilityTrace read_events(const std::vector<Line>& lines, const std::string& source) {
   TraceBuilder builder;
-  for (const auto& [where, cells] : lines) {
+  for (const auto& [location, cells] : lines) {
     if (cells.size() != 3 || (cells[1] != "add" && cells[1] != "remove"))
-      throw UserError("{}: expected milliseconds,add|remove,node, as in the preceding lines", where);
-    const double seconds = trace_number(cells[0], where, "the time") / 1000;
-    cells[1] == "add" ? builder.add(seconds, cells[2], where) : builder.remove(seconds, cells[2], where);
+      throw UserError("{}: expected milliseconds,add|remove,node, as in the preceding lines", location);
+    const double seconds = trace_number(cells[0], location, "the time") / 1000;
+    cells[1] == "add" ? builder.add(seconds, cells[2], location)
+                      : builder.remove(seconds, cells[2], location);
   }
   return builder.take("milliseconds, add or remove, node", source);
 }
@@ -121,12 +123,13 @@ AvailabilityTrace read_clock(const std::vector<Line>& lines, const std::string& 
   TraceBuilder builder;
   std::optional<double> begin_time;
   double latest = 0;
-  for (const auto& [where, cells] : lines) {
-    if (cells.size() != 3) throw UserError("{}: expected date,time,count, as in the preceding lines", where);
-    const double seconds = clock_seconds(cells[0], cells[1], where);
+  for (const auto& [location, cells] : lines) {
+    if (cells.size() != 3)
+      throw UserError("{}: expected date,time,count, as in the preceding lines", location);
+    const double seconds = clock_seconds(cells[0], cells[1], location);
     if (!begin_time) begin_time = seconds;
     latest = std::max(latest, seconds - *begin_time);
-    builder.count(latest, trace_number(cells[2], where, "the number of nodes"), where);
+    builder.set_count(latest, trace_number(cells[2], location, "the number of nodes"), location);
   }
   return builder.take("date, time, number of nodes", source);
 }
@@ -142,8 +145,8 @@ bool is_step_function(const std::vector<Count>& counts) {
   for (std::size_t i = 1; i < counts.size(); ++i) {
     if (counts[i].nodes == counts[i - 1].nodes) continue;
     if (counts[i].time != counts[i - 1].time) return false;
-    const bool is_behind_old = i >= 2 && counts[i - 2].nodes == counts[i - 1].nodes;
-    if (!is_behind_old) return false;
+    const bool follows_old_count = i >= 2 && counts[i - 2].nodes == counts[i - 1].nodes;
+    if (!follows_old_count) return false;
     has_step = true;
   }
   return has_step;
@@ -154,16 +157,16 @@ bool is_step_function(const std::vector<Count>& counts) {
 AvailabilityTrace read_counts(const std::vector<Line>& lines, const std::string& source) {
   std::vector<Count> counts;
   bool has_point = false;
-  for (const auto& [where, cells] : lines) {
-    if (cells.size() != 2) throw UserError("{}: expected time,count, as in the preceding lines", where);
-    counts.push_back(
-        {trace_number(cells[0], where, "the time"), trace_number(cells[1], where, "the number of nodes")});
+  for (const auto& [location, cells] : lines) {
+    if (cells.size() != 2) throw UserError("{}: expected time,count, as in the preceding lines", location);
+    counts.push_back({trace_number(cells[0], location, "the time"),
+                      trace_number(cells[1], location, "the number of nodes")});
     has_point = has_point || cells[0].find('.') != std::string::npos;
   }
   const double unit = has_point ? 3600 : is_step_function(counts) ? 1 : 1e-3;
   TraceBuilder builder;
   for (std::size_t i = 0; i < counts.size(); ++i)
-    builder.count(counts[i].time * unit, counts[i].nodes, lines[i].location);
+    builder.set_count(counts[i].time * unit, counts[i].nodes, lines[i].location);
   return builder.take(fmt::format("{}, number of nodes", has_point   ? "hours"
                                                          : unit == 1 ? "seconds"
                                                                      : "milliseconds"),
@@ -175,8 +178,8 @@ AvailabilityTrace read_counts(const std::vector<Line>& lines, const std::string&
 AvailabilityTrace parse_trace(std::string_view text, const std::string& source) {
   const std::string_view body = trim(text);
   if (starts_with(body, "[")) {
-    const std::string_view inside = trim(body.substr(1));
-    const bool is_json_lines = !inside.empty() && inside[0] >= '0' && inside[0] <= '9';
+    const std::string_view elements = trim(body.substr(1));
+    const bool is_json_lines = !elements.empty() && elements[0] >= '0' && elements[0] <= '9';
     return is_json_lines ? parse_json_lines_trace(text, source) : parse_json_trace(text, source);
   }
   const std::vector<Line> lines = lines_of(text, source);

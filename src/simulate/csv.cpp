@@ -16,13 +16,13 @@ class CsvReader {
   CsvReader(std::string_view text, const std::string& source) : text_(text), source_(source) {}
 
   // Reads the next row; empty at the end of the text. Blank lines are skipped.
-  std::vector<std::string> row() {
+  std::vector<std::string> read_row() {
     std::vector<std::string> cells;
     while (offset_ < text_.size() && (text_[offset_] == '\n' || text_[offset_] == '\r')) skip_line_break();
     if (offset_ == text_.size()) return cells;
     row_line_ = line_;
     for (;;) {
-      cells.push_back(offset_ < text_.size() && text_[offset_] == '"' ? quoted() : plain());
+      cells.push_back(offset_ < text_.size() && text_[offset_] == '"' ? read_quoted() : read_plain());
       if (cells.size() > kMaxColumns)
         throw UserError("{}:{}: more than {} columns", source_, row_line_, kMaxColumns);
       if (offset_ < text_.size() && text_[offset_] == ',') {
@@ -40,13 +40,13 @@ class CsvReader {
     if (text_[offset_] == '\r' && offset_ + 1 < text_.size() && text_[offset_ + 1] == '\n') ++offset_;
     ++offset_, ++line_;
   }
-  std::string plain() {
+  std::string read_plain() {
     const std::size_t end = std::min(text_.find_first_of(",\r\n", offset_), text_.size());
     const std::string_view cell = text_.substr(offset_, end - offset_);
     offset_ = end;
     return std::string(trim(cell));
   }
-  std::string quoted() {
+  std::string read_quoted() {
     std::string cell;
     const int begin = line_;
     for (++offset_; offset_ < text_.size(); ++offset_) {
@@ -74,23 +74,23 @@ class CsvReader {
 }  // namespace
 
 const std::string& CsvTable::cell(std::size_t row, std::string_view column) const {
-  static const std::string nothing;
-  const auto found = std::find(columns.begin(), columns.end(), column);
-  return found == columns.end() ? nothing : rows[row][static_cast<std::size_t>(found - columns.begin())];
+  static const std::string empty_cell;
+  const auto match = std::find(columns.begin(), columns.end(), column);
+  return match == columns.end() ? empty_cell : rows[row][static_cast<std::size_t>(match - columns.begin())];
 }
 
 CsvTable parse_csv(std::string_view text, const std::string& source) {
   if (starts_with(text, "\xef\xbb\xbf")) text.remove_prefix(3);
   CsvReader reader(text, source);
   CsvTable table;
-  table.columns = reader.row();
+  table.columns = reader.read_row();
   if (table.columns.empty())
     throw UserError("{}: the file is empty; expected a first line with the column names", source);
   std::vector<std::string> sorted = table.columns;
   std::sort(sorted.begin(), sorted.end());
-  if (const auto twice = std::adjacent_find(sorted.begin(), sorted.end()); twice != sorted.end())
-    throw UserError("{}: duplicate column {}", source, in_quotes(*twice));
-  for (std::vector<std::string> row = reader.row(); !row.empty(); row = reader.row()) {
+  if (const auto duplicate = std::adjacent_find(sorted.begin(), sorted.end()); duplicate != sorted.end())
+    throw UserError("{}: duplicate column {}", source, in_quotes(*duplicate));
+  for (std::vector<std::string> row = reader.read_row(); !row.empty(); row = reader.read_row()) {
     if (row.size() != table.columns.size())
       throw UserError("{}:{}: expected {} cells, as in the first line, got {}", source, reader.line(),
                       table.columns.size(), row.size());

@@ -22,7 +22,8 @@ class Fitter {
       : problem_(problem), options_(options), start_(start) {
     const Constants& prior = options.prior;
     for (const ConstantRow& row : constant_rows())
-      if (std::find(problem.fitted.begin(), problem.fitted.end(), row.name) != problem.fitted.end())
+      if (std::find(problem.constant_names.begin(), problem.constant_names.end(), row.name) !=
+          problem.constant_names.end())
         coordinates_.push_back({&row, prior.*row.member});
     for (const Coordinate& at : coordinates_) x_.push_back(std::log(start.*at.row->member / at.prior));
   }
@@ -33,12 +34,12 @@ class Fitter {
       const auto [hessian, gradient] = normal_equations();
       bool is_better = false;
       for (int attempt = 0; attempt < 6 && !is_better; ++attempt) {
-        const std::vector<double> candidate = moved(hessian, gradient, damping);
-        const double now = cost(candidate);
-        is_better = now < best_cost;
+        const std::vector<double> candidate = damped_step(hessian, gradient, damping);
+        const double candidate_cost = cost(candidate);
+        is_better = candidate_cost < best_cost;
         if (is_better) {
-          const double gain = best_cost - now;
-          best_cost = now, x_ = candidate, damping = std::max(1e-6, damping / 4);
+          const double gain = best_cost - candidate_cost;
+          best_cost = candidate_cost, x_ = candidate, damping = std::max(1e-6, damping / 4);
           if (gain < 1e-5 * best_cost) return constants(x_);
         } else {
           damping *= 8;
@@ -69,23 +70,23 @@ class Fitter {
       for (std::size_t i = begin; i < result.size(); i += 2)
         result[i] = std::log(problem_.predict(i, fitted_constants) / problem_.measured[i]);
     };
-    std::thread other(fill, 1);
+    std::thread second_thread(fill, 1);
     fill(0);
-    other.join();
+    second_thread.join();
     return result;
   }
 
   // |r|, smoothed near 0 so that it is differentiable.
-  double size_of(double residual) const {
+  double smoothed_abs(double residual) const {
     return std::sqrt(residual * residual + options_.noise * options_.noise) - options_.noise;
   }
-  double pull() const { return options_.noise / (options_.spread * options_.spread); }
+  double prior_weight() const { return options_.noise / (options_.spread * options_.spread); }
 
   double cost(const Vector& x) const {
     const Vector r = residuals(x);
     double sum = 0;
-    for (std::size_t i = 0; i < r.size(); ++i) sum += problem_.weights[i] * size_of(r[i]);
-    for (const double one : x) sum += 0.5 * pull() * one * one;
+    for (std::size_t i = 0; i < r.size(); ++i) sum += problem_.weights[i] * smoothed_abs(r[i]);
+    for (const double x_j : x) sum += 0.5 * prior_weight() * x_j * x_j;
     return sum;
   }
 
@@ -95,27 +96,28 @@ class Fitter {
     std::vector<Vector> slopes(n);
     constexpr double kStep = 0.02;
     for (std::size_t j = 0; j < n; ++j) {
-      Vector moved = x_;
-      moved[j] += kStep;
-      slopes[j] = residuals(moved);
+      Vector shifted_x = x_;
+      shifted_x[j] += kStep;
+      slopes[j] = residuals(shifted_x);
       for (std::size_t i = 0; i < r.size(); ++i) slopes[j][i] = (slopes[j][i] - r[i]) / kStep;
     }
     std::vector<Vector> hessian(n, Vector(n));
     Vector gradient(n);
     for (std::size_t i = 0; i < r.size(); ++i) {
-      const double weight = problem_.weights[i] / (size_of(r[i]) + options_.noise);
+      const double weight = problem_.weights[i] / (smoothed_abs(r[i]) + options_.noise);
       for (std::size_t j = 0; j < n; ++j) {
         gradient[j] += weight * slopes[j][i] * r[i];
         for (std::size_t k = 0; k < n; ++k) hessian[j][k] += weight * slopes[j][i] * slopes[k][i];
       }
     }
-    for (std::size_t j = 0; j < n; ++j) hessian[j][j] += pull(), gradient[j] += pull() * x_[j];
+    for (std::size_t j = 0; j < n; ++j)
+      hessian[j][j] += prior_weight(), gradient[j] += prior_weight() * x_[j];
     return {hessian, gradient};
   }
 
   // Returns x_ minus the solution of the damped normal equations, by Gaussian elimination, clamped to the
   // bounds.
-  Vector moved(std::vector<Vector> a, Vector b, double damping) const {
+  Vector damped_step(std::vector<Vector> a, Vector b, double damping) const {
     const std::size_t n = b.size();
     for (std::size_t j = 0; j < n; ++j) a[j][j] *= 1 + damping;
     for (std::size_t j = 0; j < n; ++j)

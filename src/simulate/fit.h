@@ -17,7 +17,7 @@ struct FitProblem {
   std::vector<double> measured;
   std::vector<double> weights;  // weight of each measurement
   std::function<double(std::size_t, const Constants&)> predict;
-  std::vector<std::string> fitted;  // names of the constants to fit
+  std::vector<std::string> constant_names;  // names of the constants to fit
 };
 
 struct FitOptions {
@@ -27,7 +27,7 @@ struct FitOptions {
   Constants prior{};
 };
 
-// Starts at `start`. Constants that are not in problem.fitted keep their values.
+// Starts at `start`. Constants that are not in problem.constant_names keep their values.
 Constants fit(const FitProblem& problem, const Constants& start, const FitOptions& options);
 
 }  // namespace optimus

@@ -6,26 +6,26 @@
 namespace optimus {
 namespace {
 
-std::string work_of(const Instruction& instruction) {
+std::string operation_text(const Instruction& instruction) {
   return text(instruction.op) +
          (instruction.is_backward && instruction.lane != Lane::compute ? " gradient" : "");
 }
 
-std::string part_of(const Instruction& instruction) {
+std::string part_text(const Instruction& instruction) {
   return instruction.part == Part::whole ? "" : " " + text(instruction.part);
 }
 
 }  // namespace
 
 std::string instruction_name(const Instruction& instruction, const ModelSpec& model, int microbatch) {
-  std::string name = work_of(instruction);
+  std::string name = operation_text(instruction);
   if (instruction.block >= 0) {
     const BlockKind kind = block_kind(model, instruction.block);
     name += kind == BlockKind::layer    ? fmt::format(" layer {}", instruction.block - 1)
             : kind == BlockKind::custom ? fmt::format(" block {}", instruction.block)
                                         : " " + text(kind);
   }
-  name += part_of(instruction);
+  name += part_text(instruction);
   if (instruction.ring_step >= 0) name += fmt::format(" {}", instruction.ring_step);
   if (microbatch >= 0) name += fmt::format(", micro-batch {}", microbatch);
   return name;
@@ -33,10 +33,10 @@ std::string instruction_name(const Instruction& instruction, const ModelSpec& mo
 
 std::string instruction_kind(const Instruction& instruction, const ModelSpec& model) {
   // messages have one name for all blocks
-  if (instruction.lane == Lane::transfer) return work_of(instruction);
-  return work_of(instruction) +
+  if (instruction.lane == Lane::transfer) return operation_text(instruction);
+  return operation_text(instruction) +
          (instruction.block < 0 ? "" : " " + text(block_kind(model, instruction.block))) +
-         part_of(instruction);
+         part_text(instruction);
 }
 
 }  // namespace optimus

@@ -24,7 +24,7 @@ namespace {
 
 constexpr std::size_t kLanes = 6;
 
-// Executes the instructions of a program in list order. Records when each lane becomes free and what
+// Executes the instructions of a program in list order. Records when each lane becomes free and which lanes
 // compute has waited for.
 class LaneRunner {
  public:
@@ -43,34 +43,36 @@ class LaneRunner {
   }
 
   void run(std::size_t i) {
-    const Instruction& at = program_.instructions[i];
+    const Instruction& instruction = program_.instructions[i];
     // other messages are assumed to arrive immediately
-    if (at.lane == Lane::transfer && at.op != Op::receive_copy) return;
-    const bool is_of_gradients = at.lane == Lane::reduce || at.op == Op::receive_copy;
-    if (is_of_gradients && at.slot >= 0 && !is_overlapped_[static_cast<std::size_t>(at.lane)]) {
+    if (instruction.lane == Lane::transfer && instruction.op != Op::receive_copy) return;
+    const bool is_of_gradients = instruction.lane == Lane::reduce || instruction.op == Op::receive_copy;
+    if (is_of_gradients && instruction.slot >= 0 &&
+        !is_overlapped_[static_cast<std::size_t>(instruction.lane)]) {
       // Reductions that do not overlap with the backward are executed after the last slot, because the
       // preceding stages do not wait for them.
       deferred_instructions_.push_back(static_cast<int>(i));
       return;
     }
-    const bool is_compute = at.lane == Lane::compute || !is_overlapped_[static_cast<std::size_t>(at.lane)];
-    double& free = free_[is_compute ? 0 : static_cast<std::size_t>(at.lane)];
-    double start = free;
+    const bool is_compute =
+        instruction.lane == Lane::compute || !is_overlapped_[static_cast<std::size_t>(instruction.lane)];
+    double& lane_free = free_[is_compute ? 0 : static_cast<std::size_t>(instruction.lane)];
+    double start = lane_free;
     Lane cause = Lane::compute;
-    for (const int wait : program_.waits(at)) {
+    for (const int wait : program_.waits(instruction)) {
       const double end = end_seconds_[static_cast<std::size_t>(wait)];
       if (end > start) start = end, cause = program_.instructions[static_cast<std::size_t>(wait)].lane;
     }
-    if (is_compute) add_wait(cause, start - free);
-    end_seconds_[i] = free = start + seconds_[i];
+    if (is_compute) add_wait(cause, start - lane_free);
+    end_seconds_[i] = lane_free = start + seconds_[i];
     last_end_ = std::max(last_end_, end_seconds_[i]);
     if (is_recorded_)
-      taken_instructions_.push_back({static_cast<int>(i), start - begin_, end_seconds_[i] - begin_});
+      recorded_times_.push_back({static_cast<int>(i), start - begin_, end_seconds_[i] - begin_});
     if (is_compute)
-      add_work(at, seconds_[i]);
-    else if (at.lane == Lane::gather || is_of_gradients)
+      add_work(instruction, seconds_[i]);
+    else if (instruction.lane == Lane::gather || is_of_gradients)
       concurrent_communication_ += seconds_[i];
-    if (at.lane == Lane::tensor) tensor_end_ = std::max(tensor_end_, end_seconds_[i]);
+    if (instruction.lane == Lane::tensor) tensor_end_ = std::max(tensor_end_, end_seconds_[i]);
   }
 
   // The time from the last call until the compute and tensor lanes are idle, with the slowdown of compute
@@ -80,9 +82,10 @@ class LaneRunner {
     split_.tensor += end - free_[0];
     free_[0] = end;
     // The slowdown delays everything that follows.
-    const double slowed = std::min(concurrent_communication_ * constants_.interference, split_.compute * 0.5);
-    split_.compute += slowed;
-    free_[0] += slowed;
+    const double slowdown =
+        std::min(concurrent_communication_ * constants_.interference, split_.compute * 0.5);
+    split_.compute += slowdown;
+    free_[0] += slowdown;
     const SlotTime slot{free_[0] - begin_, split_};
     begin_ = free_[0], split_ = {}, concurrent_communication_ = 0;
     last_end_ = std::max(last_end_, free_[0]);
@@ -94,10 +97,10 @@ class LaneRunner {
     last_end_ = std::max(last_end_, free_[0]);
     for (const int i : std::exchange(deferred_instructions_, {})) {
       const double seconds = seconds_[static_cast<std::size_t>(i)];
-      if (is_recorded_) taken_instructions_.push_back({i, last_end_ - begin_, last_end_ + seconds - begin_});
+      if (is_recorded_) recorded_times_.push_back({i, last_end_ - begin_, last_end_ + seconds - begin_});
       last_end_ += seconds;
     }
-    for (double& free : free_) free = last_end_;
+    for (double& lane_free : free_) lane_free = last_end_;
     const double remainder = last_end_ - begin_ - split_.total();
     (counts_as_data ? split_.data : split_.host) += std::max(0.0, remainder);
     const SlotTime slot{last_end_ - begin_, split_};
@@ -106,7 +109,7 @@ class LaneRunner {
   }
 
   // The instructions since the last call, with times relative to the start of their slot.
-  std::vector<InstructionTime> take_instructions() { return std::exchange(taken_instructions_, {}); }
+  std::vector<InstructionTime> take_instructions() { return std::exchange(recorded_times_, {}); }
 
  private:
   void add_wait(Lane cause, double seconds) {
@@ -137,7 +140,7 @@ class LaneRunner {
   std::array<double, kLanes> free_{};
   double begin_ = 0, last_end_ = 0, tensor_end_ = 0, concurrent_communication_ = 0;
   std::vector<int> deferred_instructions_;  // reductions without overlap, which run after the last slot
-  std::vector<InstructionTime> taken_instructions_;
+  std::vector<InstructionTime> recorded_times_;
   TimeSplit split_;
 };
 
@@ -173,8 +176,8 @@ struct LaneRun {
   LaneTrace trace;
 };
 
-LaneRun run_all(const PricedProgram& priced, const Order& order, const Software& software,
-                const Constants& constants, bool is_recorded) {
+LaneRun run_lanes(const PricedProgram& priced, const Order& order, const Software& software,
+                  const Constants& constants, bool is_recorded) {
   const Program& program = priced.program();
   LaneRunner lanes(priced, software, constants, is_recorded);
   int num_chunks = 1, last_microbatch = 0;
@@ -187,31 +190,31 @@ LaneRun run_all(const PricedProgram& priced, const Order& order, const Software&
                      &times.weight, &times.last_weight})
     list->resize(static_cast<std::size_t>(num_chunks));
   std::size_t i = 0;
-  const std::size_t num = program.instructions.size();
-  while (i < num && program.instructions[i].slot < 0) lanes.run(i++);
+  const std::size_t num_instructions = program.instructions.size();
+  while (i < num_instructions && program.instructions[i].slot < 0) lanes.run(i++);
   times.before_first_slot = lanes.take_remainder(false);
   result.trace.before_first_slot = lanes.take_instructions();
   const double host = priced.is_measured() ? 0 : constants.slot_seconds * constants.host_residual;
   for (int slot = 0; slot < std::ssize(order); ++slot) {
-    while (i < num && program.instructions[i].slot == slot) lanes.run(i++);
+    while (i < num_instructions && program.instructions[i].slot == slot) lanes.run(i++);
     SlotTime time = lanes.take_slot();
     result.trace.slots.push_back(lanes.take_instructions());
     if (host > 0) add_host(time, host);
     store_slot_time(times, order[static_cast<std::size_t>(slot)], last_microbatch, time);
   }
-  while (i < num && program.instructions[i].op != Op::step_gate) lanes.run(i++);
+  while (i < num_instructions && program.instructions[i].op != Op::step_gate) lanes.run(i++);
   times.before_gate = lanes.take_remainder(true);
   result.trace.before_gate = lanes.take_instructions();
-  while (i < num) lanes.run(i++);
+  while (i < num_instructions) lanes.run(i++);
   times.after_gate = lanes.take_remainder(true);
   result.trace.after_gate = lanes.take_instructions();
   // Gathers of updated weights overlap with the forwards of the next step.
   if (software.overlaps_gather) {
-    double hidden = 0;
-    for (const SlotTime& forward : times.forward) hidden += forward.seconds;
-    hidden = std::min(hidden, times.after_gate.split.data);
-    times.after_gate.seconds -= hidden * (1 - constants.interference);
-    times.after_gate.split.data -= hidden * (1 - constants.interference);
+    double hidden_seconds = 0;
+    for (const SlotTime& forward : times.forward) hidden_seconds += forward.seconds;
+    hidden_seconds = std::min(hidden_seconds, times.after_gate.split.data);
+    times.after_gate.seconds -= hidden_seconds * (1 - constants.interference);
+    times.after_gate.split.data -= hidden_seconds * (1 - constants.interference);
   }
   return result;
 }
@@ -220,12 +223,12 @@ LaneRun run_all(const PricedProgram& priced, const Order& order, const Software&
 
 StageTimes simulate_lanes(const PricedProgram& priced, const Order& order, const Software& software,
                           const Constants& constants) {
-  return run_all(priced, order, software, constants, false).times;
+  return run_lanes(priced, order, software, constants, false).times;
 }
 
 LaneTrace trace_lanes(const PricedProgram& priced, const Order& order, const Software& software,
                       const Constants& constants) {
-  return run_all(priced, order, software, constants, true).trace;
+  return run_lanes(priced, order, software, constants, true).trace;
 }
 
 }  // namespace optimus

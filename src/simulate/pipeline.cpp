@@ -38,13 +38,13 @@ class PipelineRunner {
   }
 
   PipelineTimes run() {
-    bool is_moving = true;
-    while (is_moving) {
-      is_moving = false;
+    bool has_progress = true;
+    while (has_progress) {
+      has_progress = false;
       // Forwards go to higher stages and backwards to lower ones, so one pass in each direction finds most
       // slots that are ready.
-      for (std::size_t s = 0; s < stages_.size(); ++s) is_moving |= advance(s);
-      for (std::size_t s = stages_.size(); s-- > 0;) is_moving |= advance(s);
+      for (std::size_t s = 0; s < stages_.size(); ++s) has_progress |= advance(s);
+      for (std::size_t s = stages_.size(); s-- > 0;) has_progress |= advance(s);
     }
     for (std::size_t s = 0; s < stages_.size(); ++s)
       ensure(next_slot_[s] == stages_[s].order->size(), "stage {} is blocked at slot {}", s, next_slot_[s]);
@@ -55,31 +55,31 @@ class PipelineRunner {
 
  private:
   bool advance(std::size_t s) {
-    bool has_moved = false;
+    bool has_advanced = false;
     while (next_slot_[s] < stages_[s].order->size()) {
       const Slot& slot = (*stages_[s].order)[next_slot_[s]];
-      const Arrival ready = arrival_of(s, slot);
-      if (ready.arrival == kNotYet) break;
-      schedule_slot(s, slot, ready);
+      const Arrival input = arrival_of(s, slot);
+      if (input.arrival == kNotYet) break;
+      schedule_slot(s, slot, input);
       ++next_slot_[s];
-      has_moved = true;
+      has_advanced = true;
     }
-    return has_moved;
+    return has_advanced;
   }
 
-  std::size_t place_of(int chunk, int microbatch) const {
+  std::size_t result_index(int chunk, int microbatch) const {
     return static_cast<std::size_t>(chunk) * sizes_.size() + static_cast<std::size_t>(microbatch);
   }
 
   // The input of a slot from another stage: when it is ready there, how long the message takes, and when it
   // arrives.
   struct Arrival {
-    double sent = 0, seconds = 0, arrival = 0;
+    double ready = 0, seconds = 0, arrival = 0;
   };
   Arrival arrival_of(std::size_t s, const Slot& slot) const {
     const std::size_t last = stages_.size() - 1;
     const auto message = [&](const std::vector<double>& from, int chunk, double seconds) -> Arrival {
-      const double end = from[place_of(chunk, slot.microbatch)];
+      const double end = from[result_index(chunk, slot.microbatch)];
       if (end == kNotYet) return {0, 0, kNotYet};
       return {end, seconds, end + seconds};
     };
@@ -122,39 +122,39 @@ class PipelineRunner {
   void add_splits(std::size_t s) {
     for (int kind = 0; kind < kKinds; ++kind)
       for (std::size_t chunk = 0; chunk < num_chunks_; ++chunk)
-        if (const double times = counts_[s][static_cast<std::size_t>(kind) * num_chunks_ + chunk]; times > 0)
-          result_.splits[s] += list_of(*stages_[s].times, static_cast<Kind>(kind))[chunk].split * times;
+        if (const double count = counts_[s][static_cast<std::size_t>(kind) * num_chunks_ + chunk]; count > 0)
+          result_.splits[s] += list_of(*stages_[s].times, static_cast<Kind>(kind))[chunk].split * count;
   }
 
-  void schedule_slot(std::size_t s, const Slot& slot, const Arrival& arrival) {
+  void schedule_slot(std::size_t s, const Slot& slot, const Arrival& input) {
     const Kind kind = kind_of(slot);
     const auto chunk = static_cast<std::size_t>(slot.chunk);
     const SlotTime& time = list_of(*stages_[s].times, kind)[chunk];
     const double size = sizes_[static_cast<std::size_t>(slot.microbatch)];
     counts_[s][static_cast<std::size_t>(kind) * num_chunks_ + chunk] += size;
     TimeSplit& split = result_.splits[s];
-    double start = std::max(free_[s], arrival.arrival);
-    if (messages_ == StageMessaging::sequential && arrival.seconds > 0) {
+    double start = std::max(free_[s], input.arrival);
+    if (messages_ == StageMessaging::sequential && input.seconds > 0) {
       // The message starts when both stages have reached it.
-      start = std::max(free_[s], arrival.sent) + arrival.seconds;
-      split.pipeline += std::min(arrival.seconds, start - free_[s]);
-      split.bubble -= std::min(arrival.seconds, start - free_[s]);
+      start = std::max(free_[s], input.ready) + input.seconds;
+      split.pipeline += std::min(input.seconds, start - free_[s]);
+      split.bubble -= std::min(input.seconds, start - free_[s]);
     }
     split.bubble += start - free_[s];
     const double end = start + time.seconds * size;
     if (stores_slots_) result_.slots[s][next_slot_[s]] = {start, end};
     free_[s] = end;
-    double sent = 0;
+    double message_seconds = 0;
     if (slot.work == Work::forward) {
-      result_times_.forward[s][place_of(slot.chunk, slot.microbatch)] = end;
-      sent = stages_[s].to_next;
+      result_times_.forward[s][result_index(slot.chunk, slot.microbatch)] = end;
+      message_seconds = stages_[s].to_next;
     } else if (slot.work == Work::backward || slot.work == Work::backward_input) {
-      result_times_.backward[s][place_of(slot.chunk, slot.microbatch)] = end;
-      sent = stages_[s].to_previous;
+      result_times_.backward[s][result_index(slot.chunk, slot.microbatch)] = end;
+      message_seconds = stages_[s].to_previous;
     }
     if (messages_ == StageMessaging::beside) return;
-    free_[s] += sent;
-    split.pipeline += sent;
+    free_[s] += message_seconds;
+    split.pipeline += message_seconds;
   }
 
   const std::vector<PipelineStage>& stages_;

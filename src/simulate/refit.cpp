@@ -24,7 +24,8 @@ std::vector<double> step_seconds_of(std::string_view metrics, const std::string&
     if (trim(line).empty()) continue;
     const Json document = parse_json(line, location);
     const JsonView step(document, location);
-    if (const std::int64_t now = step.integer_or("epoch", 0); now != epoch) seconds.clear(), epoch = now;
+    if (const std::int64_t step_epoch = step.integer_or("epoch", 0); step_epoch != epoch)
+      seconds.clear(), epoch = step_epoch;
     const JsonView time = step.at("seconds");
     if (!(time.number() > 0 && time.number() < 1e9)) time.refuse("a number above 0");
     seconds.push_back(time.number());
@@ -44,16 +45,16 @@ double typical_seconds(std::vector<double> steps) {
 
 Refit refit(std::span<const MeasuredPlan> plans, const Constants& start) {
   Refit result;
-  result.fitted = {"residual.compute", "residual.memory", "residual.host"};
+  result.constant_names = {"residual.compute", "residual.memory", "residual.host"};
   if (std::any_of(plans.begin(), plans.end(), [](const MeasuredPlan& plan) { return plan.has_links; }))
-    result.fitted.emplace_back("residual.links");
+    result.constant_names.emplace_back("residual.links");
   FitProblem problem;
-  problem.fitted = result.fitted;
+  problem.constant_names = result.constant_names;
   for (const MeasuredPlan& plan : plans)
     problem.measured.push_back(plan.seconds), problem.weights.push_back(1);
   problem.predict = [&](std::size_t i, const Constants& c) { return plans[i].simulator->seconds(c); };
-  // Medians of a run's own steps are accurate to half a percent, while a residual may well be a factor of
-  // 2.
+  // Medians of a run's own steps are accurate to half a percent, whereas a residual may be as large as a
+  // factor of 2.
   result.constants = fit(problem, start, {.steps = 60, .spread = 0.7, .noise = 0.005, .prior = start});
   for (const MeasuredPlan& plan : plans)
     result.rows.push_back({plan.name, plan.seconds, plan.simulator->seconds(start),
@@ -72,7 +73,8 @@ std::string text(const Refit& refit) {
               fmt::format("{:.4f}", row.predicted_after), error(row.predicted_after, row.measured)});
   std::string result = rows.text() + "\n";
   for (const ConstantRow& row : constant_rows())
-    if (std::find(refit.fitted.begin(), refit.fitted.end(), row.name) != refit.fitted.end())
+    if (std::find(refit.constant_names.begin(), refit.constant_names.end(), row.name) !=
+        refit.constant_names.end())
       result += fmt::format("{:18} {:.4f}  {}\n", row.name, refit.constants.*row.member, row.meaning);
   return result;
 }
@@ -81,7 +83,8 @@ OrderedJson to_json(const Refit& refit) {
   OrderedJson json;
   json["constants"] = OrderedJson::object();
   for (const ConstantRow& row : constant_rows())
-    if (std::find(refit.fitted.begin(), refit.fitted.end(), row.name) != refit.fitted.end())
+    if (std::find(refit.constant_names.begin(), refit.constant_names.end(), row.name) !=
+        refit.constant_names.end())
       json["constants"][std::string(row.name)] = refit.constants.*row.member;
   json["runs"] = OrderedJson::array();
   for (const Refit::Row& row : refit.rows)

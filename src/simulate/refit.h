@@ -36,7 +36,7 @@ struct Refit {
     int num_steps = 0;
   };
   Constants constants;
-  std::vector<std::string> fitted;  // names of the constants that were fitted
+  std::vector<std::string> constant_names;  // names of the constants that were fitted
   std::vector<Row> rows;
 };
 Refit refit(std::span<const MeasuredPlan> plans, const Constants& start);

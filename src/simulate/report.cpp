@@ -61,14 +61,14 @@ OrderedJson prediction_json(const StepPrediction& step, const Setup& setup) {
   bool fits = true;
   json["stages"] = OrderedJson::array();
   for (const StagePrediction& stage : step.stages) {
-    const Bytes has = memory_of_device(setup, stage);
-    fits = fits && stage.memory.total <= has;
+    const Bytes capacity = memory_of_device(setup, stage);
+    fits = fits && stage.memory.total <= capacity;
     json["stages"].push_back({{"pipeline", stage.pipeline},
                               {"stage", stage.stage},
                               {"devices", stage_of(setup, stage).devices.size()},
                               {"time", split_json(stage.split)},
                               {"memory_bytes", memory_json(stage.memory)},
-                              {"device_memory_bytes", has.value}});
+                              {"device_memory_bytes", capacity.value}});
   }
   json["fits"] = fits;
   return json;
@@ -90,19 +90,19 @@ std::string prediction_text(const StepPrediction& step, const Setup& setup) {
   result += "\n\n";
   TextTable table({"stage", "devices", "weights", "gradients", "optimizer", "activations", "buffers", "total",
                    "device capacity"});
-  constexpr std::size_t kShown = 16;
-  for (std::size_t i = 0; i < std::min(kShown, step.stages.size()); ++i) {
+  constexpr std::size_t kMaxShown = 16;
+  for (std::size_t i = 0; i < std::min(kMaxShown, step.stages.size()); ++i) {
     const StagePrediction& stage = step.stages[i];
     const StageMemory& m = stage.memory;
-    const Bytes has = memory_of_device(setup, stage);
+    const Bytes capacity = memory_of_device(setup, stage);
     table.row({fmt::format("{}.{}", stage.pipeline, stage.stage),
                std::to_string(stage_of(setup, stage).devices.size()), text(m.weights), text(m.gradients),
                text(m.optimizer), text(m.activations), text(m.buffers), text(m.total),
-               text(has) + (m.total > has ? ": exceeds capacity" : "")});
+               text(capacity) + (m.total > capacity ? ": exceeds capacity" : "")});
   }
   result += table.text();
-  if (step.stages.size() > kShown)
-    result += fmt::format("… and {} more stages\n", step.stages.size() - kShown);
+  if (step.stages.size() > kMaxShown)
+    result += fmt::format("… and {} more stages\n", step.stages.size() - kMaxShown);
   return result;
 }
 
@@ -139,12 +139,12 @@ std::string perfetto_text(const StepPrediction& step, const std::vector<TracedIn
       trace.span("reduce, update", p, s * kTracks, step.pipelines[p].stage_ends[s], step.seconds);
     }
   }
-  std::set<std::pair<std::size_t, std::size_t>> named;
+  std::set<std::pair<std::size_t, std::size_t>> named_tracks;
   for (const TracedInstruction& instruction : instructions) {
     const auto p = static_cast<std::size_t>(instruction.pipeline),
                stage = static_cast<std::size_t>(instruction.stage);
     const std::size_t track = stage * kTracks + 1 + static_cast<std::size_t>(instruction.lane);
-    if (named.insert({p, track}).second)
+    if (named_tracks.insert({p, track}).second)
       trace.name_track(p, track, fmt::format("stage {} {}", stage, text(instruction.lane)));
     trace.span(instruction.name, p, track, instruction.start, instruction.end);
   }

@@ -19,7 +19,7 @@ bool contains(std::string_view text, std::string_view word) {
 
 // A GPU name is mapped by the first row whose words both occur in the lower-case name.
 struct GpuRow {
-  std::string_view word, other;
+  std::string_view word, second_word;
   const char* type;
 };
 // clang-format off
@@ -74,11 +74,11 @@ double network_speed(const std::string& name, int per_node) {
 }  // namespace
 
 Cluster cluster_by_gpu_name(const std::string& gpu_name, const std::string& network, int per_node,
-                            int num_devices, int together) {
+                            int num_devices, int rack_group) {
   const std::string name = lower(gpu_name);
   std::string type;
   for (const GpuRow& row : kGpus)
-    if (type.empty() && contains(name, row.word) && contains(name, row.other)) type = row.type;
+    if (type.empty() && contains(name, row.word) && contains(name, row.second_word)) type = row.type;
   if (type.empty() && find_device_type(name)) type = name;
   if (type.empty()) throw UserError("unknown gpu {}", in_quotes(gpu_name));
   HardwareProfile profile;
@@ -88,7 +88,7 @@ Cluster cluster_by_gpu_name(const std::string& gpu_name, const std::string& netw
   const bool is_rack = group.devices_per_domain > 8;
   group.devices_per_node = per_node;
   if (!is_rack) group.devices_per_domain = group.devices_per_domain == 1 ? 1 : per_node;
-  const int unit = together % per_node == 0 && together <= 72 ? together : per_node;
+  const int unit = rack_group % per_node == 0 && rack_group <= 72 ? rack_group : per_node;
   if (is_rack) group.devices_per_domain = 72 / unit * unit;
   if (const double speed = network_speed(network, per_node); speed > 0) {
     group.network.nics_per_node = per_node;
@@ -101,12 +101,12 @@ Cluster cluster_by_gpu_name(const std::string& gpu_name, const std::string& netw
 }
 
 std::optional<ModelSpec> model_by_name(const std::string& name) {
-  std::string plain = name;
-  for (char& letter : plain)
+  std::string preset_name = name;
+  for (char& letter : preset_name)
     if (letter == ' ' || letter == '_') letter = '-';
-  if (auto preset = find_preset(plain)) return preset;
+  if (auto preset = find_preset(preset_name)) return preset;
   for (const std::string& known : preset_names())
-    if (starts_with(plain, known + "-")) return find_preset(known);
+    if (starts_with(preset_name, known + "-")) return find_preset(known);
   return std::nullopt;
 }
 

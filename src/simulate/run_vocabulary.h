@@ -14,10 +14,10 @@
 namespace optimus {
 
 // The cluster for words such as "A100-80GB (400W)" and "ib-ndr-8x400": `num_devices` GPUs in nodes of
-// `per_node`. `together`: size of the groups of devices that the authors place in one rack if they fit, so
+// `per_node`. `rack_group`: size of the groups of devices that the authors place in one rack if they fit, so
 // that each rack has only whole groups. Throws UserError for an unknown GPU.
 Cluster cluster_by_gpu_name(const std::string& gpu_name, const std::string& network, int per_node,
-                            int num_devices, int together = 1);
+                            int num_devices, int rack_group = 1);
 
 // A published model by its lower-case name; empty if it is not a preset.
 std::optional<ModelSpec> model_by_name(const std::string& name);

@@ -41,17 +41,17 @@ class RowReader {
       throw UserError("{}: expected a whole number from 1 to a billion, got {}", column, text(column));
     return static_cast<std::int64_t>(*value);
   }
-  std::int64_t count_or(std::string_view column, std::int64_t otherwise) {
+  std::int64_t count_or(std::string_view column, std::int64_t default_value) {
     if (const auto value = count(column)) return *value;
-    filled(column, std::to_string(otherwise));
-    return otherwise;
+    record_filled(column, std::to_string(default_value));
+    return default_value;
   }
-  std::int64_t count_needed(std::string_view column) const {
+  std::int64_t required_count(std::string_view column) const {
     if (const auto value = count(column)) return *value;
     throw UserError("{} is missing", column);
   }
-  void filled(std::string_view column, const std::string& value) {
-    measured_.filled.push_back(fmt::format("{} {}", column, value));
+  void record_filled(std::string_view column, const std::string& value) {
+    measured_.filled_fields.push_back(fmt::format("{} {}", column, value));
   }
 
  private:
@@ -85,7 +85,7 @@ ModelSpec model_of(RowReader& row, std::int64_t tp, const Software& software, bo
   const auto dimension = [&](std::string_view column, std::int64_t ModelSpec::*member) -> std::int64_t {
     if (const auto value = row.count(column)) return *value;
     if (!named_model) return 0;
-    row.filled(column, std::to_string((*named_model).*member));
+    row.record_filled(column, std::to_string((*named_model).*member));
     return (*named_model).*member;
   };
   model.name = row.text("model_name");
@@ -95,10 +95,11 @@ ModelSpec model_of(RowReader& row, std::int64_t tp, const Software& software, bo
   model.kv_heads = dimension("kv_heads", &ModelSpec::kv_heads);
   model.ffn = dimension("ffn", &ModelSpec::ffn), model.vocab = dimension("vocab", &ModelSpec::vocab);
   if (model.hidden == 0) throw UserError("the model's shape is missing, and its name is unknown");
-  if (model.ffn == 0) row.filled("ffn", std::to_string(model.ffn = 4 * model.hidden));
-  if (model.vocab == 0) row.filled("vocab", std::to_string(model.vocab = 50257));
-  if (model.heads == 0) row.filled("heads", std::to_string(model.heads = guess_num_heads(model.hidden, tp)));
-  if (model.kv_heads == 0) row.filled("kv_heads", std::to_string(model.kv_heads = model.heads));
+  if (model.ffn == 0) row.record_filled("ffn", std::to_string(model.ffn = 4 * model.hidden));
+  if (model.vocab == 0) row.record_filled("vocab", std::to_string(model.vocab = 50257));
+  if (model.heads == 0)
+    row.record_filled("heads", std::to_string(model.heads = guess_num_heads(model.hidden, tp)));
+  if (model.kv_heads == 0) row.record_filled("kv_heads", std::to_string(model.kv_heads = model.heads));
   if (model.hidden > 1'000'000 || model.ffn > 10'000'000 || model.vocab > 10'000'000 || model.heads > 100'000)
     throw UserError("the model is implausibly large");
   if (model.kv_heads > model.heads || model.heads % model.kv_heads != 0)
@@ -118,7 +119,7 @@ ModelSpec model_of(RowReader& row, std::int64_t tp, const Software& software, bo
                               (model.is_gated ? 3.0 : 2.0) * static_cast<double>(model.ffn));
     const double remainder = *parameters * 1e9 - static_cast<double>(model.vocab * model.hidden);
     model.layers = std::max<std::int64_t>(1, std::llround(remainder / per_layer));
-    row.filled("layers", std::to_string(model.layers));
+    row.record_filled("layers", std::to_string(model.layers));
   }
   if (model.layers > 10'000) throw UserError("layers: expected at most 10000, got {}", model.layers);
   return model;
@@ -129,7 +130,7 @@ void read_experts(RowReader& row, ModelSpec& model) {
   const KnownMoe named_moe = moe_by_name(lower(row.text("model_name")));
   model.latent = named_moe.latent;
   Mixture& m = model.mixture;
-  m.experts = row.count_needed("experts"), m.experts_per_token = row.count_needed("experts_per_token");
+  m.experts = row.required_count("experts"), m.experts_per_token = row.required_count("experts_per_token");
   m.ffn = row.count("moe_ffn").value_or(model.ffn);
   m.shared_ffn = named_moe.shared_ffn, m.first_layer = std::min(named_moe.first_layer, model.layers - 1);
   const double elements = static_cast<double>(m.experts) * static_cast<double>(m.ffn) *
@@ -138,7 +139,7 @@ void read_experts(RowReader& row, ModelSpec& model) {
     throw UserError("experts {}, experts_per_token {}, moe_ffn {} are implausibly large", m.experts,
                     m.experts_per_token, m.ffn);
   if (named_moe.head_dim > 0) model.head_dim = named_moe.head_dim;
-  if (m.shared_ffn > 0) row.filled("shared_ffn", std::to_string(m.shared_ffn));
+  if (m.shared_ffn > 0) row.record_filled("shared_ffn", std::to_string(m.shared_ffn));
 }
 
 struct Split {
@@ -147,7 +148,7 @@ struct Split {
 
 Split split_of(RowReader& row, bool is_mixture) {
   Split split;
-  split.devices = row.count_needed("n_gpus");
+  split.devices = row.required_count("n_gpus");
   split.tp = row.count_or("tp", 1), split.pp = row.count_or("pp", 1), split.cp = row.count_or("cp", 1);
   if (row.has_value("vpp")) split.vpp = *row.count("vpp");
   if (split.devices > kMaxDevices)
@@ -173,18 +174,20 @@ LayerStrategy read_strategy(RowReader& row, const Split& split, const Software& 
   strategy.ep = static_cast<int>(split.ep);
   const Sharding sharding = sharding_of(row.text("zero_stage_or_fsdp"), software);
   strategy.zero = sharding.zero;
-  if (sharding.is_default) row.filled("zero_stage_or_fsdp", fmt::format("zero{}", sharding.zero));
-  const std::int64_t sharers = split.dp * split.cp;
-  if (sharding.group > 0 && strategy.zero > 0 && sharers % sharding.group == 0 && sharding.group < sharers)
+  if (sharding.is_default) row.record_filled("zero_stage_or_fsdp", fmt::format("zero{}", sharding.zero));
+  const std::int64_t num_sharing_devices = split.dp * split.cp;
+  if (sharding.group > 0 && strategy.zero > 0 && num_sharing_devices % sharding.group == 0 &&
+      sharding.group < num_sharing_devices)
     strategy.shard_group = sharding.group;
   const std::string& parallel = row.text("seq_parallel");
   strategy.sequence_parallel =
       split.tp > 1 && (parallel.empty() ? software.default_sequence_parallel : parallel == "yes");
-  if (parallel.empty() && split.tp > 1) row.filled("seq_parallel", strategy.sequence_parallel ? "yes" : "no");
+  if (parallel.empty() && split.tp > 1)
+    row.record_filled("seq_parallel", strategy.sequence_parallel ? "yes" : "no");
   const std::string recompute = lower(row.text("recompute"));
   if (recompute.empty()) {
     strategy.recompute = default_recompute(software, sequence_length);
-    row.filled("recompute", optimus::text(strategy.recompute));
+    row.record_filled("recompute", optimus::text(strategy.recompute));
   } else {
     strategy.recompute = parse_recompute(recompute, "recompute");
   }
@@ -193,16 +196,16 @@ LayerStrategy read_strategy(RowReader& row, const Split& split, const Software& 
 
 std::int64_t microbatch_of(RowReader& row, const Split& split, std::optional<std::int64_t> batch,
                            std::int64_t sequence_length) {
-  if (const auto given = row.count("micro_batch")) return *given;
+  if (const auto microbatch = row.count("micro_batch")) return *microbatch;
   // One sequence with pipeline parallelism; otherwise up to 8,192 tokens, such that the micro-batches
   // divide the batch.
   std::int64_t size = split.pp > 1 ? 1 : std::max<std::int64_t>(1, 8192 / sequence_length);
   if (batch) {
-    const std::int64_t own = std::max<std::int64_t>(1, *batch / split.dp);
-    size = std::min(size, own);
-    while (own % size != 0) --size;
+    const std::int64_t batch_per_replica = std::max<std::int64_t>(1, *batch / split.dp);
+    size = std::min(size, batch_per_replica);
+    while (batch_per_replica % size != 0) --size;
   }
-  row.filled("micro_batch", std::to_string(size));
+  row.record_filled("micro_batch", std::to_string(size));
   return size;
 }
 
@@ -223,13 +226,13 @@ void distribute_all_blocks(Plan& plan) {
 Plan plan_of(RowReader& row, const ModelSpec& model, const Split& split, const Software& software,
              const NumberFormats& numbers) {
   std::int64_t sequence_length = 0;
-  if (const auto given = row.count("seq_len")) {
-    sequence_length = *given;
+  if (const auto seq_len = row.count("seq_len")) {
+    sequence_length = *seq_len;
   } else {
     const std::optional<ModelSpec> named_model = model_by_name(lower(row.text("model_name")));
     if (!named_model) throw UserError("seq_len is missing");
     sequence_length = named_model->max_positions;
-    row.filled("seq_len", std::to_string(sequence_length));
+    row.record_filled("seq_len", std::to_string(sequence_length));
   }
   if (sequence_length > 100'000'000)
     throw UserError("seq_len: expected at most a hundred million, got {}", sequence_length);
@@ -237,7 +240,7 @@ Plan plan_of(RowReader& row, const ModelSpec& model, const Split& split, const S
   const std::int64_t microbatch = microbatch_of(row, split, given_batch, sequence_length);
   // If only the throughput is known, a typical step is assumed: eight micro-batches per stage.
   const std::int64_t batch = given_batch.value_or(split.dp * microbatch * 8 * split.pp);
-  if (!given_batch) row.filled("global_batch_seqs", std::to_string(batch));
+  if (!given_batch) row.record_filled("global_batch_seqs", std::to_string(batch));
   if (microbatch * split.dp > batch)
     throw UserError("micro_batch {} x dp {} is more than the batch of {}", microbatch, split.dp, batch);
   UniformPlan shape{.pp = static_cast<int>(split.pp), .dp = static_cast<int>(split.dp)};
@@ -247,7 +250,7 @@ Plan plan_of(RowReader& row, const ModelSpec& model, const Split& split, const S
   shape.chunks = static_cast<int>(split.pp > 1 ? split.vpp : 1);
   if (split.pp > 1 && !row.has_value("vpp")) {
     shape.chunks = default_chunks(software, model.layers, split.pp);
-    row.filled("vpp", std::to_string(shape.chunks));
+    row.record_filled("vpp", std::to_string(shape.chunks));
   }
   if (static_cast<std::int64_t>(shape.pp) * shape.chunks > model.layers + 2)
     throw UserError("pp {} x vpp {} is more than {} layers", shape.pp, shape.chunks, model.layers);
@@ -262,14 +265,14 @@ Plan plan_of(RowReader& row, const ModelSpec& model, const Split& split, const S
   return plan;
 }
 
-void measure(RowReader& row, MeasuredRun& measured, const Plan& plan, std::int64_t devices) {
+void read_measurements(RowReader& row, MeasuredRun& measured, const Plan& plan, std::int64_t devices) {
   const std::optional<double> seconds = row.number("iter_time_s"),
                               tokens = row.number("tokens_per_s_per_gpu");
-  const double all = static_cast<double>(plan.batch) * static_cast<double>(plan.sequence_length);
+  const double tokens_per_step = static_cast<double>(plan.batch) * static_cast<double>(plan.sequence_length);
   if (seconds && *seconds > 0)
     measured.seconds = *seconds;
   else if (tokens && *tokens > 0)
-    measured.seconds = all / (*tokens * static_cast<double>(devices));
+    measured.seconds = tokens_per_step / (*tokens * static_cast<double>(devices));
   const std::string& kind = row.text("memory_kind");
   const std::optional<double> memory = row.number("mem_gb_per_gpu");
   if (!memory || *memory <= 0) return;
@@ -279,24 +282,24 @@ void measure(RowReader& row, MeasuredRun& measured, const Plan& plan, std::int64
   if (kind == "nvidia-smi") measured.memory_kind = MemoryKind::process, measured.bytes = *memory * kGb;
 }
 
-std::string origin_of(std::string_view id) { return std::string(id.substr(0, id.find('-'))); }
+std::string source_of(std::string_view id) { return std::string(id.substr(0, id.find('-'))); }
 
-bool is_timed(const RowReader& row) {
+bool has_step_time(const RowReader& row) {
   return row.has_value("iter_time_s") || row.has_value("tokens_per_s_per_gpu");
 }
 
-void prepare(RowReader& row, MeasuredRun& measured, RunCase& run) {
+void prepare_run(RowReader& row, MeasuredRun& measured, RunCase& run) {
   if (lower(row.text("notes")).find("lora") != std::string::npos)
     throw UserError("trains only adapters (LoRA)");
-  if (!is_timed(row))
+  if (!has_step_time(row))
     throw UserError("has neither step time nor tokens per second, only operations per second");
   const Software* software = find_software(row.text("software"));
   if (software == nullptr || software == &optimus_software())
     software = &guess_software(row.text("software"));
-  if (row.text("software") != software->name) row.filled("software", std::string(software->name));
+  if (row.text("software") != software->name) row.record_filled("software", std::string(software->name));
   run.software = *software;
   const NumberFormats numbers = number_formats_of(row.text("precision"), run.software);
-  if (row.text("precision").empty()) row.filled("precision", optimus::text(numbers.precision));
+  if (row.text("precision").empty()) row.record_filled("precision", optimus::text(numbers.precision));
   if (numbers.gradient_bytes > run.software.gradient_bytes) {
     // Gradients are accumulated apart from those that GEMMs write.
     run.software.gradient_bytes = numbers.gradient_bytes;
@@ -308,7 +311,7 @@ void prepare(RowReader& row, MeasuredRun& measured, RunCase& run) {
   if (measured.is_mixture) {
     read_experts(row, run.model);
     run.software.balances_experts = lower(row.text("notes")).find("balanced") != std::string::npos;
-    if (run.software.balances_experts) row.filled("experts' load", "even");
+    if (run.software.balances_experts) row.record_filled("experts' load", "even");
   }
   run.plan = plan_of(row, run.model, split, run.software, numbers);
   if (measured.is_mixture && split.tp > 1)
@@ -322,7 +325,7 @@ void prepare(RowReader& row, MeasuredRun& measured, RunCase& run) {
                                           static_cast<int>(split.devices),
                                           measured.is_mixture ? static_cast<int>(split.ep) : 1));
   run.map = DeviceMap::identity(static_cast<int>(split.devices));
-  measure(row, measured, run.plan, split.devices);
+  read_measurements(row, measured, run.plan, split.devices);
   if (measured.seconds <= 0) throw UserError("the measured time is 0");
   run.simulator.emplace(run.setup());
 }
@@ -334,28 +337,29 @@ Bytes RunCase::memory(MemoryKind kind, const Constants& constants) const {
   const LayerStrategy& s = pipeline.stages.front().chunks.front().runs.front().strategy;
   const int dp = data_parallel(pipeline.stages.front(), s);
   const int groups = (s.tp > 1) + (dp > 1) + (s.cp > 1) + (pipeline.stages.size() > 1);
-  Bytes most{};
+  Bytes max_bytes{};
   // The fullest stage is the first, the second or the last.
   for (int stage = 0; stage < std::ssize(pipeline.stages); ++stage)
     if (stage < 2 || stage + 1 == std::ssize(pipeline.stages))
-      most = std::max(most, measured_as(kind, stage_memory(setup(), 0, stage, constants), groups, constants));
-  return most;
+      max_bytes = std::max(max_bytes,
+                           measured_as(kind, stage_memory(setup(), 0, stage, constants), groups, constants));
+  return max_bytes;
 }
 
 Run read_run(const CsvTable& table, std::size_t number) {
   Run result;
   MeasuredRun& measured = result.measured;
   RowReader row(table, number, measured);
-  measured.id = row.text("id"), measured.source = origin_of(measured.id);
+  measured.id = row.text("id"), measured.source = source_of(measured.id);
   measured.software = row.text("software"), measured.sweep = row.text("sweep");
   measured.is_mixture = row.has_value("experts") && row.text("experts") != "0";
   auto run = std::make_unique<RunCase>();
   try {
-    prepare(row, measured, *run);
+    prepare_run(row, measured, *run);
     result.run = std::move(run);
-    if (measured.is_mixture) measured.skipped = "an MoE model, reported separately";
+    if (measured.is_mixture) measured.skip_reason = "an MoE model, reported separately";
   } catch (const UserError& error) {
-    measured.skipped = error.what();
+    measured.skip_reason = error.what();
   }
   return result;
 }

@@ -18,8 +18,8 @@ struct MeasuredRun {
   std::string id, source;  // source: the publisher, which is the first word of the id
   std::string software, sweep;
   bool is_mixture = false;  // MoE model: predicted, but reported separately and not judged
-  std::string skipped;      // why the run is not judged; empty if it is
-  std::vector<std::string> filled;
+  std::string skip_reason;  // why the run is not judged; empty for a judged run
+  std::vector<std::string> filled_fields;
 
   double seconds = 0;           // measured seconds per step; 0 if unknown
   std::optional<double> bytes;  // measured on the fullest device

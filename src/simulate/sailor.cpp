@@ -44,10 +44,10 @@ struct SailorGpu {
 constexpr SailorGpu kSailorGpus[] = {
     {"GH-96", "gh200"}, {"RTX-2080", "rtx2080ti"}, {"Titan-RTX", "titan-rtx"}, {"RTX-3090", "rtx3090"}};
 
-const char* type_of_gpu(const JsonView& card) {
+const char* type_of_gpu(const JsonView& gpu) {
   for (const SailorGpu& row : kSailorGpus)
-    if (card.text() == row.name) return row.type;
-  card.refuse("GH-96, RTX-2080, Titan-RTX or RTX-3090");
+    if (gpu.text() == row.name) return row.type;
+  gpu.refuse("GH-96, RTX-2080, Titan-RTX or RTX-3090");
 }
 
 // Reads the plan of a file and builds its cluster. Each replica of a stage is on a node of its own.
@@ -88,13 +88,13 @@ class PlanFileReader {
   void add_stage(const JsonView& replicas, int first, int count) {
     Stage stage;
     LayerStrategy strategy;
-    const std::vector<JsonView> all = replicas.elements();
-    if (all.empty() || all.size() > 10'000) replicas.refuse("at least one replica");
-    for (const JsonView& replica : all) {
+    const std::vector<JsonView> replica_list = replicas.elements();
+    if (replica_list.empty() || replica_list.size() > 10'000) replicas.refuse("at least one replica");
+    for (const JsonView& replica : replica_list) {
       const std::vector<JsonView> pair = replica.elements();
       if (pair.size() != 2) replica.refuse("GPUs and the number of tensor parts");
       const int tp = static_cast<int>(pair[1].integer(1, 64));
-      if (&replica != &all.front() && tp != strategy.tp)
+      if (&replica != &replica_list.front() && tp != strategy.tp)
         replica.refuse("the same number of tensor parts as its neighbours");
       strategy.tp = tp;
       const std::vector<JsonView> nodes = pair[0].elements();

@@ -18,8 +18,8 @@ Device slowest_of(const Stage& stage, const Cluster& cluster, const DeviceMap& m
   if (cluster.profile().types.size() == 1 && cluster.profile().speed_factors.empty()) return slowest;
   const auto speed = [&](Device device) {
     const DeviceType& type = cluster.type_of(device);
-    const double own = peak_flops(type, format);
-    const double peak = own > 0 ? own
+    const double format_peak = peak_flops(type, format);
+    const double peak = format_peak > 0 ? format_peak
                         : format == NumberFormat::tf32
                             ? type.peak.fp32
                             : std::max({type.peak.bf16, type.peak.fp16, type.peak.fp32});
@@ -75,7 +75,8 @@ void refuse_too_many_slots(const Plan& plan) {
              static_cast<double>(pipeline.stages.front().chunks.size());
   if (slots > kMaxSlots)
     throw UserError(
-        "the plan has up to {:.0f} forwards and backwards of stages, {:.0f} can be simulated; use fewer "
+        "the plan has up to {:.0f} forwards and backwards of stages, but at most {:.0f} can be simulated; "
+        "use fewer "
         "micro-batches",
         slots, kMaxSlots);
 }
@@ -92,7 +93,7 @@ double sent_bytes(const Program& program, bool is_backward) {
   return bytes;
 }
 
-double work_in(const StageTimes& times) {
+double work_seconds(const StageTimes& times) {
   double seconds = 0;
   for (const auto* list : {&times.forward, &times.backward, &times.weight})
     for (const SlotTime& slot : *list) seconds += slot.seconds;
@@ -152,7 +153,7 @@ int StepSimulator::class_of(int pipeline_number, int stage_number) {
   stage_class.types = types_of(stage, setup_.cluster, setup_.map);
   if (stage_class.types.size() > 1) stage_class.device = first;  // each type is simulated, see below
   stage_class.pipeline = pipeline_number;
-  const auto is_alike = [&](const StageClass& existing) {
+  const auto is_same_class = [&](const StageClass& existing) {
     const Cluster& cluster = setup_.cluster;
     return existing.has_first == stage_class.has_first && existing.has_last == stage_class.has_last &&
            existing.width == stage_class.width && existing.place_in_domain == stage_class.place_in_domain &&
@@ -162,8 +163,8 @@ int StepSimulator::class_of(int pipeline_number, int stage_number) {
            existing.types == stage_class.types && existing.block_patterns == stage_class.block_patterns &&
            existing.pattern == stage_class.pattern;
   };
-  const auto found = std::find_if(classes_.begin(), classes_.end(), is_alike);
-  if (found != classes_.end()) return static_cast<int>(found - classes_.begin());
+  const auto match = std::find_if(classes_.begin(), classes_.end(), is_same_class);
+  if (match != classes_.end()) return static_cast<int>(match - classes_.begin());
   for (const Chunk& chunk : stage.chunks) stage_class.first_blocks.push_back(chunk.first_block());
   stage_class.order = order_of(setup_.plan.schedule, {stage_number, static_cast<int>(pipeline.stages.size()),
                                                       static_cast<int>(pipeline.microbatches.size()),
@@ -181,22 +182,23 @@ int StepSimulator::class_of(int pipeline_number, int stage_number) {
       stage_class.other_programs.push_back(std::make_unique<PricedProgram>(
           setup, *model_work_, compile_without_buffers(short_plan_, setup_.model, device), physical));
   }
-  const LayerStrategy& ends = stage.chunks.front().runs.front().strategy;
-  const double copies = setup_.software.scatters_messages || ends.sequence_parallel ? 1 : ends.tp;
+  const LayerStrategy& first_strategy = stage.chunks.front().runs.front().strategy;
+  const double copies =
+      setup_.software.scatters_messages || first_strategy.sequence_parallel ? 1 : first_strategy.tp;
   stage_class.forward_bytes = sent_bytes(stage_class.program->program(), false) * copies;
   stage_class.backward_bytes = sent_bytes(stage_class.program->program(), true) * copies;
   classes_.push_back(std::move(stage_class));
   return static_cast<int>(classes_.size()) - 1;
 }
 
-StepTimes StepSimulator::time(const Constants& constants, bool stores_slots) const {
+StepTimes StepSimulator::simulate_times(const Constants& constants, bool stores_slots) const {
   StepTimes step;
   for (const StageClass& stage_class : classes_) {
     StageTimes times = simulate_lanes(*stage_class.program, stage_class.order, setup_.software, constants);
     for (const auto& other : stage_class.other_programs)
-      if (StageTimes its = simulate_lanes(*other, stage_class.order, setup_.software, constants);
-          work_in(its) > work_in(times))
-        times = std::move(its);
+      if (StageTimes other_times = simulate_lanes(*other, stage_class.order, setup_.software, constants);
+          work_seconds(other_times) > work_seconds(times))
+        times = std::move(other_times);
     step.stages.push_back(std::move(times));
   }
   const LinkCost links(constants);
@@ -204,9 +206,10 @@ StepTimes StepSimulator::time(const Constants& constants, bool stores_slots) con
     std::vector<PipelineStage> stages;
     for (std::size_t s = 0; s < simulated_pipeline.classes.size(); ++s) {
       const auto c = static_cast<std::size_t>(simulated_pipeline.classes[s]);
-      stages.push_back({&step.stages[c], &simulated_pipeline.orders[s],
-                        links.message(simulated_pipeline.next_links[s], classes_[c].forward_bytes),
-                        links.message(simulated_pipeline.previous_links[s], classes_[c].backward_bytes)});
+      stages.push_back(
+          {&step.stages[c], &simulated_pipeline.orders[s],
+           links.message_seconds(simulated_pipeline.next_links[s], classes_[c].forward_bytes),
+           links.message_seconds(simulated_pipeline.previous_links[s], classes_[c].backward_bytes)});
     }
     step.pipelines.push_back(
         run_pipeline(stages, simulated_pipeline.sizes, setup_.software.messages, stores_slots));
@@ -216,18 +219,19 @@ StepTimes StepSimulator::time(const Constants& constants, bool stores_slots) con
           step.pipelines.back().stage_ends[s] +
               step.stages[static_cast<std::size_t>(simulated_pipeline.classes[s])].before_gate.seconds);
   }
-  double after = 0;
-  for (const StageTimes& stage : step.stages) after = std::max(after, stage.after_gate.seconds);
-  step.end = step.gate + after;
+  double max_after_gate = 0;
+  for (const StageTimes& stage : step.stages)
+    max_after_gate = std::max(max_after_gate, stage.after_gate.seconds);
+  step.end = step.gate + max_after_gate;
   return step;
 }
 
 double StepSimulator::seconds(const Constants& constants) const {
-  return time(constants, false).end * (1 + constants.straggler_loss * std::log2(num_nodes_));
+  return simulate_times(constants, false).end * (1 + constants.straggler_loss * std::log2(num_nodes_));
 }
 
 StepPrediction StepSimulator::run(const Constants& constants, bool stores_slots) const {
-  StepTimes step_times = time(constants, stores_slots);
+  StepTimes step_times = simulate_times(constants, stores_slots);
   StepPrediction step;
   step.seconds = step_times.end * (1 + constants.straggler_loss * std::log2(num_nodes_));
   int num_stages = 0;
@@ -252,9 +256,9 @@ StepPrediction StepSimulator::run(const Constants& constants, bool stores_slots)
     for (std::size_t s = 0; s < pipelines_[p].classes.size(); ++s) {
       const StageClass& stage_class = classes_[static_cast<std::size_t>(pipelines_[p].classes[s])];
       const DeviceType& type = setup_.cluster.type_of(stage_class.device);
-      const double own = peak_flops(type, setup_.format.format);
-      peak +=
-          (own > 0 ? own : std::max({type.peak.bf16, type.peak.fp16, type.peak.fp32})) * stage_class.width;
+      const double format_peak = peak_flops(type, setup_.format.format);
+      peak += (format_peak > 0 ? format_peak : std::max({type.peak.bf16, type.peak.fp16, type.peak.fp32})) *
+              stage_class.width;
     }
   step.mfu = model_flops_per_token(setup_.model, setup_.plan.sequence_length) * step.tokens_per_second / peak;
   for (const SimulatedPipeline& simulated_pipeline : pipelines_)

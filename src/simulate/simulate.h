@@ -83,7 +83,7 @@ class StepSimulator {
 
   void add_pipeline(int number);
   int class_of(int pipeline, int stage);
-  StepTimes time(const Constants& constants, bool stores_slots) const;
+  StepTimes simulate_times(const Constants& constants, bool stores_slots) const;
   void trace_stage(const StepTimes& step, int pipeline, int stage, const LaneTrace& lanes,
                    const Constants& constants, std::vector<TracedInstruction>& result) const;
 

@@ -14,7 +14,7 @@ namespace {
 
 // The slot of the short order whose times represent a slot of the whole order; see store_slot_time() in
 // simulate/lanes.cpp. -1 if there is none.
-int example_of(const Slot& slot, int last_microbatch, const Order& order) {
+int representative_slot(const Slot& slot, int last_microbatch, const Order& order) {
   int last = 0;
   for (const Slot& known_slot : order) last = std::max(last, known_slot.microbatch);
   const bool is_forward = slot.work == Work::forward;
@@ -40,17 +40,18 @@ void StepSimulator::trace_stage(const StepTimes& step, int p, int s, const LaneT
   const Program& program = stage_class.program->program();
   // Stages of one class have the same pattern, but their blocks have different indices.
   const Stage& stage = setup_.plan.pipelines[static_cast<std::size_t>(p)].stages[static_cast<std::size_t>(s)];
-  const auto moved = [&](Instruction at) {
+  const auto with_block_of_stage = [&](Instruction at) {
     if (at.block < 0 || at.chunk < 0) return at;
     const auto chunk = static_cast<std::size_t>(at.chunk);
     at.block += stage.chunks[chunk].first_block() - stage_class.first_blocks[chunk];
     return at;
   };
   // [lane]: when it becomes free; communication that exceeds its slot delays that of the next slot
-  std::array<double, 6> free{};
+  std::array<double, 6> lane_free{};
   const auto append_span = [&](const InstructionTime& time, double begin, double scale, int microbatch) {
-    const Instruction at = moved(program.instructions[static_cast<std::size_t>(time.instruction)]);
-    double& lane = free[static_cast<std::size_t>(at.lane)];
+    const Instruction at =
+        with_block_of_stage(program.instructions[static_cast<std::size_t>(time.instruction)]);
+    double& lane = lane_free[static_cast<std::size_t>(at.lane)];
     const double start = std::max(lane, begin + time.start * scale), length = (time.end - time.start) * scale;
     lane = start + length;
     if (length > 0)
@@ -61,8 +62,8 @@ void StepSimulator::trace_stage(const StepTimes& step, int p, int s, const LaneT
   const Order& order = simulated_pipeline.orders[static_cast<std::size_t>(s)];
   const LinkCost links(constants);
   for (std::size_t i = 0; i < order.size(); ++i) {
-    const int example =
-        example_of(order[i], static_cast<int>(simulated_pipeline.sizes.size()) - 1, stage_class.order);
+    const int example = representative_slot(order[i], static_cast<int>(simulated_pipeline.sizes.size()) - 1,
+                                            stage_class.order);
     if (example < 0) continue;
     const SlotSpan span = times.slots[static_cast<std::size_t>(s)][i];
     const double scale = simulated_pipeline.sizes[static_cast<std::size_t>(order[i].microbatch)];
@@ -72,12 +73,14 @@ void StepSimulator::trace_stage(const StepTimes& step, int p, int s, const LaneT
     const bool sends = is_forward || order[i].work == Work::backward || order[i].work == Work::backward_input;
     const Link& link = (is_forward ? simulated_pipeline.next_links
                                    : simulated_pipeline.previous_links)[static_cast<std::size_t>(s)];
-    const double message =
-        sends ? links.message(link, is_forward ? stage_class.forward_bytes : stage_class.backward_bytes) : 0;
-    if (message <= 0 || simulated_pipeline.classes.size() == 1) continue;
-    double& lane = free[static_cast<std::size_t>(Lane::transfer)];
+    const double message_seconds =
+        sends
+            ? links.message_seconds(link, is_forward ? stage_class.forward_bytes : stage_class.backward_bytes)
+            : 0;
+    if (message_seconds <= 0 || simulated_pipeline.classes.size() == 1) continue;
+    double& lane = lane_free[static_cast<std::size_t>(Lane::transfer)];
     const double start = std::max(lane, span.end);
-    lane = start + message;
+    lane = start + message_seconds;
     result.push_back(
         {p, s, Lane::transfer,
          fmt::format("send{}, micro-batch {}", is_forward ? "" : " gradient", order[i].microbatch),
@@ -90,7 +93,7 @@ void StepSimulator::trace_stage(const StepTimes& step, int p, int s, const LaneT
 
 std::vector<TracedInstruction> StepSimulator::instructions(const Constants& constants,
                                                            std::size_t max_count) const {
-  const StepTimes step = time(constants, true);
+  const StepTimes step = simulate_times(constants, true);
   std::map<int, LaneTrace> lanes;  // [class]
   std::vector<TracedInstruction> result;
   for (int p = 0; p < std::ssize(pipelines_); ++p) {

@@ -108,7 +108,7 @@ StateMover::StateMover(const PlanChange& change, int rank, MoveEnds ends, Comm& 
       comm_(comm),
       options_(options),
       views_(change),
-      max_staged_(std::min(options.max_in_flight, Bytes(change.room.value / 2))) {
+      max_staged_(std::min(options.max_in_flight, Bytes(change.spare_memory.value / 2))) {
   plan_turns();
   plan_memory();
 }
@@ -160,7 +160,7 @@ void StateMover::plan_memory() {
     return sum;
   };
   const std::int64_t limit =
-      std::max(total(ends_.old), total(ends_.next)) + change_.room.value - max_staged_.value;
+      std::max(total(ends_.old), total(ends_.next)) + change_.spare_memory.value - max_staged_.value;
   std::set<int> reused;
   for (const Turn& turn : turns_) reused.insert(turn.reused.begin(), turn.reused.end());
   std::int64_t in_use = total(ends_.old);

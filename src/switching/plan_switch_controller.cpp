@@ -124,7 +124,7 @@ bool PlanSwitchController::take_next_request() {
         {false, size == 1 ? "it is the last device"
                           : fmt::format("no device {}: devices are 0 to {}", drain.rank, size - 1)});
   else
-    drain_ = sources_->requests.take(drain.name) ? std::optional(drain) : std::nullopt;
+    drain_ = sources_->requests.claim(drain.name) ? std::optional(drain) : std::nullopt;
   return false;
 }
 

@@ -17,8 +17,8 @@ bool AddedTokenMatcher::add(const AddedToken& token) {
   return true;
 }
 
-std::optional<AddedTokenMatcher::Found> AddedTokenMatcher::find(std::string_view text,
-                                                                std::size_t from) const {
+std::optional<AddedTokenMatcher::TokenMatch> AddedTokenMatcher::find(std::string_view text,
+                                                                     std::size_t from) const {
   if (tokens_.empty()) return std::nullopt;
   for (; from < text.size(); ++from) {
     if (only_first_byte_) {
@@ -28,14 +28,14 @@ std::optional<AddedTokenMatcher::Found> AddedTokenMatcher::find(std::string_view
       continue;
     }
     if (const std::optional<ByteTrie::Match> match = patterns_.longest(text.substr(from)))
-      return Found{from, from + match->size, &tokens_[static_cast<std::size_t>(match->value)]};
+      return TokenMatch{from, from + match->size, &tokens_[static_cast<std::size_t>(match->value)]};
   }
   return std::nullopt;
 }
 
-bool AddedTokenMatcher::is_whole_word(std::string_view text, const Found& found,
+bool AddedTokenMatcher::is_whole_word(std::string_view text, const TokenMatch& match,
                                       const CharClasses& classes) const {
-  const std::string_view before = text.substr(0, found.begin), after = text.substr(found.end);
+  const std::string_view before = text.substr(0, match.begin), after = text.substr(match.end);
   return (before.empty() || !classes.is(decode_last_char(before).code_point, kWord)) &&
          (after.empty() || !classes.is(decode_char(after.data()).code_point, kWord));
 }

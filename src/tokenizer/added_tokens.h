@@ -48,12 +48,12 @@ class AddedTokenMatcher {
   void for_each_part(std::string_view text, const CharClasses& classes, OnPart&& on_part) const;
 
  private:
-  struct Found {
+  struct TokenMatch {
     std::size_t begin, end;
     const AddedToken* token;
   };
-  std::optional<Found> find(std::string_view text, std::size_t from) const;
-  bool is_whole_word(std::string_view text, const Found& found, const CharClasses& classes) const;
+  std::optional<TokenMatch> find(std::string_view text, std::size_t from) const;
+  bool is_whole_word(std::string_view text, const TokenMatch& match, const CharClasses& classes) const;
 
   std::vector<AddedToken> tokens_;
   ByteTrie patterns_;  // maps each pattern to its index in tokens_
@@ -68,22 +68,22 @@ template <typename OnPart>
 void AddedTokenMatcher::for_each_part(std::string_view text, const CharClasses& classes,
                                       OnPart&& on_part) const {
   // `spaces_end` is the end of the spaces that the previous rstrip token matched.
-  std::size_t covered = 0, spaces_end = 0;
-  std::optional<Found> found = find(text, 0);
-  for (; found; found = find(text, found->end)) {
-    auto [begin, end, token] = *found;
-    if (token->single_word && !is_whole_word(text, *found, classes)) continue;
-    if (token->lstrip && covered < begin)
-      begin -= trailing_spaces_size(text.substr(covered, begin - covered), classes);
+  std::size_t covered_end = 0, spaces_end = 0;
+  std::optional<TokenMatch> match = find(text, 0);
+  for (; match; match = find(text, match->end)) {
+    auto [begin, end, token] = *match;
+    if (token->single_word && !is_whole_word(text, *match, classes)) continue;
+    if (token->lstrip && covered_end < begin)
+      begin -= trailing_spaces_size(text.substr(covered_end, begin - covered_end), classes);
     if (token->rstrip) {
       if (end >= spaces_end) spaces_end = end + leading_spaces_size(text.substr(end), classes);
       end = spaces_end;
     }
-    if (covered < begin) on_part(Part{text.substr(covered, begin - covered), std::nullopt});
+    if (covered_end < begin) on_part(Part{text.substr(covered_end, begin - covered_end), std::nullopt});
     on_part(Part{{}, token->id});
-    covered = end;
+    covered_end = end;
   }
-  if (covered < text.size()) on_part(Part{text.substr(covered), std::nullopt});
+  if (covered_end < text.size()) on_part(Part{text.substr(covered_end), std::nullopt});
 }
 
 }  // namespace optimus

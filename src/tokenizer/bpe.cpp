@@ -20,8 +20,8 @@ constexpr std::size_t kNumPairSlots = 1 << 18;
 constexpr std::uint32_t kNoNeighbour = UINT32_MAX;
 
 // The index of the smallest number; of the first one if there are several. Four independent comparisons at a
-// time avoid the dependency chain of std::min_element: half of the time for text without spaces is spent
-// here.
+// time avoid the dependency chain of std::min_element, where text without spaces spends half of its encoding
+// time.
 std::size_t index_of_smallest(const std::vector<std::uint32_t>& numbers) {
   std::array<std::uint32_t, 4> smallest;
   smallest.fill(UINT32_MAX);
@@ -36,10 +36,10 @@ std::size_t index_of_smallest(const std::vector<std::uint32_t>& numbers) {
 }  // namespace
 
 void MergeTable::insert(std::uint64_t key, std::uint32_t rank) {
-  std::size_t slot = (key * kHash) >> shift_;
+  std::size_t slot = (key * kHashMultiplier) >> shift_;
   while (slots_[slot] != kEmpty && (slots_[slot] >> 20) != key) slot = (slot + 1) & (slots_.size() - 1);
   slots_[slot] = (key << 20) | rank;
-  const std::uint64_t bit = (key * kHash) >> (shift_ - 3);
+  const std::uint64_t bit = (key * kHashMultiplier) >> (shift_ - 3);
   present_[bit / 64] |= std::uint64_t{1} << (bit % 64);
 }
 
@@ -134,8 +134,8 @@ void Bpe::add_byte_symbols(std::string_view word, std::vector<TokenId>& ids) con
     const bool is_unknown = id < 0;
     if (!is_unknown)
       ids.push_back(id);
-    else if (options_.unknown && !(was_unknown && options_.fuse_unknown))
-      ids.push_back(*options_.unknown);
+    else if (options_.unknown_id && !(was_unknown && options_.fuse_unknown))
+      ids.push_back(*options_.unknown_id);
     was_unknown = is_unknown;
   }
 }
@@ -145,7 +145,7 @@ void Bpe::add_character_symbols(std::string_view word, std::vector<TokenId>& ids
   // the tokenizers library does the same.
   bool has_unknown = false;
   const auto put_unknown = [&] {
-    if (std::exchange(has_unknown, false)) ids.push_back(*options_.unknown);
+    if (std::exchange(has_unknown, false)) ids.push_back(*options_.unknown_id);
   };
   const auto id_of_byte = [&](char c) { return byte_ids_[static_cast<unsigned char>(c)]; };
   for (std::size_t at = 0; at < word.size();) {
@@ -158,7 +158,7 @@ void Bpe::add_character_symbols(std::string_view word, std::vector<TokenId>& ids
     } else if (options_.byte_fallback &&
                std::all_of(character.begin(), character.end(), [&](char c) { return id_of_byte(c) >= 0; })) {
       for (const char c : character) ids.push_back(id_of_byte(c));
-    } else if (options_.unknown) {
+    } else if (options_.unknown_id) {
       if (!options_.fuse_unknown) put_unknown();
       has_unknown = true;
     }
@@ -176,7 +176,7 @@ void Bpe::merge_short(BpeScratch& scratch) const {
   while (!ranks.empty()) {
     const std::size_t i = index_of_smallest(ranks);
     if (ranks[i] == MergeTable::kNone) break;
-    ids[i] = merges_.merged(ranks[i]);
+    ids[i] = merges_.merged_id(ranks[i]);
     ids.erase(ids.begin() + static_cast<std::ptrdiff_t>(i) + 1);
     ranks.erase(ranks.begin() + static_cast<std::ptrdiff_t>(i));
     if (i > 0) ranks[i - 1] = merges_.find(ids[i - 1], ids[i]);
@@ -209,7 +209,7 @@ void Bpe::merge_long(BpeScratch& scratch) const {
     const std::uint32_t right = ids[left] < 0 ? kNoNeighbour : scratch.next[left];
     // Stale entry: one of the two symbols has been merged since it was pushed.
     if (right == kNoNeighbour || merges_.find(ids[left], ids[right]) != rank) continue;
-    ids[left] = merges_.merged(rank);
+    ids[left] = merges_.merged_id(rank);
     ids[right] = -1;
     const std::uint32_t after = scratch.next[right], before = scratch.previous[left];
     scratch.next[left] = after;

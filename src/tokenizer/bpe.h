@@ -30,7 +30,7 @@ class MergeTable {
 
   // Returns the rank of the pair, or kNone.
   std::uint32_t find(TokenId left, TokenId right) const {
-    const std::uint64_t key = key_of(left, right), hash = key * kHash;
+    const std::uint64_t key = key_of(left, right), hash = key * kHashMultiplier;
     if (!may_contain(hash)) return kNone;
     for (std::size_t slot = hash >> shift_;; slot = (slot + 1) & (slots_.size() - 1)) {
       const std::uint64_t found = slots_[slot];
@@ -38,7 +38,7 @@ class MergeTable {
       if (found == kEmpty) return kNone;
     }
   }
-  TokenId merged(std::uint32_t rank) const { return merged_[rank]; }
+  TokenId merged_id(std::uint32_t rank) const { return merged_[rank]; }
 
   // Calls on_pair(left, right) in unspecified order.
   template <typename OnPair>
@@ -49,7 +49,7 @@ class MergeTable {
   }
 
  private:
-  static constexpr std::uint64_t kEmpty = UINT64_MAX, kHash = 0x9E3779B97F4A7C15ULL;
+  static constexpr std::uint64_t kEmpty = UINT64_MAX, kHashMultiplier = 0x9E3779B97F4A7C15ULL;
   static std::uint64_t key_of(TokenId left, TokenId right) {
     return (static_cast<std::uint64_t>(left) << 22) | static_cast<std::uint64_t>(right);
   }
@@ -73,7 +73,7 @@ struct BpeOptions {
   bool ignore_merges = false;  // a word that is itself a token is not split
   bool byte_fallback = false;  // unknown characters become "<0x..>" tokens
   bool fuse_unknown = false;   // adjacent unknown characters become one unknown token
-  std::optional<TokenId> unknown = std::nullopt;
+  std::optional<TokenId> unknown_id = std::nullopt;
 };
 
 // The working memory of one thread.

@@ -10,9 +10,9 @@ namespace optimus {
 // A byte-level BPE without merges: every byte is a token, with ids 0 to 255. Text is split into words only
 // so that libraries can cache them; the split does not change the tokens.
 std::string byte_tokenizer_json() {
-  const std::unique_ptr<Tokenizer> bytes_alone = byte_tokenizer();
-  const TokenId end_id = bytes_alone->end_of_document().value();
-  const std::string end_token = bytes_alone->decode({end_id}, false);
+  const std::unique_ptr<Tokenizer> tokenizer = byte_tokenizer();
+  const TokenId end_id = tokenizer->end_of_document().value();
+  const std::string end_token = tokenizer->decode({end_id}, false);
   OrderedJson vocabulary = OrderedJson::object();
   constexpr std::array<char32_t, 256> alphabet = byte_alphabet();
   for (std::size_t byte = 0; byte < alphabet.size(); ++byte) {

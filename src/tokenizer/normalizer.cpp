@@ -178,7 +178,7 @@ void append_normal_form(UnicodeForm form, std::string_view text, const CharClass
     return classes.is(next.code_point, unstable) ? static_cast<std::size_t>(next.size) : 0;
   };
   // `previous` is the last stable character, with which marks may combine
-  std::size_t copied = 0, previous = 0;
+  std::size_t copied_end = 0, previous = 0;
   for (std::size_t at = 0; at < text.size();) {
     if (size_if_unstable(at) == 0) {
       previous = at;
@@ -195,11 +195,11 @@ void append_normal_form(UnicodeForm form, std::string_view text, const CharClass
       if (size == 0) break;
       at += size;
     }
-    out += text.substr(copied, begin - copied);
+    out += text.substr(copied_end, begin - copied_end);
     append_run(form, text.substr(begin, at - begin), classes, run, out);
-    copied = previous = at;
+    copied_end = previous = at;
   }
-  out += text.substr(copied);
+  out += text.substr(copied_end);
 }
 
 void append_replaced(const Replace& replace, std::string_view text, RegexScratch& scratch, std::string& out) {
@@ -210,13 +210,13 @@ void append_replaced(const Replace& replace, std::string_view text, RegexScratch
     return;
   }
   const std::string& literal = std::get<std::string>(replace.pattern);
-  std::size_t copied = 0;
-  for (std::size_t at; (at = text.find(literal, copied)) != std::string_view::npos;) {
-    out += text.substr(copied, at - copied);
+  std::size_t copied_end = 0;
+  for (std::size_t at; (at = text.find(literal, copied_end)) != std::string_view::npos;) {
+    out += text.substr(copied_end, at - copied_end);
     out += replace.content;
-    copied = at + literal.size();
+    copied_end = at + literal.size();
   }
-  out += text.substr(copied);
+  out += text.substr(copied_end);
 }
 
 bool Normalizer::may_remove_text() const {

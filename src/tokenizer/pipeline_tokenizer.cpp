@@ -22,10 +22,11 @@ struct Scratch {
 
   // Whether a very large word or document has enlarged the buffers, so that they should be freed.
   bool is_bloated() const {
-    constexpr std::size_t kMany = 1 << 20;
+    constexpr std::size_t kLargeCapacity = 1 << 20;
     std::size_t num_bytes = normalizer.text.capacity() + normalizer.other_text.capacity();
     for (const std::string& text : pre_tokenizer.texts) num_bytes += text.capacity();
-    return bpe.heap.capacity() > kMany || bpe.ids.capacity() > kMany || num_bytes > 32 * kMany;
+    return bpe.heap.capacity() > kLargeCapacity || bpe.ids.capacity() > kLargeCapacity ||
+           num_bytes > 32 * kLargeCapacity;
   }
 };
 
@@ -36,9 +37,9 @@ class ScratchPool {
     {
       const std::lock_guard lock(mutex_);
       if (!free_.empty()) {
-        std::unique_ptr<Scratch> taken = std::move(free_.back());
+        std::unique_ptr<Scratch> scratch = std::move(free_.back());
         free_.pop_back();
-        return taken;
+        return scratch;
       }
     }
     return std::make_unique<Scratch>();
@@ -60,25 +61,25 @@ class Encoding {
   Encoding(const TokenizerParts& parts, Scratch& scratch, std::vector<TokenId>& out)
       : parts_(parts), scratch_(scratch), out_(out) {}
 
-  void text(std::string_view text) {
+  void encode_text(std::string_view text) {
     parts_.raw_tokens.for_each_part(text, parts_.classes, [&](const AddedTokenMatcher::Part& part) {
       if (part.id)
         out_.push_back(*part.id);
       else
-        segment(part.text, part.text.data() == text.data());
+        encode_segment(part.text, part.text.data() == text.data());
     });
   }
   // Receives the words from the pre-tokenizer and encodes them with the model.
   void operator()(std::string_view word, const char* readable_end) {
     if (scratch_.cache.find(word, readable_end, out_)) return;
     if (const auto* bpe = std::get_if<Bpe>(&*parts_.model))
-      bpe_word(*bpe, word, readable_end);
+      encode_bpe_word(*bpe, word, readable_end);
     else
       encode_and_cache(word, [&] { std::get<WordPiece>(*parts_.model).encode(word, out_); });
   }
 
  private:
-  void segment(std::string_view text, bool is_text_start) {
+  void encode_segment(std::string_view text, bool is_text_start) {
     const std::string_view normalized =
         parts_.normalizer.apply(text, parts_.classes, scratch_.normalizer, scratch_.regex);
     parts_.normalized_tokens.for_each_part(
@@ -91,7 +92,7 @@ class Encoding {
                                      PieceSink(*this));
         });
   }
-  void bpe_word(const Bpe& bpe, std::string_view word, const char* readable_end) {
+  void encode_bpe_word(const Bpe& bpe, std::string_view word, const char* readable_end) {
     while (!word.empty()) {
       const std::string_view part = word.substr(0, bpe.independent_prefix(word));
       word.remove_prefix(part.size());
@@ -116,7 +117,7 @@ class PipelineTokenizer final : public Tokenizer {
   explicit PipelineTokenizer(TokenizerParts parts) : parts_(std::move(parts)) {
     vocab_size_ = parts_.vocabulary.end();
     for (const AddedToken& token : parts_.added_tokens) {
-      added_.emplace(token.id, &token);
+      added_tokens_by_id_.emplace(token.id, &token);
       vocab_size_ = std::max<std::int64_t>(vocab_size_, token.id + 1);
       if (token.special) special_texts_.insert(token.content);
     }
@@ -126,10 +127,10 @@ class PipelineTokenizer final : public Tokenizer {
     if (text.size() > INT32_MAX)
       throw UserError("the text has {} bytes, which is too long for the tokenizer; at most {} are supported",
                       text.size(), INT32_MAX);
-    std::string repaired;
-    if (!is_valid_utf8(text)) text = repaired = repair_utf8(text);
+    std::string repaired_text;
+    if (!is_valid_utf8(text)) text = repaired_text = repair_utf8(text);
     std::unique_ptr<Scratch> scratch = scratches_.take();
-    Encoding(parts_, *scratch, out).text(text);
+    Encoding(parts_, *scratch, out).encode_text(text);
     scratches_.put_back(std::move(scratch));
   }
 
@@ -142,9 +143,10 @@ class PipelineTokenizer final : public Tokenizer {
   std::string decode(const std::vector<TokenId>& ids, bool skip_special) const override {
     std::vector<std::string> texts;
     for (const TokenId id : ids) {
-      const auto added = added_.find(id);
-      if (added == added_.end() && !parts_.vocabulary.has_token(id)) continue;
-      std::string text(added != added_.end() ? added->second->pattern : parts_.vocabulary.token_of(id));
+      const auto added = added_tokens_by_id_.find(id);
+      if (added == added_tokens_by_id_.end() && !parts_.vocabulary.has_token(id)) continue;
+      std::string text(added != added_tokens_by_id_.end() ? added->second->pattern
+                                                          : parts_.vocabulary.token_of(id));
       if (!skip_special || !special_texts_.contains(text)) texts.push_back(std::move(text));
     }
     return parts_.decoder.decode(std::move(texts));
@@ -165,8 +167,8 @@ class PipelineTokenizer final : public Tokenizer {
   std::optional<TokenId> mask_token() const override { return first_of({"[MASK]", "<mask>", "<|mask|>"}); }
 
   bool is_special(TokenId id) const override {
-    const auto added = added_.find(id);
-    return added != added_.end() && added->second->special;
+    const auto added = added_tokens_by_id_.find(id);
+    return added != added_tokens_by_id_.end() && added->second->special;
   }
   const std::string& source_json() const override { return parts_.source_json; }
 
@@ -178,7 +180,7 @@ class PipelineTokenizer final : public Tokenizer {
   }
 
   TokenizerParts parts_;
-  std::unordered_map<TokenId, const AddedToken*> added_;
+  std::unordered_map<TokenId, const AddedToken*> added_tokens_by_id_;
   std::unordered_set<std::string> special_texts_;
   std::int64_t vocab_size_ = 0;
   mutable ScratchPool scratches_;

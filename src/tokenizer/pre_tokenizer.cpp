@@ -11,7 +11,7 @@ class PieceBuilder {
   PieceBuilder(std::string_view text, SplitBehavior behavior, PieceSink sink)
       : text_(text), behavior_(behavior), sink_(sink) {}
 
-  void part(std::size_t begin, std::size_t end, bool is_match) {
+  void add_part(std::size_t begin, std::size_t end, bool is_match) {
     switch (behavior_) {
       case SplitBehavior::kRemoved:
         if (!is_match) emit(begin, end);
@@ -54,29 +54,29 @@ class PieceBuilder {
 };
 
 void split_by_literal(std::string_view text, std::string_view literal, bool invert, PieceBuilder& builder) {
-  std::size_t covered = 0;
-  for (std::size_t at; (at = text.find(literal, covered)) != std::string_view::npos;) {
-    if (at != covered) builder.part(covered, at, invert);
-    builder.part(at, at + literal.size(), !invert);
-    covered = at + literal.size();
+  std::size_t covered_end = 0;
+  for (std::size_t at; (at = text.find(literal, covered_end)) != std::string_view::npos;) {
+    if (at != covered_end) builder.add_part(covered_end, at, invert);
+    builder.add_part(at, at + literal.size(), !invert);
+    covered_end = at + literal.size();
   }
-  if (covered != text.size()) builder.part(covered, text.size(), invert);
+  if (covered_end != text.size()) builder.add_part(covered_end, text.size(), invert);
 }
 
 void split_by_class(std::string_view text, std::uint16_t any_of, const CharClasses& classes,
                     PieceBuilder& builder) {
-  std::size_t covered = 0;
+  std::size_t covered_end = 0;
   for (std::size_t at = 0; at < text.size();) {
     const DecodedChar next = decode_char(text.data() + at);
     const std::size_t end = at + static_cast<std::size_t>(next.size);
     if (classes.is(next.code_point, any_of)) {
-      if (covered != at) builder.part(covered, at, false);
-      builder.part(at, end, true);
-      covered = end;
+      if (covered_end != at) builder.add_part(covered_end, at, false);
+      builder.add_part(at, end, true);
+      covered_end = end;
     }
     at = end;
   }
-  if (covered != text.size()) builder.part(covered, text.size(), false);
+  if (covered_end != text.size()) builder.add_part(covered_end, text.size(), false);
 }
 
 void split_words(std::string_view text, const CharClasses& classes, PieceSink sink) {
@@ -101,12 +101,12 @@ std::string_view with_metaspaces(const Metaspace& step, std::string_view text, b
                         (step.prepend == Metaspace::Prepend::kFirst && is_text_start);
   out.clear();
   if (prepends && !starts_with_one) out = step.replacement;
-  std::size_t copied = 0;
-  for (std::size_t at; (at = text.find(' ', copied)) != std::string_view::npos; copied = at + 1) {
-    out += text.substr(copied, at - copied);
+  std::size_t copied_end = 0;
+  for (std::size_t at; (at = text.find(' ', copied_end)) != std::string_view::npos; copied_end = at + 1) {
+    out += text.substr(copied_end, at - copied_end);
     out += step.replacement;
   }
-  out += text.substr(copied);
+  out += text.substr(copied_end);
   return out;
 }
 
@@ -134,7 +134,7 @@ void split_piece(const PatternSplit& step, std::string_view piece, StepContext& 
   } else {
     std::get<SplitRegex>(step.pattern)
         .for_each_part(piece, context.regex, [&](std::size_t begin, std::size_t end, bool is_match) {
-          builder.part(begin, end, is_match != step.invert);
+          builder.add_part(begin, end, is_match != step.invert);
         });
   }
   builder.finish();

@@ -15,7 +15,7 @@
 
 namespace optimus {
 
-// What happens to the matches of a splitting pattern.
+// How a split treats the matches of its pattern.
 enum class SplitBehavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
 // A pattern with a hand-written implementation. It covers the whole text, so all behaviors that keep the

@@ -38,11 +38,11 @@ class Translator {
                       kMaxPatternBytes);
     while (offset_ < pattern_.size()) {
       if (pattern_[offset_] == '\\')
-        escape();
+        translate_escape();
       else if (in_class_)
-        inside_class();
+        translate_inside_class();
       else
-        outside_class();
+        translate_outside_class();
     }
     return std::move(out_);
   }
@@ -58,14 +58,14 @@ class Translator {
                     in_quotes(pattern_, 200));
   }
 
-  void escape() {
+  void translate_escape() {
     if (offset_ + 1 >= pattern_.size()) refuse("a \\ at the end");
     const char c = pattern_[offset_ + 1];
     if (c == 's' || c == 'S') {  // PCRE2 treats U+180E as a space, Unicode does not
       out_ += c == 's' ? "\\p{White_Space}" : "\\P{White_Space}";
       offset_ += 2;
     } else if (c == 'p' || c == 'P') {
-      property();
+      translate_property();
     } else if (std::string_view("dDrntfeax").find(c) != std::string_view::npos ||
                (!in_class_ && std::string_view("AzZ").find(c) != std::string_view::npos)) {
       copy(2);
@@ -76,7 +76,7 @@ class Translator {
     }
   }
 
-  void property() {
+  void translate_property() {
     const std::size_t close = pattern_.find('}', offset_);
     if (offset_ + 2 >= pattern_.size() || pattern_[offset_ + 2] != '{' || close == std::string_view::npos)
       refuse("\\p without {…}");
@@ -92,20 +92,20 @@ class Translator {
     offset_ = close + 1;
   }
 
-  void inside_class() {
+  void translate_inside_class() {
     if (pattern_[offset_] == ']') in_class_ = false;
     if (pattern_[offset_] == '[') refuse("[ inside […]");
     if (next_is("&&")) refuse("&& inside […]");
     copy(1);
   }
 
-  void outside_class() {
+  void translate_outside_class() {
     if (pattern_[offset_] == '[') {
       in_class_ = true;
       copy(next_is("[^") ? 2 : 1);
       if (offset_ < pattern_.size() && pattern_[offset_] == ']') refuse("[]");
     } else if (pattern_[offset_] == '(') {
-      group();
+      translate_group();
     } else if (next_is("{,")) {
       refuse("{,n}");
     } else if (next_is("}+")) {
@@ -115,7 +115,7 @@ class Translator {
     }
   }
 
-  void group() {
+  void translate_group() {
     if (next_is("(*")) refuse("(*");
     if (!next_is("(?")) return copy(1);
     for (const std::string_view known : {"(?:", "(?i:", "(?=", "(?!", "(?<=", "(?<!", "(?>"})

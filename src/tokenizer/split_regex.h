@@ -59,7 +59,7 @@ class SplitRegex {
 
 template <typename OnPart>
 void SplitRegex::for_each_part(std::string_view text, RegexScratch& scratch, OnPart&& on_part) const {
-  std::size_t from = 0, covered = 0;
+  std::size_t from = 0, covered_end = 0;
   std::optional<std::size_t> last_end;
   while (from <= text.size()) {
     const std::optional<Match> match = find(text, from, scratch);
@@ -69,12 +69,12 @@ void SplitRegex::for_each_part(std::string_view text, RegexScratch& scratch, OnP
       while (from < text.size() && (static_cast<unsigned char>(text[from]) & 0xC0) == 0x80);
       continue;
     }
-    if (covered != match->begin) on_part(covered, match->begin, false);
+    if (covered_end != match->begin) on_part(covered_end, match->begin, false);
     on_part(match->begin, match->end, true);
-    from = covered = match->end;
+    from = covered_end = match->end;
     last_end = match->end;
   }
-  if (covered != text.size()) on_part(covered, text.size(), false);
+  if (covered_end != text.size()) on_part(covered_end, text.size(), false);
 }
 
 }  // namespace optimus

@@ -20,10 +20,10 @@ std::string joined(const Tokens& tokens) {
 
 void replace_all(std::string& text, std::string_view from, std::string_view to) {
   std::string result;
-  std::size_t copied = 0;
-  for (std::size_t at; (at = text.find(from, copied)) != std::string::npos; copied = at + from.size())
-    result.append(text, copied, at - copied).append(to);
-  if (copied > 0) text = std::move(result.append(text, copied));
+  std::size_t copied_end = 0;
+  for (std::size_t at; (at = text.find(from, copied_end)) != std::string::npos; copied_end = at + from.size())
+    result.append(text, copied_end, at - copied_end).append(to);
+  if (copied_end > 0) text = std::move(result.append(text, copied_end));
 }
 
 void apply(const ByteLevelDecoder&, Tokens& tokens) {
@@ -114,7 +114,8 @@ void apply(const Replace& step, Tokens& tokens) {
 
 std::string TokenDecoder::decode(std::vector<std::string> tokens) const {
   if (steps_.empty()) return join(tokens, " ");
-  for (const DecoderStep& step : steps_) std::visit([&](const auto& chosen) { apply(chosen, tokens); }, step);
+  for (const DecoderStep& step : steps_)
+    std::visit([&](const auto& decoder) { apply(decoder, tokens); }, step);
   return joined(tokens);
 }
 

@@ -31,8 +31,8 @@ class Tokenizer {
   // One more than the largest id. Includes added tokens.
   virtual std::int64_t vocab_size() const = 0;
   virtual std::optional<TokenId> id_of(std::string_view token) const = 0;
-  // The token that ends a document: 256 for the byte tokenizer; for files the first token that exists from a
-  // list of common names ("<|endoftext|>", "<|end_of_text|>", "</s>", "[SEP]", …).
+  // The token that ends a document: 256 for the byte tokenizer; for tokenizers from files, the first existing
+  // token of a list of common names ("<|endoftext|>", "<|end_of_text|>", "</s>", "[SEP]", …).
   virtual std::optional<TokenId> end_of_document() const = 0;
   // The mask token for masked-LM training.
   virtual std::optional<TokenId> mask_token() const = 0;

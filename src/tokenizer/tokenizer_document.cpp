@@ -19,23 +19,23 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
   DocumentBuilder(std::string_view text, const std::string& source) : text_(text), source_(source) {}
   TokenizerDocument take() { return std::move(document_); }
 
-  bool null() override { return scalar(nullptr); }
-  bool boolean(bool value) override { return scalar(value); }
-  bool number_float(number_float_t value, const string_t&) override { return scalar(value); }
+  bool null() override { return add_scalar(nullptr); }
+  bool boolean(bool value) override { return add_scalar(value); }
+  bool number_float(number_float_t value, const string_t&) override { return add_scalar(value); }
   bool binary(binary_t&) override { return false; }  // does not occur in JSON text
 
   bool number_integer(number_integer_t value) override {
     if (table_ == Table::kVocab) reject_id(fmt::to_string(value));
-    return scalar(value);
+    return add_scalar(value);
   }
   bool number_unsigned(number_unsigned_t value) override {
-    if (table_ != Table::kVocab) return scalar(value);
+    if (table_ != Table::kVocab) return add_scalar(value);
     if (value > static_cast<number_unsigned_t>(kMaxTokenId)) reject_id(fmt::to_string(value));
     add_token(static_cast<TokenId>(value));
     return true;
   }
   bool string(string_t& value) override {
-    if (table_ != Table::kMerges) return scalar(std::move(value));
+    if (table_ != Table::kMerges) return add_scalar(std::move(value));
     if (!in_pair_)
       add_merge_text(value);
     else if (num_in_pair_ < 2)
@@ -85,8 +85,8 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
   bool is_model_member(std::string_view key) const {
     return open_.size() == 2 && keys_[1] == "model" && open_[1]->is_object() && key_ == key;
   }
-  bool open_table(Table table, bool& is_seen) {
-    if (std::exchange(is_seen, true)) throw UserError("{}: model.{} appears twice", source_, key_);
+  bool open_table(Table table, bool& was_opened) {
+    if (std::exchange(was_opened, true)) throw UserError("{}: model.{} appears twice", source_, key_);
     table_ = table;
     return true;
   }
@@ -106,8 +106,8 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
     }
     return true;
   }
-  // Adds the value to the innermost open list or object. The returned address is valid as long as that list
-  // or object is the innermost one.
+  // Adds the value to the innermost open list or object. The returned address is valid while that list or
+  // object is the innermost one.
   Json* append_value(Json value) {
     if (open_.empty()) return &(document_.remainder = std::move(value));
     Json& inside = *open_.back();
@@ -119,7 +119,7 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
     if (!is_new) throw UserError("{}: key {} appears twice in one object", source_, in_quotes(key_));
     return &*place;
   }
-  bool scalar(Json value) {
+  bool add_scalar(Json value) {
     if (table_ == Table::kVocab) reject_id(value.dump(-1, ' ', false, Json::error_handler_t::replace));
     if (table_ == Table::kMerges) reject_merge();
     append_value(std::move(value));
@@ -128,11 +128,11 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
 
   void add_token(TokenId id) {
     switch (document_.vocabulary.add(key_, id)) {
-      case Vocabulary::Added::kAdded:
+      case Vocabulary::AddResult::kAdded:
         return;
-      case Vocabulary::Added::kDuplicateToken:
+      case Vocabulary::AddResult::kDuplicateToken:
         throw UserError("{}: model.vocab has the token {} twice", source_, in_quotes(key_));
-      case Vocabulary::Added::kDuplicateId:
+      case Vocabulary::AddResult::kDuplicateId:
         throw UserError("{}: model.vocab has the id {} twice, for {} and for {}", source_, id,
                         in_quotes(document_.vocabulary.token_of(id)), in_quotes(key_));
     }

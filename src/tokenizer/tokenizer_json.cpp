@@ -19,16 +19,16 @@ MergeTable resolve_merges(const MergeList& merges, const Vocabulary& vocabulary,
                     MergeTable::kMaxMerges);
   MergeTable result;
   result.reserve(merges.size());
-  std::string both;
+  std::string merged_token;
   for (std::size_t i = 0; i < merges.size(); ++i) {
     const auto id_of = [&](std::string_view token) {
       const std::optional<TokenId> id = vocabulary.id_of(token);
       if (!id) throw UserError("{}: model.merges[{}]: {} is not in model.vocab", source, i, in_quotes(token));
       return *id;
     };
-    both.assign(merges.left(i)).append(merges.right(i));
+    merged_token.assign(merges.left(i)).append(merges.right(i));
     const TokenId left = id_of(merges.left(i)), right = id_of(merges.right(i));
-    result.add(left, right, id_of(both));
+    result.add(left, right, id_of(merged_token));
   }
   return result;
 }
@@ -51,11 +51,11 @@ Bpe read_bpe(const JsonView& view, const TokenizerDocument& document, const std:
                      .byte_fallback = view.boolean_or("byte_fallback", false),
                      .fuse_unknown = view.boolean_or("fuse_unk", false)};
   const auto unknown = view.find("unk_token");
-  if (unknown) options.unknown = document.vocabulary.id_of(unknown->text());
+  if (unknown) options.unknown_id = document.vocabulary.id_of(unknown->text());
   Bpe result(document.vocabulary, resolve_merges(document.merges, document.vocabulary, source), options);
   // If every byte has a token, no text is unknown.
   const bool covers_all_bytes = result.has_all_bytes() && (options.is_byte_level || options.byte_fallback);
-  if (unknown && !options.unknown && !covers_all_bytes) unknown->refuse("a token of model.vocab");
+  if (unknown && !options.unknown_id && !covers_all_bytes) unknown->refuse("a token of model.vocab");
   if (options.is_byte_level && options.byte_fallback && !covers_all_bytes)
     view.at("byte_fallback").refuse("false (a ByteLevel vocabulary lacks some bytes)");
   return result;
@@ -67,7 +67,7 @@ WordPiece read_wordpiece(const JsonView& view, const Vocabulary& vocabulary, boo
     throw UserError("{}: WordPiece after a ByteLevel pre-tokenizer is not supported", view.location());
   const std::optional<TokenId> unknown = vocabulary.id_of(view.at("unk_token").text());
   if (!unknown) view.at("unk_token").refuse("a token of model.vocab");
-  return WordPiece(vocabulary, {.unknown = *unknown,
+  return WordPiece(vocabulary, {.unknown_id = *unknown,
                                 .continuing_prefix = view.at("continuing_subword_prefix").text(),
                                 .max_characters = static_cast<std::size_t>(
                                     view.at("max_input_chars_per_word").integer(0, INT32_MAX))});
@@ -119,7 +119,7 @@ void read_added_tokens(const JsonView& root, TokenizerParts& parts) {
   NormalizerScratch scratch;
   RegexScratch regex_scratch;
   auto next_id = static_cast<TokenId>(parts.vocabulary.num_tokens());
-  Vocabulary seen;
+  Vocabulary previous_tokens;
   for (const JsonView& view : list->elements()) {
     AddedToken token = read_added_token(view);
     const std::optional<TokenId> known_id = parts.vocabulary.id_of(token.content);
@@ -127,7 +127,7 @@ void read_added_tokens(const JsonView& root, TokenizerParts& parts) {
     if (token.id != expected)
       view.at("id").refuse(
           fmt::format("{} ({})", expected, known_id ? "as in model.vocab" : "the next free id"));
-    if (seen.add(token.content, token.id) != Vocabulary::Added::kAdded)
+    if (previous_tokens.add(token.content, token.id) != Vocabulary::AddResult::kAdded)
       throw UserError("{}: the token {} or its id {} appears twice", view.location(),
                       in_quotes(token.content), token.id);
     token.pattern = token.content;
@@ -216,9 +216,9 @@ TokenizerParts read_tokenizer_parts(std::string_view json, const std::string& so
   bool is_byte_level = false;
   if (const auto view = root.find("normalizer")) parts.normalizer = read_normalizer(*view);
   if (const auto view = root.find("pre_tokenizer")) {
-    PreTokenizerParts read = read_pre_tokenizer(*view, parts.normalizer);
-    parts.pre_tokenizer = std::move(read.pre_tokenizer);
-    is_byte_level = read.is_byte_level;
+    PreTokenizerParts pre_tokenizer_parts = read_pre_tokenizer(*view, parts.normalizer);
+    parts.pre_tokenizer = std::move(pre_tokenizer_parts.pre_tokenizer);
+    is_byte_level = pre_tokenizer_parts.is_byte_level;
   }
   read_model(root, document, source, is_byte_level, parts);
   read_added_tokens(root, parts);

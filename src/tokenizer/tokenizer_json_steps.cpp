@@ -13,14 +13,14 @@ namespace {
 constexpr std::size_t kMaxSteps = 64;  // maximum number of steps of one normalizer, pre-tokenizer or decoder
 constexpr std::size_t kMaxReplacementBytes = 1024;
 
-CodePoint one_character(const JsonView& view) {
+CodePoint read_character(const JsonView& view) {
   const std::string& text = view.text();
   if (text.empty() || decode_char(text.data()).size != static_cast<int>(text.size()))
     view.refuse("one character");
   return decode_char(text.data()).code_point;
 }
 
-std::string short_text(const JsonView& view) {
+std::string read_short_text(const JsonView& view) {
   if (view.text().size() > kMaxReplacementBytes)
     view.refuse(fmt::format("at most {} bytes", kMaxReplacementBytes));
   return view.text();
@@ -37,7 +37,7 @@ std::variant<std::string, SplitRegex> read_pattern(const JsonView& view) {
 
 Replace read_replace(const JsonView& view) {
   allow_only(view, {"type", "pattern", "content"});
-  return {read_pattern(view.at("pattern")), short_text(view.at("content"))};
+  return {read_pattern(view.at("pattern")), read_short_text(view.at("content"))};
 }
 
 void read_normalizer_step(const JsonView& view, Normalizer& normalizer) {
@@ -63,7 +63,7 @@ void read_normalizer_step(const JsonView& view, Normalizer& normalizer) {
                                   .lowercase = lowercase});
   } else if (type == "Prepend") {
     allow_only(view, {"type", "prepend"});
-    normalizer.add(Prepend{short_text(view.at("prepend"))});
+    normalizer.add(Prepend{read_short_text(view.at("prepend"))});
   } else if (type == "Replace") {
     normalizer.add(read_replace(view));
   } else {
@@ -97,7 +97,7 @@ PreTokenizerStep read_split(const JsonView& view) {
 Metaspace read_metaspace(const JsonView& view) {
   allow_only(view, {"type", "replacement", "prepend_scheme", "split", "add_prefix_space", "str_rep"});
   Metaspace result;
-  append_utf8(one_character(view.at("replacement")), result.replacement);
+  append_utf8(read_character(view.at("replacement")), result.replacement);
   result.split = view.boolean_or("split", true);
   const std::string scheme = view.text_or("prepend_scheme", "always");
   if (scheme == "first")
@@ -182,7 +182,7 @@ DecoderStep read_decoder_step(const JsonView& view) {
   }
   if (type == "Metaspace") {
     const Metaspace metaspace = read_metaspace(view);
-    return MetaspaceDecoder{one_character(view.at("replacement")),
+    return MetaspaceDecoder{read_character(view.at("replacement")),
                             metaspace.prepend != Metaspace::Prepend::kNever};
   }
   if (type == "ByteFallback" || type == "Fuse") {
@@ -191,7 +191,7 @@ DecoderStep read_decoder_step(const JsonView& view) {
   }
   if (type == "Strip") {
     allow_only(view, {"type", "content", "start", "stop"});
-    return StripDecoder{one_character(view.at("content")),
+    return StripDecoder{read_character(view.at("content")),
                         static_cast<std::size_t>(view.at("start").integer(0, INT32_MAX)),
                         static_cast<std::size_t>(view.at("stop").integer(0, INT32_MAX))};
   }

@@ -32,14 +32,14 @@ LeadingSequence leading_sequence(std::string_view bytes) {
   return {size, true};
 }
 
-// A lower bound of the number of leading ASCII bytes, counted in blocks of 8.
-std::size_t ascii_prefix(std::string_view text) {
-  std::size_t done = 0;
-  for (std::uint64_t block = 0; done + 8 <= text.size(); done += 8) {
-    std::memcpy(&block, text.data() + done, 8);
+// A lower bound on the number of leading ASCII bytes, counted in blocks of 8.
+std::size_t ascii_prefix_size(std::string_view text) {
+  std::size_t size = 0;
+  for (std::uint64_t block = 0; size + 8 <= text.size(); size += 8) {
+    std::memcpy(&block, text.data() + size, 8);
     if ((block & 0x8080808080808080ULL) != 0) break;
   }
-  return done;
+  return size;
 }
 
 // Capital letters that are newer than the utf8proc of some distributions.
@@ -56,7 +56,7 @@ constexpr NewCapitals kNewCapitals[] = {{0x1C89, 0x1C89, 0x1C8A},    {0xA7CB, 0x
 
 bool is_valid_utf8(std::string_view text) {
   while (!text.empty()) {
-    text.remove_prefix(ascii_prefix(text));
+    text.remove_prefix(ascii_prefix_size(text));
     if (text.empty()) break;
     const LeadingSequence front = leading_sequence(text);
     if (!front.is_valid) return false;
@@ -135,9 +135,9 @@ void append_lower(CodePoint code_point, std::string& out) {
     out += "i\xCC\x87";
     return;
   }
-  for (const NewCapitals& late : kNewCapitals)
-    if (code_point >= late.first && code_point <= late.last)
-      return append_utf8(late.lower_of_first + (code_point - late.first), out);
+  for (const NewCapitals& capitals : kNewCapitals)
+    if (code_point >= capitals.first && code_point <= capitals.last)
+      return append_utf8(capitals.lower_of_first + (code_point - capitals.first), out);
   append_utf8(static_cast<CodePoint>(utf8proc_tolower(static_cast<utf8proc_int32_t>(code_point))), out);
 }
 

@@ -27,19 +27,19 @@ void Vocabulary::reserve(std::size_t num_tokens) {
   if (num_slots > slots_.size()) grow(num_slots);
 }
 
-Vocabulary::Added Vocabulary::add(std::string_view token, TokenId id) {
+Vocabulary::AddResult Vocabulary::add(std::string_view token, TokenId id) {
   ensure(id >= 0 && id <= kMaxTokenId, "token id {} is out of range", id);
   ensure(characters_.size() + token.size() < kAbsent, "the vocabulary exceeds 4 GiB");
   const std::size_t slot = slot_of(token);
-  if (slots_[slot] >= 0) return Added::kDuplicateToken;
-  if (has_token(id)) return Added::kDuplicateId;
+  if (slots_[slot] >= 0) return AddResult::kDuplicateToken;
+  if (has_token(id)) return AddResult::kDuplicateId;
   if (id >= end()) by_id_.resize(static_cast<std::size_t>(id) + 1);
   by_id_[static_cast<std::size_t>(id)] = {static_cast<std::uint32_t>(characters_.size()),
                                           static_cast<std::uint32_t>(token.size())};
   characters_ += token;
   slots_[slot] = id;
   if (++num_tokens_ * 2 > slots_.size()) grow(slots_.size() * 2);
-  return Added::kAdded;
+  return AddResult::kAdded;
 }
 
 std::optional<TokenId> Vocabulary::id_of(std::string_view token) const {

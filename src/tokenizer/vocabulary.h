@@ -18,10 +18,10 @@ inline constexpr TokenId kMaxTokenId = (1 << 22) - 2;
 
 class Vocabulary {
  public:
-  enum class Added { kAdded, kDuplicateToken, kDuplicateId };
+  enum class AddResult { kAdded, kDuplicateToken, kDuplicateId };
 
   // Adds a token. `id` must be in the range 0 to kMaxTokenId. Has no effect unless the result is kAdded.
-  Added add(std::string_view token, TokenId id);
+  AddResult add(std::string_view token, TokenId id);
   void reserve(std::size_t num_tokens);
 
   std::optional<TokenId> id_of(std::string_view token) const;

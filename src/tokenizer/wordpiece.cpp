@@ -14,14 +14,14 @@ WordPiece::WordPiece(const Vocabulary& vocabulary, const WordPieceOptions& optio
 void WordPiece::encode(std::string_view word, std::vector<TokenId>& out) const {
   const auto num_characters = static_cast<std::size_t>(std::count_if(
       word.begin(), word.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
-  if (num_characters > options_.max_characters) return out.push_back(options_.unknown);
+  if (num_characters > options_.max_characters) return out.push_back(options_.unknown_id);
   const std::size_t num_before = out.size();
   for (ByteTrie::Node from = ByteTrie::kRoot; !word.empty(); from = continuing_) {
     const std::optional<ByteTrie::Match> match =
         from == ByteTrie::kNoNode ? std::nullopt : tokens_.longest(word, from);
     if (!match) {
       out.resize(num_before);
-      return out.push_back(options_.unknown);
+      return out.push_back(options_.unknown_id);
     }
     out.push_back(match->value);
     word.remove_prefix(match->size);

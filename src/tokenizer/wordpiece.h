@@ -12,7 +12,7 @@
 namespace optimus {
 
 struct WordPieceOptions {
-  TokenId unknown = 0;  // for words that cannot be split into tokens
+  TokenId unknown_id = 0;  // for words that cannot be split into tokens
   std::string continuing_prefix = "##";
   std::size_t max_characters = 100;  // longer words are unknown
 };

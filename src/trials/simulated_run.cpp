@@ -86,9 +86,9 @@ std::vector<SimulatedRun::RankTimes> SimulatedRun::rank_times(const Cluster& clu
         const double num_messages = channel == Channel::data ? 1 : num_microbatches;
         const double seconds =
             is_message
-                ? cost.message(cluster.link(map[VirtualDevice{rank}], map[VirtualDevice{members.back()}]),
-                               bytes)
-                : cost.collective(Collective::all_reduce, shape_of(members, cluster, map), bytes);
+                ? cost.message_seconds(
+                      cluster.link(map[VirtualDevice{rank}], map[VirtualDevice{members.back()}]), bytes)
+                : cost.collective_seconds(Collective::all_reduce, shape_of(members, cluster, map), bytes);
         times_of_rank.links[c] = {on_the_wire * num_messages, seconds * num_messages * scale_};
       }
     }

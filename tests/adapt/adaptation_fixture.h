@@ -96,11 +96,11 @@ class AdaptationControllerTest : public testing::Test {
     const LinkCost cost(fitted_constants());
     const int size = cluster.num_devices();
     constexpr double kBytes = 1 << 21;
-    const double message = cost.message(cluster.link(Device{0}, Device{size - 1}), kBytes) / kBytes;
+    const double message = cost.message_seconds(cluster.link(Device{0}, Device{size - 1}), kBytes) / kBytes;
     if (controller_->probe_request().ring) {
       seen.ring_bytes = kBytes;
       seen.ring_seconds =
-          ring_ * cost.collective(Collective::all_reduce, shape_of_all(size, cluster), kBytes);
+          ring_ * cost.collective_seconds(Collective::all_reduce, shape_of_all(size, cluster), kBytes);
     }
     for (const int node : controller_->node_of_ranks()) {
       seen.network.push_back(message * (1 + 0.02 * (node % 2))), seen.bytes.push_back(kBytes);

@@ -218,13 +218,14 @@ TEST(Calibration, RefreshedMachinesMatchProbe) {
         const Cluster own(of);
         Link link = own.link(Device{0}, Device{each});
         if (is_alone) link.shared_bytes_per_second = link.bytes_per_second;
-        return cost.message(link, 1 << 19);
+        return cost.message_seconds(link, 1 << 19);
       };
       const auto ring = [&](const HardwareProfile& of) {
         std::vector<int> all(16);
         std::iota(all.begin(), all.end(), 0);
         const Cluster own(of);
-        return cost.collective(Collective::all_reduce, shape_of(all, own, DeviceMap::identity(16)), 1 << 20);
+        return cost.collective_seconds(Collective::all_reduce, shape_of(all, own, DeviceMap::identity(16)),
+                                       1 << 20);
       };
       ProbeResult seen;
       for (int node = 0; node < 16 / each; ++node)

@@ -43,12 +43,12 @@ TEST_P(Devices, NeverFasterThanTheirPeak) {
                  outer = *rc::gen::inRange(1, 20000);
     const double flops = 2 * rows * inner * outer;
     const double peak = std::max({type.peak.bf16, type.peak.fp16, type.peak.fp32});
-    const double seconds = cost.gemm(rows, inner, outer, {NumberFormat::bf16});
+    const double seconds = cost.gemm_seconds(rows, inner, outer, {NumberFormat::bf16});
     RC_ASSERT(seconds >= flops / peak);
     // Twice the rows take longer if the GEMM is large enough to fill a device.
     if (std::min({rows, inner, outer}) >= 2048)
-      RC_ASSERT(cost.gemm(2 * rows, inner, outer, {NumberFormat::bf16}) > 1.2 * seconds);
-    RC_ASSERT(cost.flash(flops, 128, true, NumberFormat::bf16) > flops / peak);
+      RC_ASSERT(cost.gemm_seconds(2 * rows, inner, outer, {NumberFormat::bf16}) > 1.2 * seconds);
+    RC_ASSERT(cost.flash_seconds(flops, 128, true, NumberFormat::bf16) > flops / peak);
   }));
 }
 INSTANTIATE_TEST_SUITE_P(Cost, Devices,
@@ -59,8 +59,8 @@ TEST(Device, SlowDevicesTakeLonger) {
   const Constants& constants = fitted_constants();
   const DeviceCost whole(type, 1, optimus_software(), constants),
       half(type, 0.5, optimus_software(), constants);
-  EXPECT_NEAR(half.gemm(4096, 4096, 4096, {}) / whole.gemm(4096, 4096, 4096, {}), 2, 1e-9);
-  EXPECT_NEAR(half.traffic(1e9) / whole.traffic(1e9), 2, 1e-9);
+  EXPECT_NEAR(half.gemm_seconds(4096, 4096, 4096, {}) / whole.gemm_seconds(4096, 4096, 4096, {}), 2, 1e-9);
+  EXPECT_NEAR(half.traffic_seconds(1e9) / whole.traffic_seconds(1e9), 2, 1e-9);
 }
 
 TEST(Links, GroupShapes) {
@@ -86,8 +86,8 @@ TEST(Links, CollectivesObeyBounds) {
     for (int i = 0; i < size; ++i) members.push_back(i * stride);
     const GroupShape shape = shape_of(members, cluster, map);
     const double bytes = 1.0 * *rc::gen::inRange(1, 1 << 30);
-    const double gather = links.collective(Collective::gather, shape, bytes),
-                 sum = links.collective(Collective::all_reduce, shape, bytes);
+    const double gather = links.collective_seconds(Collective::gather, shape, bytes),
+                 sum = links.collective_seconds(Collective::all_reduce, shape, bytes);
     if (size == 1) {
       RC_ASSERT(gather == 0);
       return;
@@ -97,7 +97,7 @@ TEST(Links, CollectivesObeyBounds) {
     // A reduction transfers every part twice; small ones use a tree, which has fewer steps than a ring.
     RC_ASSERT(sum >= 2 * bytes * (size - 1) / size / shape.intra_node.bytes_per_second);
     RC_ASSERT(sum <= 2 * gather * (1 + 1e-9));
-    RC_ASSERT(links.collective(Collective::gather, shape, 2 * bytes) >= gather);
+    RC_ASSERT(links.collective_seconds(Collective::gather, shape, 2 * bytes) >= gather);
   }));
 }
 
@@ -140,7 +140,7 @@ TEST(Links, TokensAreSentToEachDomainOnce) {
   const auto seconds = [&](int devices, double copies) {
     std::vector<int> members(static_cast<std::size_t>(devices));
     std::iota(members.begin(), members.end(), 0);
-    return links.exchange(shape_of(members, cluster, map), 1e8, copies);
+    return links.exchange_seconds(shape_of(members, cluster, map), 1e8, copies);
   };
   EXPECT_EQ(seconds(1, 8), 0);
   EXPECT_GT(seconds(16, 8), 1.5 * seconds(8, 8));  // across the network
@@ -155,7 +155,7 @@ TEST(Device, SmallExpertsAreSlowerThanOneGemm) {
   const DeviceType type = *find_device_type("h100");
   const Constants& constants = fitted_constants();
   const DeviceCost cost(type, 1, optimus_software(), constants);
-  const double one = cost.gemm(8192, 2048, 1536, {}),
+  const double one = cost.gemm_seconds(8192, 2048, 1536, {}),
                sixteen = cost.grouped_gemm_seconds(8192, 2048, 1536, 16, {});
   EXPECT_GT(sixteen, one);
   EXPECT_LT(sixteen, 2 * one);

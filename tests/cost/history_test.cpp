@@ -241,7 +241,7 @@ TEST(HistoryFile, RefusesOtherFormats) {
 TEST(Correction, SlowsDevicesThatRunsFoundSlower) {
   const std::vector<Residual> found = residuals(sample_history());
   const HardwareProfile before = open_cluster("h100x8").profile();
-  const Corrected after = corrected(before, fitted_constants(), found);
+  const CorrectedInputs after = correct_inputs(before, fitted_constants(), found);
   const double layers = factor_of(found, ResidualKind::layers, "h100");
   EXPECT_GT(layers, 1.15);
   EXPECT_LT(layers, std::exp(0.27));
@@ -256,14 +256,14 @@ TEST(Correction, SlowsDevicesThatRunsFoundSlower) {
   EXPECT_DOUBLE_EQ(after.constants.host_residual, factor_of(found, ResidualKind::host, "h100"));
   EXPECT_DOUBLE_EQ(after.constants.optimizer_traffic * layers,
                    fitted_constants().optimizer_traffic * factor_of(found, ResidualKind::optimizer, "h100"));
-  EXPECT_EQ(after.used.size(), 4u);
+  EXPECT_EQ(after.applied_residuals.size(), 4u);
   EXPECT_NE(text(after).find("layers on h100 x 1."), std::string::npos) << text(after);
 }
 
 TEST(Correction, CorrectsEachTypeOfMixedCluster) {
   const std::vector<Residual> found = residuals(sample_history());
   const HardwareProfile before = open_cluster("h100x8+a100x8").profile();
-  const Corrected after = corrected(before, fitted_constants(), found);
+  const CorrectedInputs after = correct_inputs(before, fitted_constants(), found);
   const double layers = factor_of(found, ResidualKind::layers, "h100");
   EXPECT_DOUBLE_EQ(after.constants.compute_residual, 1);
   ASSERT_EQ(before.types.size(), 2u);
@@ -275,12 +275,12 @@ TEST(Correction, CorrectsEachTypeOfMixedCluster) {
 TEST(Correction, LeavesOtherDevicesUnchanged) {
   const std::vector<Residual> found = residuals(sample_history());
   const HardwareProfile other = open_cluster("a100x8").profile();
-  EXPECT_EQ(corrected(other, fitted_constants(), found).profile, other);
-  EXPECT_NE(text(corrected(other, fitted_constants(), found)).find("no runs"), std::string::npos);
+  EXPECT_EQ(correct_inputs(other, fitted_constants(), found).profile, other);
+  EXPECT_NE(text(correct_inputs(other, fitted_constants(), found)).find("no runs"), std::string::npos);
   // Measured devices: runs were compared with the built-in rates, which differ.
   HardwareProfile measured = open_cluster("h100x8").profile();
   measured.types[0].peak.bf16 *= 0.7, measured.groups[0].domain_link.bytes_per_second *= 0.5;
-  const Corrected after = corrected(measured, fitted_constants(), found);
+  const CorrectedInputs after = correct_inputs(measured, fitted_constants(), found);
   EXPECT_EQ(after.profile, measured);
   EXPECT_EQ(after.constants.compute_residual, 1);
   EXPECT_EQ(after.constants.host_residual, 1);

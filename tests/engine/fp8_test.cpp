@@ -167,7 +167,8 @@ TEST(Fp8, CurrentScalingMatchesOneDevice) {
   UniformPlan wide = alone;
   wide.strategy.tp = 2;
   EXPECT_EQ(find_problem(current(wide), model),
-            "fp8: block 1 has tp 2 and cp 1, but current scaling requires uncut tensors; use \"scales\": "
+            "fp8: block 1 has tp 2 and cp 1, but current scaling requires tensors that are not split; use "
+            "\"scales\": "
             "\"window\", or tp 1 and cp 1");
 }
 

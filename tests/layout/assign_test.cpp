@@ -36,7 +36,7 @@ TEST(Assign, HeaderExample) {
   const Assignment assignment = assign_devices(from, to, first_ranks(2));
   EXPECT_EQ(assignment.device_of, (std::vector<Rank>{Rank{1}, Rank{0}}));
   EXPECT_EQ(assignment.bytes_in_place, Bytes(8));
-  EXPECT_EQ(assignment.needed, Bytes(8));
+  EXPECT_EQ(assignment.needed_bytes, Bytes(8));
 }
 
 TEST(Assign, SameLayoutMovesNothing) {
@@ -67,8 +67,8 @@ TEST(AssignProperty, EqualsTheBestOfAllPermutations) {
     RC_ASSERT(assignment.bytes_in_place.value ==
               max_saved_microbatches(from, to, first_ranks(num_devices), count));
     const TransferPlan plan = diff(from, with_devices(to, assignment.device_of)).value();
-    RC_ASSERT(plan.moved == assignment.needed - assignment.bytes_in_place);
-    RC_ASSERT(plan.full_fetch_bytes == assignment.needed);
+    RC_ASSERT(plan.moved == assignment.needed_bytes - assignment.bytes_in_place);
+    RC_ASSERT(plan.full_fetch_bytes == assignment.needed_bytes);
   }));
 }
 
@@ -85,7 +85,7 @@ TEST(AssignProperty, GreedyIsBetweenHalfOfTheBestAndTheBound) {
     RC_ASSERT(greedy.is_exact == (greedy.bytes_in_place == greedy.in_place_bound));
     const TransferPlan plan = diff(from, with_devices(to, greedy.device_of)).value();
     // unassigned ranks may by chance get a device with matching data
-    RC_ASSERT(plan.moved <= greedy.needed - greedy.bytes_in_place);
+    RC_ASSERT(plan.moved <= greedy.needed_bytes - greedy.bytes_in_place);
   }));
 }
 

@@ -45,8 +45,8 @@ TEST(Scale, AssignmentIsExactForShardedState) {
   for (int r = 0; r < 512; ++r) devices.push_back(Rank{r});
   const Assignment found = assign_devices(from, to, devices);
   EXPECT_TRUE(found.is_exact);
-  EXPECT_EQ(diff(from, with_devices(to, found.device_of))->moved, found.needed - found.bytes_in_place);
-  EXPECT_LT(found.needed - found.bytes_in_place, diff(from, to)->moved);
+  EXPECT_EQ(diff(from, with_devices(to, found.device_of))->moved, found.needed_bytes - found.bytes_in_place);
+  EXPECT_LT(found.needed_bytes - found.bytes_in_place, diff(from, to)->moved);
 }
 
 TEST(Scale, ShareFor100000DevicesIsFast) {

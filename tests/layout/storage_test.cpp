@@ -80,9 +80,9 @@ TEST(Storage, FindsOverlaps) {
   const Layout layout = attention();
   Storage storage = build_storage(layout, RankIndex(layout), Rank{0}, {.fusions = {{0, 1, 2}}});
   storage.entries[2].offset -= 1;
-  EXPECT_EQ(find_overlap(storage)->second_tensor, 2u);
+  EXPECT_EQ(find_overlap(storage)->second_entry, 2u);
   storage.entries[2].offset = storage.buffers[0].num_elements - 2;
-  EXPECT_EQ(find_overlap(storage)->first_tensor, 2u);
+  EXPECT_EQ(find_overlap(storage)->first_entry, 2u);
 }
 
 TEST(Storage, RejectsInvalidSpecs) {

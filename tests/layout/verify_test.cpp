@@ -236,8 +236,8 @@ TEST(Deadlock, DetectsMismatchedReceive) {
 TEST(Cover, FindsMissingRepeatedAndUnwanted) {
   const Box whole{{0, 4}, {0, 4}};
   EXPECT_FALSE(find_cover_mistake({whole}, {{{0, 4}, {0, 2}}, {{0, 2}, {2, 4}}, {{2, 4}, {2, 4}}}));
-  EXPECT_EQ(find_cover_mistake({whole}, {{{0, 4}, {0, 2}}, {{0, 2}, {2, 4}}})->times, 0);
-  EXPECT_EQ(find_cover_mistake({whole}, {whole, {{1, 2}, {1, 2}}})->times, 2);
+  EXPECT_EQ(find_cover_mistake({whole}, {{{0, 4}, {0, 2}}, {{0, 2}, {2, 4}}})->num_pieces, 0);
+  EXPECT_EQ(find_cover_mistake({whole}, {whole, {{1, 2}, {1, 2}}})->num_pieces, 2);
   EXPECT_EQ(find_cover_mistake({whole}, {whole, {{4, 5}, {1, 2}}})->box, (Box{{4, 5}, {1, 2}}));
   EXPECT_FALSE(
       find_cover_mistake({whole, {{2, 6}, {0, 4}}}, {whole, {{4, 6}, {0, 4}}}));  // overlapping wanted boxes

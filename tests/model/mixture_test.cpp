@@ -61,7 +61,7 @@ TEST(Mixture, LayerKindsFollowConfig) {
   EXPECT_EQ(num_blocks_of_pattern(spec, pattern(spec, 1)), 3);
   EXPECT_EQ(num_blocks_of_pattern(spec, pattern(spec, 61)), 58);
   spec = *find_preset("qwen3-30b-a3b");
-  spec.mixture.every = 4;
+  spec.mixture.layer_interval = 4;
   EXPECT_EQ(first_of_pattern(spec, pattern(spec, 4)), 4);
   EXPECT_EQ(num_blocks_of_pattern(spec, pattern(spec, 4)), 12);
   EXPECT_EQ(first_of_pattern(*find_preset("mixtral-8x7b"), static_cast<int>(BlockKind::layer)), -1);
@@ -71,7 +71,7 @@ TEST(Mixture, RejectsInvalidMixtures) {
   ModelSpec spec = *find_preset("qwen3-30b-a3b");
   spec.mixture.experts_per_token = 129;
   EXPECT_NE(mixture_error(spec).find("experts per token: expected 1 to 128, got 129"), std::string::npos);
-  spec = *find_preset("qwen3-30b-a3b"), spec.mixture.every = 40, spec.mixture.first_layer = 40;
+  spec = *find_preset("qwen3-30b-a3b"), spec.mixture.layer_interval = 40, spec.mixture.first_layer = 40;
   EXPECT_NE(mixture_error(spec).find("none of the 48 layers"), std::string::npos);
   spec = *find_preset("llama3-8b"), spec.mixture = find_preset("mixtral-8x7b")->mixture;
   EXPECT_NE(mixture_error(spec).find("experts: expected 0 in llama, got 8"), std::string::npos);

@@ -68,8 +68,8 @@ inline ModelSpec random_mixture(std::uint64_t seed) {
   m.ffn = family == Family::mixtral ? spec.ffn : 1 + below(30);
   m.balance_loss = family == Family::deepseek_v3 ? 0 : 0.01;
   if (family == Family::qwen3_moe) {
-    m.normalizes_weights = below(2) == 1, m.every = 1 + below(spec.layers);
-    m.first_layer = m.every == 1 ? below(spec.layers) : 0;
+    m.normalizes_weights = below(2) == 1, m.layer_interval = 1 + below(spec.layers);
+    m.first_layer = m.layer_interval == 1 ? below(spec.layers) : 0;
     spec.has_qkv_bias = spec.has_out_bias = below(2) == 1;
   }
   if (family == Family::deepseek_v3) {

@@ -42,11 +42,11 @@ TEST(NoiseScale, EstimatesFromOwnUpdates) {
   NoiseScale scale;
   std::vector<double> moment(50, 0), gradient(50);
   for (int step = 0; step < 4000; ++step) {
-    UpdateStatistics seen{.samples = step < 2000 ? 16.0 : 64.0, .factor = step % 2 == 0 ? 1.0 : 0.5};
+    UpdateStatistics seen{.samples = step < 2000 ? 16.0 : 64.0, .clip_factor = step % 2 == 0 ? 1.0 : 0.5};
     for (std::size_t i = 0; i < gradient.size(); ++i) {
       gradient[i] = 0.1 + normal(random) / std::sqrt(seen.samples);
-      seen.squared += gradient[i] * gradient[i], seen.product += gradient[i] * moment[i];
-      moment[i] = seen.beta1 * moment[i] + (1 - seen.beta1) * seen.factor * gradient[i];
+      seen.gradient_squared += gradient[i] * gradient[i], seen.moment_product += gradient[i] * moment[i];
+      moment[i] = seen.beta1 * moment[i] + (1 - seen.beta1) * seen.clip_factor * gradient[i];
     }
     scale.add_measurement(seen);
     if (step == 19) {
@@ -64,7 +64,8 @@ TEST(NoiseScale, EstimatesFromOwnUpdates) {
 
 TEST(NoiseScale, EmptyIfNoiseHidesGradient) {
   NoiseScale scale;
-  for (int step = 0; step < 100; ++step) scale.add_measurement({.squared = 1, .product = -0.1, .samples = 8});
+  for (int step = 0; step < 100; ++step)
+    scale.add_measurement({.gradient_squared = 1, .moment_product = -0.1, .samples = 8});
   EXPECT_EQ(scale.samples(), std::nullopt);
 }
 

@@ -51,7 +51,7 @@ TEST(Switch, MovesMinimumBetweenRandomPlans) {
     const Assignment best = assign_devices(from, to, available);
     const auto moved = diff(from, with_devices(to, best.device_of));
     RC_ASSERT(moved.has_value());
-    RC_ASSERT(moved->moved == best.needed - best.bytes_in_place);
+    RC_ASSERT(moved->moved == best.needed_bytes - best.bytes_in_place);
     RC_ASSERT(moved->moved <= plan->moved);
     RC_ASSERT(best.is_exact);
   }));

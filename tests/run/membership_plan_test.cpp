@@ -141,8 +141,8 @@ TEST(ControlFolderTest, RejectsDrainsByOldRankNumbers) {
   ControlFolder control(folder.path());
   const Path taken = folder.write("control/1-0.request", R"({"drain": 0})"
                                                          "\n");
-  EXPECT_TRUE(control.take("1-0"));
-  EXPECT_FALSE(control.take("1-9"));  // withdrawn
+  EXPECT_TRUE(control.claim("1-0"));
+  EXPECT_FALSE(control.claim("1-9"));  // withdrawn
   EXPECT_FALSE(std::filesystem::exists(taken));
   control.refuse_drains("new numbers", false);
   EXPECT_FALSE(std::filesystem::exists(folder / "control/1-0.answer"));  // answered by the rank that took it

@@ -28,7 +28,7 @@ TEST(Bound, NeverExceedsSimulation) {
         const Candidate& c = all[static_cast<std::size_t>(pick(0, static_cast<int>(all.size()) - 1))];
         const Plan plan = grid_plan(demand, bound_model, c);
         if (find_problem(plan, problem->model)) continue;
-        const Bound bound = bound_model.of(c), any = bound_model.bound_any_schedule(c);
+        const Bound bound = bound_model.bound(c), any = bound_model.bound_any_schedule(c);
         const double seconds = seconds_of(demand, *problem->cluster_view, plan);
         const PeakMemory peak_memory = peak_memory_of(demand, *problem->cluster_view, plan);
         // The stage with the least headroom may be another one, so the excess over the limit is compared.

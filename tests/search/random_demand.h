@@ -74,7 +74,7 @@ inline void make_small_mixture(ModelSpec& model) {
   const auto last = static_cast<int>(model.layers) - 1;
   if (model.family != Family::mixtral) mixture.first_layer = pick(0, std::min(3, last));
   if (model.family == Family::qwen3_moe && last >= 1)
-    mixture.first_layer = 0, mixture.every = pick(1, std::min(3, last + 1));
+    mixture.first_layer = 0, mixture.layer_interval = pick(1, std::min(3, last + 1));
 }
 
 // Up to `most_devices` devices, few layers, and sometimes too little memory.

@@ -70,7 +70,7 @@ TEST(Search, MatchesBruteForce) {
       if (grid.evaluated.empty()) continue;
       // Sums in another order differ in their last bits.
       if (std::abs(grid.evaluated.front().objective / brute.least - 1) > 1e-12) {
-        const Bound bound = bound_model.of(brute.best), any = bound_model.bound_any_schedule(brute.best);
+        const Bound bound = bound_model.bound(brute.best), any = bound_model.bound_any_schedule(brute.best);
         RC_FAIL(fmt::format("search {} {}\nbrute {} {} bound {} {} of {} shape {} {} split {}",
                             grid.evaluated.front().objective,
                             describe(*problem, grid.evaluated.front().candidate), brute.least,

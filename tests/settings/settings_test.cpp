@@ -118,7 +118,7 @@ TEST_F(Settings, WorkersShareProcessorMemory) {
   const Feasible<ChosenPlan> refused = choose_plan(planner_request(some, model, device));
   ASSERT_FALSE(refused) << "it fits";
   const std::string text = refused.error().why;
-  EXPECT_NE(text.find("available are 512.00 MiB"), std::string::npos) << text;
+  EXPECT_NE(text.find("512.00 MiB is available"), std::string::npos) << text;
   EXPECT_EQ(text.find("more)"), std::string::npos) << text;
   EXPECT_EQ(text.find("--offload"), std::string::npos) << text;
 }

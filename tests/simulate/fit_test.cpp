@@ -19,7 +19,7 @@ TEST(Fit, RecoversTrueConstants) {
   for (std::size_t i = 0; i < 60; ++i)
     problem.measured.push_back(model(i, truth)), problem.weights.push_back(1);
   problem.predict = model;
-  problem.fitted = {"product.ampere", "bandwidth", "launch"};
+  problem.constant_names = {"product.ampere", "bandwidth", "launch"};
   const Constants found = fit(problem, Constants{}, {.steps = 40, .spread = 30, .noise = 0.01});
   EXPECT_NEAR(found.gemm_ampere, 0.8, 0.004);
   EXPECT_NEAR(found.bandwidth, 0.7, 0.01);
@@ -30,7 +30,7 @@ TEST(Fit, RecoversTrueConstants) {
 TEST(Fit, StaysAtPriorWithoutMeasurements) {
   FitProblem problem;
   problem.predict = [](std::size_t, const Constants&) { return 1.0; };
-  problem.fitted = {"bandwidth"};
+  problem.constant_names = {"bandwidth"};
   EXPECT_DOUBLE_EQ(fit(problem, Constants{}, {}).bandwidth, Constants{}.bandwidth);
 }
 
@@ -38,7 +38,7 @@ TEST(Fit, RespectsBounds) {
   FitProblem problem;
   problem.measured = {1e-3}, problem.weights = {1000};
   problem.predict = [](std::size_t, const Constants& c) { return 1 / c.bandwidth; };
-  problem.fitted = {"bandwidth"};
+  problem.constant_names = {"bandwidth"};
   const double found = fit(problem, Constants{}, {}).bandwidth;
   for (const ConstantRow& row : constant_rows()) {
     if (row.name != "bandwidth") continue;

@@ -69,7 +69,8 @@ TEST(Refit, KeepsConstantsIfPredictionsAreExact) {
   const MeasuredPlan plan{"run", &*run->simulator, run->simulator->seconds(fitted_constants()), 50, false};
   const Refit found = refit(std::span(&plan, 1), fitted_constants());
   EXPECT_NEAR(found.constants.compute_residual, 1, 1e-9);
-  EXPECT_EQ(found.fitted, (std::vector<std::string>{"residual.compute", "residual.memory", "residual.host"}));
+  EXPECT_EQ(found.constant_names,
+            (std::vector<std::string>{"residual.compute", "residual.memory", "residual.host"}));
 }
 
 TEST(Refit, ReadsMetrics) {

@@ -27,8 +27,8 @@ TEST(Runs, ReadsCompleteRow) {
       "a-1,H100-80GB,8,64,llama3-8b,32,4096,32,8,14336,128256,8192,128,1,2,2,2,1,zero1,yes,full,fp8,3.5,,60,"
       "allocated,"
       "megatron-core-2024,ib-ndr-8x400,,");
-  ASSERT_TRUE(run.run) << run.measured.skipped;
-  EXPECT_TRUE(run.measured.filled.empty()) << run.measured.filled.front();
+  ASSERT_TRUE(run.run) << run.measured.skip_reason;
+  EXPECT_TRUE(run.measured.filled_fields.empty()) << run.measured.filled_fields.front();
   const Plan& plan = run.run->plan;
   EXPECT_EQ(plan.pipelines[0].stages.size(), 2u);
   EXPECT_EQ(plan.pipelines[0].stages[0].chunks.size(), 2u);
@@ -43,11 +43,11 @@ TEST(Runs, ReadsCompleteRow) {
 TEST(Runs, ListsFilledFields) {
   const optimus::Run run =
       read_one("b-1,A100,,16,llama2-7b,,,,,,,,,,,,,,,,,,,2000,,,megatron-core-2025,ib-hdr-8x200,,");
-  ASSERT_TRUE(run.run) << run.measured.skipped;
+  ASSERT_TRUE(run.run) << run.measured.skip_reason;
   EXPECT_EQ(run.run->model.layers, 32);
   EXPECT_EQ(run.run->plan.sequence_length, 4096);
   const auto is_default = [&](std::string_view column) {
-    for (const std::string& filled : run.measured.filled)
+    for (const std::string& filled : run.measured.filled_fields)
       if (filled.starts_with(column)) return true;
     return false;
   };
@@ -71,8 +71,8 @@ TEST(Runs, PredictsMoeRunsSeparately) {
   ASSERT_TRUE(runs[0].run && runs[1].run);
   EXPECT_TRUE(runs[0].run->software.balances_experts);
   EXPECT_FALSE(runs[1].run->software.balances_experts);
-  EXPECT_EQ(runs[0].measured.skipped, "an MoE model, reported separately");
-  EXPECT_EQ(runs[2].measured.skipped, "ep 3 does not divide the 16 devices of a stage");
+  EXPECT_EQ(runs[0].measured.skip_reason, "an MoE model, reported separately");
+  EXPECT_EQ(runs[2].measured.skip_reason, "ep 3 does not divide the 16 devices of a stage");
   const std::vector<RunOutcome> outcomes = predict_runs(runs, fitted_constants());
   const AccuracySummary summary = summarise(runs, outcomes);
   EXPECT_EQ(summary.mixtures, 3);
@@ -86,7 +86,7 @@ TEST(Runs, PredictsMoeRunsSeparately) {
 }
 
 TEST(Runs, SkipsRowsWithReason) {
-  const auto reason = [](const std::string& row) { return read_one(row).measured.skipped; };
+  const auto reason = [](const std::string& row) { return read_one(row).measured.skip_reason; };
   const std::string shape = "x,32,4096,32,8,14336,128256,8192,128,1,";
   EXPECT_EQ(reason("c-1,A100,8,8," + shape + "1,1,1,1,,,,bf16,1,,,,fsdp2-compile,single-node,8,"),
             "experts_per_token is missing");

@@ -51,7 +51,7 @@ double exact_seconds(const Case& one, const Constants& constants) {
   const LinkCost links(constants);
   const auto timeline = execute(programs, [&](const Program& program, const Instruction& instruction) {
     if (instruction.peer >= 0)
-      return links.message(
+      return links.message_seconds(
           one.cluster.link(one.map[VirtualDevice{program.device}], one.map[VirtualDevice{instruction.peer}]),
           static_cast<double>(instruction.bytes));
     return prices[&program][static_cast<std::size_t>(&instruction - program.instructions.data())];

@@ -32,7 +32,7 @@ TEST(MergeTable, FindsRanks) {
   for (TokenId i = 0; i < 5'000; ++i) table.add(i, kMaxTokenId - i, i + 7);
   for (TokenId i = 0; i < 5'000; ++i) {
     ASSERT_EQ(table.find(i, kMaxTokenId - i), static_cast<std::uint32_t>(i));
-    ASSERT_EQ(table.merged(static_cast<std::uint32_t>(i)), i + 7);
+    ASSERT_EQ(table.merged_id(static_cast<std::uint32_t>(i)), i + 7);
     ASSERT_EQ(table.find(i, i), MergeTable::kNone);
   }
   table.add(3, kMaxTokenId - 3, 1);  // added again: the later rank counts
@@ -70,14 +70,14 @@ TEST(Bpe, IgnoreMergesUsesWholeWords) {
 TEST(Bpe, UnknownCharacters) {
   const Vocabulary vocabulary = vocabulary_of({"a", "b", "[UNK]", "<0xC3>", "<0xA9>"});
   const auto with = [&](bool fuse, std::optional<TokenId> unknown, bool fallback = false) {
-    return Bpe(vocabulary, {}, {.byte_fallback = fallback, .fuse_unknown = fuse, .unknown = unknown});
+    return Bpe(vocabulary, {}, {.byte_fallback = fallback, .fuse_unknown = fuse, .unknown_id = unknown});
   };
   EXPECT_EQ(encoded(with(false, 2), "axyb"), (Ids{0, 2, 2, 1}));
   EXPECT_EQ(encoded(with(true, 2), "axyb"), (Ids{0, 2, 1}));
   EXPECT_EQ(encoded(with(true, std::nullopt), "axyb"), (Ids{0, 1}));
   EXPECT_EQ(encoded(with(true, 2, true), "aéb"), (Ids{0, 3, 4, 1}));
   EXPECT_EQ(encoded(with(true, 2, true), "xé"), (Ids{3, 4, 2}));  // same order as the tokenizers library
-  const Bpe bytes(vocabulary, {}, {.is_byte_level = true, .fuse_unknown = true, .unknown = 2});
+  const Bpe bytes(vocabulary, {}, {.is_byte_level = true, .fuse_unknown = true, .unknown_id = 2});
   EXPECT_EQ(encoded(bytes, "axyb"), (Ids{0, 2, 1}));
   EXPECT_FALSE(bytes.has_all_bytes());
 }

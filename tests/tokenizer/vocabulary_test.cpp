@@ -16,10 +16,10 @@ namespace {
 
 TEST(Vocabulary, LooksUpBothWays) {
   Vocabulary vocabulary;
-  EXPECT_EQ(vocabulary.add("a", 0), Vocabulary::Added::kAdded);
-  EXPECT_EQ(vocabulary.add("", 5), Vocabulary::Added::kAdded);
-  EXPECT_EQ(vocabulary.add("a", 7), Vocabulary::Added::kDuplicateToken);
-  EXPECT_EQ(vocabulary.add("b", 5), Vocabulary::Added::kDuplicateId);
+  EXPECT_EQ(vocabulary.add("a", 0), Vocabulary::AddResult::kAdded);
+  EXPECT_EQ(vocabulary.add("", 5), Vocabulary::AddResult::kAdded);
+  EXPECT_EQ(vocabulary.add("a", 7), Vocabulary::AddResult::kDuplicateToken);
+  EXPECT_EQ(vocabulary.add("b", 5), Vocabulary::AddResult::kDuplicateId);
   EXPECT_EQ(vocabulary.id_of("a"), 0);
   EXPECT_EQ(vocabulary.id_of(""), 5);
   EXPECT_EQ(vocabulary.id_of("b"), std::nullopt);
@@ -37,7 +37,7 @@ TEST(Vocabulary, ManyTokens) {
   Vocabulary vocabulary;
   vocabulary.reserve(10);
   for (TokenId id = 0; id < 20'000; ++id)
-    ASSERT_EQ(vocabulary.add(fmt::format("t{}", id), id), Vocabulary::Added::kAdded);
+    ASSERT_EQ(vocabulary.add(fmt::format("t{}", id), id), Vocabulary::AddResult::kAdded);
   for (TokenId id = 0; id < 20'000; ++id) {
     ASSERT_EQ(vocabulary.id_of(fmt::format("t{}", id)), id);
     ASSERT_EQ(vocabulary.token_of(id), fmt::format("t{}", id));
