@@ -28,22 +28,13 @@ OrderedJson collectives_json(const MachineProfile& machine) {
                   &spec.efficiency};
   for (const CollectiveTime& collective : machine.collectives) {
     const GroupShape shape{
-<<<<<<< HEAD:cli/engine_profile.cpp
         .size = collective.members, .domains = 1, .nodes = 1, .intra_node = link, .inter_node = {}};
-    list.push_back({{"members", collective.members},
-                    {"bytes", collective.bytes},
-                    {"seconds", collective.seconds},
-                    {"predicted_seconds", LinkCost(with_measured_links(fitted_constants()))
-                                              .collective(Collective::all_reduce, shape, collective.bytes)}});
-=======
-        .size = report.members, .domains = 1, .nodes = 1, .intra_node = link, .inter_node = {}};
     list.push_back(
-        {{"members", report.members},
-         {"bytes", report.bytes},
-         {"seconds", report.seconds},
+        {{"members", collective.members},
+         {"bytes", collective.bytes},
+         {"seconds", collective.seconds},
          {"predicted_seconds", LinkCost(with_measured_links(fitted_constants()))
-                                   .collective_seconds(Collective::all_reduce, shape, report.bytes)}});
->>>>>>> lang1:cli/profile_here.cpp
+                                   .collective_seconds(Collective::all_reduce, shape, collective.bytes)}});
   }
   return list;
 }
