@@ -1,7 +1,7 @@
 // A block of the model as the engine runs it: hand-written forward, input gradient and weight gradient of
 // its parts (such as attention and mlp). Blocks are independent of schedules and communication; they read
 // and write the tensors of a Pass. Under tensor parallelism a block computes its part of heads, columns and
-// vocabulary, and the engine reduces or gathers the results between the tensor parts (Exchange).
+// vocabulary, and the engine reduces or gathers the results between the tensor-parallel ranks (Exchange).
 //
 // Read next: layer_block.cpp (a transformer layer), engine.cpp (the caller).
 #pragma once
@@ -85,9 +85,9 @@ struct Pass {
 
 // The operands of a collective before or after a part:
 //   nothing  no collective is needed
-//   sum      all-reduce of `from` over the tensor parts, in place
-//   gather   all-gather: `to` becomes the concatenated `from` of all tensor parts
-//   scatter  reduce-scatter: `from` is summed, and each tensor part receives its slice in `to`
+//   sum      all-reduce of `from` over the tensor-parallel ranks, in place
+//   gather   all-gather: `to` becomes the concatenated `from` of all tensor-parallel ranks
+//   scatter  reduce-scatter: `from` is summed, and each tensor-parallel rank receives its slice in `to`
 //   ring     for each pair in `ring_transfers`, the first tensor is sent to the next context part, and the
 //            second is received from the previous one
 struct Exchange {

@@ -59,9 +59,9 @@ Plan without_shards(Plan plan) {
 }
 
 // Returns the rows of a part that this device contributes to sums over the whole model
-// (LocalTensor::counted): if it belongs to the first copy of its group, those that no tensor part with a
-// lower index stores; otherwise none. Several parts may store the same key/value heads, and all parts store
-// tensors that are not split.
+// (LocalTensor::counted): if it belongs to the first copy of its group, those that no tensor-parallel rank
+// with a lower index stores; otherwise none. Several parts may store the same key/value heads, and all parts
+// store tensors that are not split.
 Span counted_rows(const Layout& layout, const LogicalTensor& tensor, int index, int device) {
   const Placement& placement = layout.placements[static_cast<std::size_t>(index)].front();
   const DeviceGrid& grid = layout.grids[static_cast<std::size_t>(placement.grid)];

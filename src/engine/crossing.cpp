@@ -224,7 +224,7 @@ std::unique_ptr<Pending> Crossings::begin_receive(std::size_t index) const {
                         description_of(at));
 }
 
-// The slice of the features that this tensor part of a block sends and receives.
+// The slice of the features that this tensor-parallel rank of a block sends and receives.
 Span Crossings::own_columns(int block, std::int64_t width) const {
   const int tp = strategy_of(stage_, block).tp;
   return split_evenly(width, tp)[static_cast<std::size_t>(program_.location.index % tp)];

@@ -3,7 +3,7 @@
 // gradient of its output).
 //
 //   sender      outgoing [tokens, width] -> message (some rows and columns of it) -> …
-//   receiver    … -> message -> the block's tensor; if tensor parts receive a slice of the features each,
+//   receiver    … -> message -> the block's tensor; if each tensor-parallel rank receives a slice,
 //               first into joined [parts, tokens, slice], which they gather
 //
 // A message contains its tokens in the order of samples and positions, which is the order of rows on every
@@ -42,7 +42,7 @@ class Crossings {
   // Starts the send or receive instruction at `index` of the program.
   std::unique_ptr<Pending> begin_send(std::size_t index) const;
   std::unique_ptr<Pending> begin_receive(std::size_t index) const;
-  // Starts the all-gather over tensor parts that completes a receive.
+  // Starts the all-gather over tensor-parallel ranks that completes a receive.
   std::unique_ptr<Pending> begin_join(std::size_t index) const;
   // has_arrivals returns whether the instruction at `index` reads data from other blocks; most do not.
   // unpack_arrivals copies this data into `to`, the tensor that the instruction reads.
@@ -51,7 +51,7 @@ class Crossings {
 
  private:
   // One source of an instruction's input: a message, data that stays on the device, or data gathered from
-  // tensor parts.
+  // tensor-parallel ranks.
   struct Arrival {
     int buffer = -1;
     BufferKind kind = BufferKind::message;

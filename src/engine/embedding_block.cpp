@@ -1,6 +1,6 @@
 // The first block: token, position and type tables, BERT's norm, dropout. It has no input gradient. Under
-// tensor parallelism each device has some rows of the token table; the first tensor part adds the other
-// tables, and the sum over the parts is the embedding.
+// tensor parallelism each device has some rows of the token table; the first tensor-parallel rank adds the
+// other tables, and the sum over the parts is the embedding.
 #include <ATen/TensorOperators.h>
 
 #include "base/error.h"

@@ -91,8 +91,8 @@ std::string Engine::recording_status() const {
   return recording_.failure().empty() ? "steps are not recorded" : recording_.failure();
 }
 
-// The stage with the loss counts targets and tokens. Tensor parts process the same tokens, so only the first
-// of them counts.
+// The stage with the loss counts targets and tokens. Tensor-parallel ranks process the same tokens, so only
+// the first of them counts.
 void Engine::begin_step_scalars(bool is_training) {
   if (fp8_ != nullptr) fp8_->begin_step(is_training);
   const bool has_loss = stage_.chunks.back().end_block() == plan_.num_blocks;

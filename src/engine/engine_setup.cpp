@@ -114,8 +114,8 @@ namespace {
 
 using UnsupportedReason = std::optional<std::string>;
 
-// If several tensor parts have the same key/value head, each computes only a part of the sum that is its
-// gradient. Rounding these parts to fp8 separately differs from rounding the sum.
+// If several tensor-parallel ranks have the same key/value head, each computes only a part of the sum that is
+// its gradient. Rounding these parts to fp8 separately differs from rounding the sum.
 UnsupportedReason problem_with_shared_kv_heads(const Plan& plan, const ModelSpec& model, const Stage& stage) {
   for (const int block : fp8_blocks(plan)) {
     if (block < stage.chunks.front().first_block() || block >= stage.chunks.back().end_block()) continue;

@@ -102,14 +102,14 @@ class HeadBlock final : public Block {
     }
   }
 
-  // Computes the statistics of this part's logits that the other tensor parts need
+  // Computes the statistics of this part's logits that the other tensor-parallel ranks need
   // (Kernels::loss_statistics).
   void compute_statistics(const Pass& pass, const Piece& piece) {
     at::Tensor statistics = pass["head.statistics"].narrow(0, piece.begin, piece.input.size(0));
     services_.kernels.loss_statistics(piece.logits, own_targets(piece.targets), statistics);
   }
-  // Computes the losses from the statistics of all tensor parts: loss = log(sum of e^logit) - target's
-  // logit.
+  // Computes the losses from the statistics of all tensor-parallel ranks: loss = log(sum of e^logit) -
+  // target's logit.
   void sum_losses(const Pass& pass) {
     const std::int64_t rows = pass.microbatch->num_rows();
     const at::Tensor statistics = pass["head.statistics.all"].view({part_.tp, rows, 3});

@@ -60,7 +60,7 @@ void StateExchange::find_shared_pieces() {
   }
 }
 
-// If several tensor parts store the same rows, only the part with the lowest index contributes them.
+// If several tensor-parallel ranks store the same rows, only the rank with the lowest index contributes them.
 StateExchange::SharedPiece StateExchange::shared_piece(const TensorBox& shared,
                                                        const std::vector<int>& members) const {
   const std::string& name = parameters_.tensors()[static_cast<std::size_t>(shared.tensor)].name;
@@ -80,8 +80,8 @@ StateExchange::SharedPiece StateExchange::shared_piece(const TensorBox& shared,
                        .view(sizes);
   for (int d = 0; d < own_box.num_dims; ++d)
     piece.gradient = piece.gradient.narrow(d, shared.box[d].begin - own_box[d].begin, shared.box[d].size());
-  // Considers the shards of all tensor parts of one copy: rows that two parts share may be in different
-  // shards of each.
+  // Considers the shards of all tensor-parallel ranks of one copy: rows that two ranks share may be in
+  // different shards of each.
   const int copy = strategy_of(stage_, block).tp * shape.num_shards,
             first = program_.location.index / copy * copy;
   for (int index = first; index < program_.location.index; ++index)
@@ -188,8 +188,9 @@ std::unique_ptr<Pending> StateExchange::begin_gather(const Instruction& instruct
   return comm_->all_gather(group, own_shard, all_shards, description_of(instruction));
 }
 
-// Returns the rows whose gradients are summed over the tensor parts in the instruction's group. Devices are
-// in the order of tensor parts, so the parts of the members follow from their indices in the stage.
+// Returns the rows whose gradients are summed over the tensor-parallel ranks in the instruction's group.
+// Devices are in the order of tensor-parallel ranks, so the parts of the members follow from their indices in
+// the stage.
 std::vector<StateExchange::Rows> StateExchange::partial_rows(const Instruction& instruction) const {
   const LayerStrategy& s = strategy_of(stage_, instruction.block);
   std::vector<int> parts;
@@ -247,8 +248,8 @@ void StateExchange::for_each_partial(const Instruction& instruction, const State
          packed.narrow(0, offset, count));
     offset += count;
   }
-  ensure(offset == packed.numel(), "{} of {} elements are summed by {} tensor parts", offset, packed.numel(),
-         program_.groups[static_cast<std::size_t>(instruction.group)].members.size());
+  ensure(offset == packed.numel(), "{} of {} elements are summed by {} tensor-parallel ranks", offset,
+         packed.numel(), program_.groups[static_cast<std::size_t>(instruction.group)].members.size());
 }
 
 std::unique_ptr<Pending> StateExchange::begin_reduce(const Instruction& instruction,

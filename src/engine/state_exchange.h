@@ -1,6 +1,6 @@
 // Communication of weights and gradients between the devices that share a block's state: gathers of shards,
-// and reductions of gradients over shards, copies and tensor parts. begin() prepares the data and starts
-// the operation; end() stores the received data after it has completed.
+// and reductions of gradients over shards, copies and tensor-parallel ranks. begin() prepares the data and
+// starts the operation; end() stores the received data after it has completed.
 //
 //   zero 0   all-reduce over copies, in place
 //   zero 1   reduce-scatter over shards: each device keeps its own shard, at the start of the whole gradient
@@ -8,10 +8,10 @@
 //   zero 2,3 as zero 1 for the whole gradients of each micro-batch; the result is added to this device's
 //            shard
 //
-// Before that, tensor parts sum the gradients that each has computed only partially. Finally, gradients of
-// tensors that other stages or pipelines also store are summed with theirs (schedule/shared_sums.h). If the
-// plan has redundant copies, a complete shard is sent to the device that repeats its update
-// (Parameters::copies). Read next: block_shape.h.
+// Before that, tensor-parallel ranks sum the gradients that each has computed only partially. Finally,
+// gradients of tensors that other stages or pipelines also store are summed with theirs
+// (schedule/shared_sums.h). If the plan has redundant copies, a complete shard is sent to the device that
+// repeats its update (Parameters::copies). Read next: block_shape.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -57,7 +57,7 @@ class StateExchange {
   std::int64_t tied_offset() const { return parameters_.shape(head_).whole_elements; }
 
  private:
-  // Rows of a tensor whose gradient is summed over several tensor parts.
+  // Rows of a tensor whose gradient is summed over several tensor-parallel ranks.
   struct Rows {
     std::size_t tensor = 0;  // index into the tensors of the block's shape
     Span rows;

@@ -215,8 +215,8 @@ Layout layout_with_copies(const Plan& plan, const ModelSpec& model, StateKind ki
 namespace {
 
 // The owners of one piece of a block's master weights and moments, over all replicas and pipelines. Pieces
-// are numbered by shard, then by tensor part. In a pipeline that splits the block into fewer pieces, the
-// numbers wrap around.
+// are numbered by shard, then by tensor-parallel rank. In a pipeline that splits the block into fewer pieces,
+// the numbers wrap around.
 std::vector<int> owners_of(const Plan& plan, int block, int piece = 0) {
   std::vector<int> holders;
   for (const Pipeline& pipeline : plan.pipelines)

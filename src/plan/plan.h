@@ -24,11 +24,11 @@ namespace optimus {
 enum class Schedule { gpipe, one_f_one_b, interleaved, zero_bubble, pipedream, pipemare };
 enum class Precision { fp64, fp32, bf16, fp16, fp8 };
 
-// How one layer is split over the devices of its stage. Device i of the stage is tensor part i % tp, context
-// part i / tp % cp, data part i / (tp * cp). In an MoE layer each device routes its own positions. `ep`
-// consecutive devices share the experts, regardless of their tp, cp and dp parts: device i stores the (i %
-// ep)-th part of them, and the devices exchange tokens. A single expert is never split; an MoE layer with tp
-// above 1 requires sequence_parallel.
+// How one layer is split over the devices of its stage. Device i of the stage is tensor-parallel rank i % tp,
+// context part i / tp % cp, data part i / (tp * cp). In an MoE layer each device routes its own positions.
+// `ep` consecutive devices share the experts, regardless of their tp, cp and dp parts: device i stores the (i
+// % ep)-th part of them, and the devices exchange tokens. A single expert is never split; an MoE layer with
+// tp above 1 requires sequence_parallel.
 struct LayerStrategy {
   int tp = 1;                      // tensor parallel: heads, ffn columns and vocabulary are split
   bool sequence_parallel = false;  // norms and residuals are split by positions over the tp devices

@@ -308,8 +308,8 @@ Dependencies StepCompiler::receive(const Crossing& crossing, int microbatch, boo
   return receives;
 }
 
-// Each tensor part has received one slice, so that no byte crosses a slow link twice. Here the parts of a
-// group gather the whole activation.
+// Each tensor-parallel rank has received one slice, so that no byte crosses a slow link twice. Here the parts
+// of a group gather the whole activation.
 Dependencies StepCompiler::join_parts(const Crossing& crossing, int microbatch, bool is_backward,
                                       Dependencies receives) {
   const LayerStrategy& strategy = crossing.to_side.strategy;

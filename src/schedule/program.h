@@ -51,8 +51,8 @@ enum class Op : std::uint8_t {
   gather_parameters,  // gather: shards to whole weights (ZeRO 3: before use; ZeRO 1, 2: after the update)
   reduce_gradients,  // reduce: sums over the devices of a group; each keeps its shard if the state is sharded
   // reduce: sums over the owners in other stages or pipelines (tied embeddings, uneven pipelines). Of the
-  // tensor parts with equal copies the lowest one contributes and the other parts add zero; all receive the
-  // sum.
+  // tensor-parallel ranks with equal copies the lowest one contributes and the others add zero; all receive
+  // the sum.
   sync_gradients,
   send_copy,     // transfer: the reduced gradient shard, to the device that repeats its update
   receive_copy,  // transfer
@@ -115,7 +115,7 @@ enum class BufferKind : std::uint8_t {
   // differently.
   outgoing,
   message,  // the part of `outgoing` that one device sends to another, on either side
-  joined,   // concatenated slices that the tensor parts of a group have received
+  joined,   // concatenated slices that the tensor-parallel ranks of a group have received
 };
 
 struct Buffer {

@@ -5,8 +5,8 @@
 // Activations are [samples, positions, hidden]. dp splits samples. cp splits positions into 2 * cp chunks;
 // context part i has chunks i and 2 * cp - 1 - i, which balances causal attention. tp splits nothing, or,
 // with sequence parallelism, the remaining tokens into equal consecutive slices (the last ones may be
-// shorter). Between layers each tensor part sends only its own slice, and the receivers gather the other
-// slices, so no byte crosses a slow link twice.
+// shorter). Between layers each tensor-parallel rank sends only its own slice, and the receivers gather the
+// other slices, so no byte crosses a slow link twice.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +35,9 @@ struct Side {
 // The positions of context part `part` of `cp`, ascending, without empty spans.
 std::vector<Span> context_positions(std::int64_t sequence_length, int cp, int part);
 
-// The share of device `index` of a micro-batch of `sequences`. The tensor parts of one group have equal
-// shares; but if `between_blocks`, with sequence parallelism, each part has its own slice of the tokens.
+// The share of device `index` of a micro-batch of `sequences`. The tensor-parallel ranks of one group have
+// equal shares; but if `between_blocks`, with sequence parallelism, each part has its own slice of the
+// tokens.
 ActivationShare share_of(const Side& side, int index, int sequences, std::int64_t sequence_length,
                          bool between_blocks);
 

@@ -2,8 +2,8 @@
 // all gradients if there are several pipelines. Replicas inside the pipeline are members of the same sum,
 // so these gradients are not summed over replicas beforehand.
 //
-// If several tensor parts have equal copies of a gradient, the lowest part contributes and the other parts
-// add zero; all receive the sum.
+// If several tensor-parallel ranks have equal copies of a gradient, the lowest rank contributes and the
+// others add zero; all receive the sum.
 #pragma once
 
 #include <vector>

@@ -26,7 +26,7 @@ bool has_shared_tied_embedding(const Stage& stage, int head) {
   return a.tp == b.tp && a.cp == b.cp && a.zero == b.zero && a.shard_group == b.shard_group;
 }
 
-// The fraction, 0 to 1, that tensor part `part` has of a dimension that is split in units of `unit`.
+// The fraction, 0 to 1, that tensor-parallel rank `part` has of a dimension that is split in units of `unit`.
 double fraction(const ModelSpec& model, SplitUnit unit, const LayerStrategy& strategy, int part) {
   if (strategy.tp == 1) return 1;
   if (unit == SplitUnit::none) return strategy.sequence_parallel ? 1.0 / strategy.tp : 1;

@@ -32,8 +32,8 @@ class DeviceSizes {
   // Master weights and moments of the shard whose updates this device repeats, unless it stores them
   // anyway; 0 without shard copies.
   Bytes copy_state(int block) const;
-  // Bytes of the gradients that several tensor parts store but each computes only partially, by the list of
-  // these parts: norms under sequence parallelism, and key/value heads that several parts share.
+  // Bytes of the gradients that several tensor-parallel ranks store but each computes only partially, by the
+  // list of these parts: norms under sequence parallelism, and key/value heads that several parts share.
   std::map<std::vector<int>, Bytes> partial_gradients(int block) const;
   // Bytes of a block's gradients that another stage of the pipeline also stores: those of a tied embedding.
   Bytes shared_gradients(int block) const;
@@ -55,8 +55,8 @@ class DeviceSizes {
   // parallelism, its slice). whole_activation(): those of the whole tensor group.
   Bytes boundary(int block, int sequences, std::int64_t width) const;
   Bytes whole_activation(int block, int sequences) const;
-  // The concatenated slices along the feature dimension that the tensor parts received, padded to equal
-  // size.
+  // The concatenated slices along the feature dimension that the tensor-parallel ranks received, padded to
+  // equal size.
   Bytes joined_activation(int block, int sequences, std::int64_t width) const;
   // Keys and values of one context part, which are sent around the ring; ring_gradients(): their gradients.
   Bytes ring(int block, int sequences) const;

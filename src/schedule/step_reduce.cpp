@@ -1,12 +1,12 @@
 // Gradients and updates: reductions inside the stage as soon as weight gradients are complete, sums with
 // other stages and pipelines, the step gate, the optimizer, and the gathers that distribute updated weights.
 //
-// Inside a stage, the devices with the same tensor part form a data group. Gradients of sharded state are
-// first reduced to shards inside the shard group, then summed over the replicas of each shard. A tensor
-// that other stages or pipelines also own (a tied embedding; every tensor if there are several pipelines)
-// is excluded from the sum over replicas; it is summed once over all its owners instead. If the tensor
-// parts of a replica have equal copies of a gradient (norms; shared key/value heads), the lowest part
-// contributes to that sum and the other parts add zero.
+// Inside a stage, the devices with the same tensor-parallel rank form a data group. Gradients of sharded
+// state are first reduced to shards inside the shard group, then summed over the replicas of each shard. A
+// tensor that other stages or pipelines also own (a tied embedding; every tensor if there are several
+// pipelines) is excluded from the sum over replicas; it is summed once over all its owners instead. If the
+// tensor-parallel ranks of a replica have equal copies of a gradient (norms; shared key/value heads), the
+// lowest rank contributes to that sum and the other parts add zero.
 #include <algorithm>
 #include <utility>
 
@@ -67,7 +67,7 @@ void StepCompiler::reduce_gradients(int block, int microbatch, bool is_last) {
   };
   const bool is_final = is_last || is_async;
   const bool is_sharded_now = shards > 1 && (is_final || s.zero >= 2);
-  // Before anything is reduced to shards, the tensor parts sum those gradients that each of them has
+  // Before anything is reduced to shards, the tensor-parallel ranks sum those gradients that each of them has
   // computed only partially.
   if (is_final || is_sharded_now)
     for (const auto& [parts, bytes] : partial(block)) reduce(tensor_subgroup(block, parts), bytes);

@@ -51,7 +51,7 @@ int fewest_nodes(int insufficient, int max_nodes_tried, Works&& works) {
   return sufficient;
 }
 
-// No plan can use more devices than one for each combination of sequence, layer and tensor part.
+// No plan can use more devices than one for each combination of sequence, layer and tensor-parallel rank.
 int max_nodes(const Demand& demand, int per_node) {
   const double upper_bound =
       static_cast<double>(demand.batch) * static_cast<double>(demand.model.layers) * 64;

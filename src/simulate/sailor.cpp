@@ -92,10 +92,10 @@ class PlanFileReader {
     if (replica_list.empty() || replica_list.size() > 10'000) replicas.refuse("at least one replica");
     for (const JsonView& replica : replica_list) {
       const std::vector<JsonView> pair = replica.elements();
-      if (pair.size() != 2) replica.refuse("GPUs and the number of tensor parts");
+      if (pair.size() != 2) replica.refuse("GPUs and the number of tensor-parallel ranks");
       const int tp = static_cast<int>(pair[1].integer(1, 64));
       if (&replica != &replica_list.front() && tp != strategy.tp)
-        replica.refuse("the same number of tensor parts as its neighbours");
+        replica.refuse("the same number of tensor-parallel ranks as its neighbours");
       strategy.tp = tp;
       const std::vector<JsonView> nodes = pair[0].elements();
       if (nodes.size() != 1 || nodes[0].elements().size() < 2) replica.refuse("one node: GPU, number, zone");
