@@ -137,7 +137,7 @@ void AdaptationController::weigh_if_due() {
                                    answerable_conditions(noticeable_findings(findings(), kRecentSteps));
   if (answerable.size() < conditions.size() && context_.decides())
     stay_reports_.add_for(conditions, {evidence_of(findings()), "step times have not increased",
-                                       word_of(conditions.front().cause)});
+                                       word_of(conditions.front().cause), recorded(findings())});
   const bool is_calibrated = history_.num_observations() >= kObservationsToCompare;
   const bool seeks_better =
       context_.seeks_better_plan && context_.decides() && !has_sought_better_plan_ && is_calibrated;

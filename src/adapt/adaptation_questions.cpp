@@ -32,7 +32,7 @@ Question AdaptationController::question(bool is_provisional) const {
   }
   add_plans_to_return_to(question);
   add_calibration(question);
-  question.evidence = evidence_of(findings);
+  question.evidence = evidence_of(findings), question.findings = recorded(findings);
   for (const Finding& finding : findings) {
     if (!is_mitigable_by_plan(finding.cause)) continue;
     const double age = question.seconds * 10;  // a condition is found after about ten steps

@@ -34,13 +34,12 @@ std::optional<Number> read_number(std::string_view& text) {
 }
 
 // "slow network of node 0–1: 1.39x since step 60"
-std::optional<Finding> finding_in(std::string_view text) {
+std::optional<RecordedFinding> finding_in(std::string_view text) {
   std::size_t length = 0;
   const std::optional<Cause> cause = cause_at(text, length);
   const std::size_t colon = text.find(": ");
   if (!cause || colon == std::string_view::npos || colon < length) return std::nullopt;
-  Finding finding;
-  finding.cause = *cause;
+  RecordedFinding finding{.cause = *cause};
   std::string_view places = text.substr(length, colon - length);
   while (starts_with(places, " ") || starts_with(places, kBetween)) {
     places.remove_prefix(starts_with(places, " ") ? 1 : kBetween.size());
@@ -71,8 +70,16 @@ std::string text(const Finding& finding) {
                      finding.begin_step, clock);
 }
 
-std::vector<Finding> parse_findings(std::string_view evidence) {
-  std::vector<Finding> findings;
+std::vector<RecordedFinding> recorded(const std::vector<Finding>& findings) {
+  std::vector<RecordedFinding> result;
+  for (const Finding& finding : findings)
+    if (is_mitigable_by_plan(finding.cause))
+      result.push_back({finding.cause, finding.locations, finding.factor, finding.begin_step});
+  return result;
+}
+
+std::vector<RecordedFinding> parse_findings(std::string_view evidence) {
+  std::vector<RecordedFinding> findings;
   for (const std::string& part : split(std::string(evidence), ','))
     if (const auto finding = finding_in(trim(part))) findings.push_back(*finding);
   return findings;

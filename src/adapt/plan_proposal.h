@@ -7,14 +7,24 @@
 #include <vector>
 
 #include "plan/plan.h"
+#include "policy/condition.h"
 
 namespace optimus {
 
 // A plan that was considered and not chosen.
 struct PlanAlternative {
-  std::string plan, response{};            // for example "pp2 tp2" and "recut"
+  std::string plan, response{};            // for example "pp2 tp2" and "drop devices"
   std::optional<double> predicted_gain{};  // negative if it would be slower
   bool operator==(const PlanAlternative&) const = default;
+};
+
+// A finding as decisions record it.
+struct RecordedFinding {
+  Cause cause = Cause::device;
+  std::vector<int> locations{};  // as in Condition
+  double factor = 1;             // by which it slows the run down
+  std::int64_t begin_step = 0;   // the first slow step
+  bool operator==(const RecordedFinding&) const = default;
 };
 
 // Status of a provisional proposal. So far, a few slow steps are the only evidence for its conditions.
@@ -33,6 +43,7 @@ struct PlanProposal {
   double predicted_gain = 0;    // relative gain in steps per second; 0.38 means 38 % faster
   double payback_steps = 0;     // predicted number of steps until the gain has made up for the pause
   std::string cause{};          // word_of(Cause); empty if there is no condition
+  std::vector<RecordedFinding> findings{};
   std::vector<PlanAlternative> alternatives{};
 };
 
@@ -50,6 +61,7 @@ class ProposalSource {
 struct StayDecision {
   std::string why, reason;  // `why` is the evidence; `reason` explains why no other plan is chosen
   std::string cause{};
+  std::vector<RecordedFinding> findings{};
   std::vector<PlanAlternative> alternatives{};
 };
 

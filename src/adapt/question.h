@@ -37,7 +37,8 @@ struct Question {
   std::map<MeasurementKey, double> step_times;
   // Step time of the only earlier plan. Set only if nothing has changed since the run left that plan.
   std::optional<double> seconds_before;
-  std::string evidence;  // message for users
+  std::string evidence;                   // message for users
+  std::vector<RecordedFinding> findings;  // to which `evidence` refers
   PredictionMemory memory;
 };
 

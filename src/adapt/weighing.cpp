@@ -72,7 +72,7 @@ PlanProposal proposal_of(const Question& question, const std::vector<PlannedOpti
   proposal.predicted_gain = gain_of(chosen, question);
   const double saved = 1 - lasting_seconds(situation, chosen) / lasting_seconds(situation, now);
   proposal.payback_steps = chosen.pause_seconds / std::max(1e-3 * question.seconds, saved * question.seconds);
-  proposal.cause = cause_of(question);
+  proposal.cause = cause_of(question), proposal.findings = question.findings;
   proposal.alternatives = alternatives_of(question, options, choice.option);
   return proposal;
 }
@@ -83,7 +83,8 @@ Answer weigh(const Question& question, const AdaptationContext& context, const C
   Answer answer{.conditions = question.conditions, .memory = question.memory};
   Feasible<std::vector<PlannedOption>> planned = planned_options(question, context, cluster);
   if (!planned) {
-    answer.stay_decision = StayDecision{question.evidence, "no other plan fits", cause_of(question)};
+    answer.stay_decision =
+        StayDecision{question.evidence, "no other plan fits", cause_of(question), question.findings};
     return answer;
   }
   if (question.is_settled) answer.memory = learned_from(question, planned->front().option, cluster);
@@ -96,7 +97,7 @@ Answer weigh(const Question& question, const AdaptationContext& context, const C
     answer.pause = situation.options[choice.option].pause_seconds;
   } else if (question.since_switch >= context.policy.settle_seconds) {
     answer.stay_decision = StayDecision{question.evidence, choice.reason, cause_of(question),
-                                        alternatives_of(question, options, 0)};
+                                        question.findings, alternatives_of(question, options, 0)};
   }
   return answer;
 }

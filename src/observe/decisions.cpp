@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kMaxAlternatives = 16;
 constexpr std::size_t kMaxDecisionBytes = 64 << 10;  // as in metrics.cpp: a resumed run reads these lines
-constexpr std::int64_t kMaxSteps = std::int64_t{1} << 53;
+constexpr std::int64_t kMaxSteps = std::int64_t{1} << 53, kMaxLocation = 1 << 24;
 
 OrderedJson or_null(const std::optional<double>& value) {
   return value ? OrderedJson(*value) : OrderedJson();
@@ -28,6 +28,16 @@ OrderedJson json_of(const std::vector<PlanAlternative>& plans) {
   for (const PlanAlternative& plan : plans)
     list.push_back(
         {{"plan", plan.plan}, {"response", plan.response}, {"predicted_gain", or_null(plan.predicted_gain)}});
+  return list;
+}
+
+OrderedJson json_of(const std::vector<RecordedFinding>& findings) {
+  OrderedJson list = OrderedJson::array();
+  for (const RecordedFinding& finding : findings)
+    list.push_back({{"cause", word_of(finding.cause)},
+                    {"where", finding.locations},
+                    {"factor", finding.factor},
+                    {"since", finding.begin_step}});
   return list;
 }
 
@@ -49,6 +59,20 @@ Seconds seconds_in(const JsonView& view, const char* name) {
   return Seconds(value);
 }
 
+std::vector<RecordedFinding> findings_in(const JsonView& list) {
+  std::vector<RecordedFinding> findings;
+  for (const JsonView& view : list.elements()) {
+    const JsonView cause = view.at("cause");
+    RecordedFinding finding{.cause = parse_cause(cause.text(), cause.location()),
+                            .factor = view.at("factor").number()};
+    for (const JsonView& location : view.at("where").elements())
+      finding.locations.push_back(static_cast<int>(location.integer(0, kMaxLocation)));
+    finding.begin_step = view.at("since").integer(0, kMaxSteps);
+    findings.push_back(std::move(finding));
+  }
+  return findings;
+}
+
 Decision decision_in(const JsonView& view) {
   Decision decision{.step = view.at("step").integer(0, kMaxSteps), .kind = view.at("kind").text()};
   decision.evidence = view.text_or("evidence", ""), decision.cause = view.text_or("cause", "");
@@ -65,6 +89,7 @@ Decision decision_in(const JsonView& view) {
   if (const auto workers = view.find("workers"))
     decision.num_workers = static_cast<int>(workers->integer(0, 1 << 24));
   if (const auto lost = view.find("steps_lost")) decision.steps_lost = lost->integer(0, kMaxSteps);
+  if (const auto findings = view.find("findings")) decision.findings = findings_in(*findings);
   if (const auto plans = view.find("alternatives"))
     for (const JsonView& plan : plans->elements())
       decision.alternatives.push_back(
@@ -148,6 +173,7 @@ OrderedJson to_json(const Decision& decision) {
           {"kind", decision.kind},
           {"evidence", decision.evidence},
           {"cause", decision.cause.empty() ? OrderedJson() : OrderedJson(decision.cause)},
+          {"findings", json_of(decision.findings)},
           {"from", decision.from},
           {"to", decision.to},
           {"from_name", decision.from_name},

@@ -39,6 +39,7 @@ struct Decision {
   int num_workers = 0;         // after a membership change; 0: another kind of decision
   std::int64_t steps_lost = 0;
   std::string cause{};  // "link", as in policy/condition.h; empty if nothing was found to be slow
+  std::vector<RecordedFinding> findings{};  // empty in records of version 0.2 and earlier
   std::vector<PlanAlternative> alternatives{};
   bool operator==(const Decision&) const = default;
 };

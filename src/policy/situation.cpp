@@ -22,10 +22,24 @@ double lasting_seconds(const Situation& situation, const PlanOption& option) {
   return option.step_seconds / (1 - undone_part(situation, option));
 }
 
-std::string text(Response response) {
-  constexpr std::array<const char*, 6> kNames = {"stay",         "share micro-batches", "cut stages anew",
-                                                 "another plan", "drop devices",        "back"};
-  return kNames[static_cast<std::size_t>(response)];
+namespace {
+
+constexpr std::array<const char*, 6> kResponses = {
+    "stay", "share micro-batches", "move stage boundaries", "another plan", "drop devices", "earlier plan"};
+// Words in decisions of version 0.2 and earlier.
+constexpr std::array<std::pair<const char*, Response>, 2> kOldResponses = {
+    {{"cut stages anew", Response::recut}, {"back", Response::resume}}};
+
+}  // namespace
+
+std::string text(Response response) { return kResponses[static_cast<std::size_t>(response)]; }
+
+std::optional<Response> find_response(const std::string& word) {
+  for (std::size_t i = 0; i < kResponses.size(); ++i)
+    if (word == kResponses[i]) return static_cast<Response>(i);
+  for (const auto& [old_word, response] : kOldResponses)
+    if (word == old_word) return response;
+  return std::nullopt;
 }
 
 }  // namespace optimus

@@ -16,6 +16,8 @@ namespace optimus {
 // stages. `resume` returns to a plan that ran before the condition or before the last switch.
 enum class Response { stay, share, recut, replan, drop, resume };
 std::string text(Response response);
+// The response with this text, also as earlier versions wrote it.
+std::optional<Response> find_response(const std::string& word);
 
 struct PlanOption {
   Response response = Response::stay;

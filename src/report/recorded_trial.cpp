@@ -29,9 +29,14 @@ bool changes_membership(const Decision& decision) {
   return decision.kind == "recover" || decision.kind == "join" || decision.kind == "drain";
 }
 
+// Decisions of version 0.2 and earlier record their findings only as text.
+std::vector<RecordedFinding> findings_of(const Decision& decision) {
+  return decision.findings.empty() ? parse_findings(decision.evidence) : decision.findings;
+}
+
 // A condition that lasts from finding.begin_step until step `end`.
 struct ConditionSpan {
-  Finding finding;
+  RecordedFinding finding;
   std::int64_t end = 0;
 };
 
@@ -77,7 +82,7 @@ class Recorder {
       if (!is_automatic(decision)) continue;
       ++result_.num_switches;
       std::set<std::pair<Cause, std::vector<int>>> named_conditions;
-      for (const Finding& finding : parse_findings(decision.evidence)) {
+      for (const RecordedFinding& finding : findings_of(decision)) {
         const std::pair<Cause, std::vector<int>> key(finding.cause, finding.locations);
         named_conditions.insert(key);
         if (open_conditions.contains(key)) continue;
@@ -121,12 +126,6 @@ class Recorder {
     return static_cast<int>(result_.plans.size()) - 1;
   }
 
-  static Response response_of(const std::string& response_text) {
-    for (int i = 0; i <= static_cast<int>(Response::resume); ++i)
-      if (text(static_cast<Response>(i)) == response_text) return static_cast<Response>(i);
-    return Response::replan;
-  }
-
   // Median step times of this segment by mode; the first step on a plan is not representative.
   std::map<int, double> median_seconds_by_mode(std::int64_t begin, std::int64_t end) const {
     std::map<int, std::vector<double>> seconds_by_mode;
@@ -158,7 +157,8 @@ class Recorder {
       add_prediction(name_(decision.to), Response::replan, *decision.predicted_gain);
       for (const PlanAlternative& alternative : decision.alternatives)
         if (alternative.predicted_gain)
-          add_prediction(alternative.plan, response_of(alternative.response), *alternative.predicted_gain);
+          add_prediction(alternative.plan, find_response(alternative.response).value_or(Response::replan),
+                         *alternative.predicted_gain);
     }
     for (const auto& [mode, seconds] : seconds_by_mode) last_seconds_[mode] = seconds;
     for (const auto& [mode, seconds] : last_seconds_) {

@@ -177,6 +177,7 @@ void Training::report_decisions() {
                   .to_name = name,
                   .epoch = epoch_,
                   .cause = stay->cause,
+                  .findings = stay->findings,
                   .alternatives = stay->alternatives});
   }
   if (const std::optional<double> gain = controller()->take_measured_gain())

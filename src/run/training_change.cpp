@@ -124,7 +124,7 @@ Decision Training::decision_of(const SwitchOutcome& outcome) const {
   if (!outcome.proposal) return decision;
   decision.predicted_gain = outcome.proposal->predicted_gain;
   decision.payback_steps = outcome.proposal->payback_steps;
-  decision.cause = outcome.proposal->cause;
+  decision.cause = outcome.proposal->cause, decision.findings = outcome.proposal->findings;
   decision.alternatives = outcome.proposal->alternatives;
   return decision;
 }

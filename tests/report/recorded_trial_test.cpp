@@ -99,6 +99,26 @@ TEST(RecordedTrial, RunWithoutDecisionsHasOneSegment) {
   EXPECT_EQ(recorded.plans.size(), 1u);
 }
 
+// The text of a finding at more than four locations does not name them all; the record does.
+TEST(RecordedTrial, UsesTypedFindings) {
+  Recorded run;
+  run.decisions[0].evidence = "slow network of node 0 and 5 others: 2.00x since step 101";
+  run.decisions[0].findings = {
+      {.cause = Cause::link, .locations = {0, 1, 2, 3, 4, 5}, .factor = 2, .begin_step = 101}};
+  const RecordedTrial recorded = run.trial();
+  ASSERT_EQ(recorded.trial.segments.at(1).conditions.size(), 1u);
+  EXPECT_EQ(recorded.trial.segments[1].conditions[0].cause, Cause::link);
+  EXPECT_DOUBLE_EQ(recorded.trial.detection_steps, 9);
+}
+
+TEST(RecordedTrial, ReadsResponsesOfEarlierVersions) {
+  EXPECT_EQ(find_response("cut stages anew"), Response::recut);
+  EXPECT_EQ(find_response("back"), Response::resume);
+  for (int i = 0; i <= static_cast<int>(Response::resume); ++i)
+    EXPECT_EQ(find_response(text(static_cast<Response>(i))), static_cast<Response>(i));
+  EXPECT_EQ(find_response("no such response"), std::nullopt);
+}
+
 TEST(FindingText, RoundTrips) {
   const std::vector<Finding> all = {
       {.cause = Cause::device, .locations = {5}, .factor = 1.52, .begin_step = 397},
@@ -107,7 +127,7 @@ TEST(FindingText, RoundTrips) {
       {.cause = Cause::cluster, .locations = {}, .factor = 3, .begin_step = 7}};
   std::string evidence;
   for (const Finding& finding : all) evidence += (evidence.empty() ? "" : ", ") + text(finding);
-  const std::vector<Finding> back = parse_findings(evidence);
+  const std::vector<RecordedFinding> back = parse_findings(evidence);
   ASSERT_EQ(back.size(), all.size()) << evidence;
   for (std::size_t i = 0; i < all.size(); ++i) {
     EXPECT_EQ(back[i].cause, all[i].cause) << evidence;
