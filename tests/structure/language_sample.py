@@ -29,7 +29,7 @@ def names(text):
     """Declared types, functions and variables, with the line that declares them, as a reader meets them."""
     for number, line in enumerate(text.splitlines(), 1):
         code = re.sub(r'"(?:\\.|[^"\\])*"', '""', line.split("//")[0])
-        for pattern in (r"\b(?:struct|class|enum class)\s+(\w+)", r"^\s*(?:[\w:<>,*&\s]+?)[\s*&](\w+)\s*(?:\(|=|;|\{)"):
+        for pattern in (r"\b(?:struct|class|enum class)\s+(\w+)", r"^\s*(?!(?:throw|return|else|case|delete|using|goto)\b)[\w:<>,*&][\w:<>,*&\s]*?[\s*&](\w+)\s*(?:\(|=|;|\{)"):
             for name in re.findall(pattern, code):
                 if len(name) > 2 and name.strip("_") not in KEYWORDS and not name.isdigit():
                     yield number, f"{name}    in: {line.strip()}"
