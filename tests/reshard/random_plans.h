@@ -37,13 +37,13 @@ inline void make_runnable(Plan& plan) {
     }
 }
 
-inline constexpr int kBatch = 6, kMaxDevices = 6;
+inline constexpr int kBatch = 6, kNumRanks = 6;
 
 inline Plan random_plan_for(const ModelSpec& model, Precision precision) {
   for (;;) {
     Plan plan = random_plan::plan_for(
         model, {.most_stages = 3, .most_width = 4, .most_pipelines = 2, .most_microbatches = 3});
-    if (is_asynchronous(plan.schedule) || num_devices(plan) > kMaxDevices) continue;
+    if (is_asynchronous(plan.schedule) || num_devices(plan) > kNumRanks) continue;
     plan.sequence_length = kLength, plan.precision = precision;
     plan.accumulators = precision == Precision::fp64 ? Precision::fp64 : Precision::fp32;
     deal_batch(plan, kBatch);
@@ -55,11 +55,11 @@ inline Plan random_plan_for(const ModelSpec& model, Precision precision) {
 
 // Runs the ranks of a run as threads, each with its Comm; returns the errors of all ranks.
 inline std::vector<std::string> on_all_ranks(const std::function<void(Comm& comm)>& body) {
-  ThreadWorld world(kMaxDevices);
+  ThreadWorld world(kNumRanks);
   std::vector<std::string> problems;
   std::mutex mutex;
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < kMaxDevices; ++rank)
+  for (int rank = 0; rank < kNumRanks; ++rank)
     threads.emplace_back([&, rank] {
       const std::unique_ptr<Comm> comm = world.comm(rank);
       try {

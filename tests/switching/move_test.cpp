@@ -143,7 +143,7 @@ Moved move_through(const ModelSpec& model, const std::vector<Plan>& plans, Value
         if (!part.is_empty()) spoil_masters_of_others(*part.parameters);
         comm.change_membership({epoch, {0, 1, 2, 3, 4, 5}});
       }
-      const AvailableRanks there{.num_ranks = kMaxDevices, .num_staying = kMaxDevices, .copies = copies};
+      const AvailableRanks there{.num_ranks = kNumRanks, .num_staying = kNumRanks, .copies = copies};
       const auto owned = copies == MasterCopies::owned
                              ? std::make_unique<PlanSwitch>(facts, part, plans[p], there)
                              : value_or_throw(PlanSwitch::create(facts, part, plans[p], epoch));
@@ -224,7 +224,7 @@ TEST(Move, PeakMemoryIsBoundedByPlans) {
     for (const LogicalTensor& tensor : logical_tensors(model))
       largest = std::max(largest, tensor.shape.num_elements());
     EXPECT_LE(memory.peak(),
-              moved.bound * 101 / 100 + kMaxDevices * (kUnderWay.value + 4 * largest + early.spare.value));
+              moved.bound * 101 / 100 + kNumRanks * (kUnderWay.value + 4 * largest + early.spare.value));
     EXPECT_GT(memory.peak(), moved.bound / 4);  // measured
     sent_early += moved.reports.front().early.value;
   }));
