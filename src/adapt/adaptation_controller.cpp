@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "adapt/finding_text.h"
 #include "adapt/weighing.h"
 
 namespace optimus {

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "adapt/adaptation_controller.h"
+#include "adapt/finding_text.h"
 #include "plan/plan_json.h"
 
 namespace optimus {
