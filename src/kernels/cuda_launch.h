@@ -150,6 +150,33 @@ struct DropoutFactorsTask {
 // `keys` has one key per head.
 void dropout_factors(const Queue& queue, const DropoutFactorsTask& task, const DropoutKeys& keys);
 
+// Attention of whole sequences with dropout, for bf16 and fp16 and heads of 64 or 128 elements
+// (fused_attention_supports). Each tensor is [sequences * length, heads, head_dim] as in attention.h, with
+// strides in elements; rows begin at 16-byte addresses. The outputs do not alias the inputs.
+struct HeadRows {
+  void* data = nullptr;
+  std::int64_t row_stride = 0, head_stride = 0;
+};
+struct FusedAttentionTask {
+  Element element = Element::bf16;
+  bool is_causal = true;
+  int length = 0, heads = 0, kv_heads = 0, head_dim = 0;
+  std::int64_t sequences = 0;
+  float scale = 1;
+  HeadRows q, k, v, out;
+  float* logsumexp = nullptr;  // [sequences, heads, length]
+  HeadRows dout, dq, dk, dv;
+  float* delta = nullptr;  // workspace of the backward pass: [sequences, heads, length]
+  // attention_dropout.h. The keys, key.derive(sample) of each sequence, are read from device memory, so
+  // that a recorded call can be repeated with others.
+  std::uint32_t threshold = 0;
+  std::int64_t first_head = 0;
+  const std::uint64_t* sample_keys = nullptr;
+};
+bool fused_attention_supports(const FusedAttentionTask& task);
+void fused_attention_forward(const Queue& queue, const FusedAttentionTask& task);
+void fused_attention_backward(const Queue& queue, const FusedAttentionTask& task);
+
 // sum[j] += the sum of column j of x, with a workspace of [sum_parts(), width] of the wider type.
 std::int64_t sum_parts(const Queue& queue, Element element, const Rows& x);
 void add_rows(const Queue& queue, Element element, const Rows& x, void* sum, void* workspace);

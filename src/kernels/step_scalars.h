@@ -6,11 +6,7 @@
 
 #include <cmath>
 
-#ifdef __CUDACC__
-#define OPTIMUS_HOST_DEVICE __host__ __device__
-#else
-#define OPTIMUS_HOST_DEVICE
-#endif
+#include "kernels/host_device.h"
 
 namespace optimus {
 
