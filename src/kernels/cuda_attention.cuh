@@ -181,16 +181,11 @@ struct HeadDropout {
   std::uint32_t low_bits, is_low;  // the threshold's lower 7 bits in each byte; all ones if it is below 128
   float scale;
 
-  __device__ __forceinline__ HeadDropout(const FusedAttentionTask& task, std::int64_t sequence,
-                                         std::int64_t head)
-      : low_bits((task.threshold & 127) * 0x01010101u),
+  __device__ __forceinline__ HeadDropout(const FusedAttentionTask& task, std::int64_t sequence, int head)
+      : key(0),
+        low_bits((task.threshold & 127) * 0x01010101u),
         is_low(task.threshold < 128 ? 0xffffffffu : 0),
-        scale(kRounds == 0 ? 1.0f : 256.0f / (256.0f - static_cast<float>(task.threshold))) {
-    set_head(task, sequence, head);
-  }
-  __device__ __forceinline__ void set_head(const FusedAttentionTask& task, std::int64_t sequence,
-                                           std::int64_t head) {
-    key = 0;
+        scale(scale_of(task)) {
     if constexpr (kRounds == 0) return;
     const std::uint64_t derived =
         derived_key(task.sample_keys[sequence], static_cast<std::uint64_t>(task.first_head + head));
@@ -198,6 +193,9 @@ struct HeadDropout {
     const std::uint32_t low = __shfl_sync(0xffffffffu, static_cast<std::uint32_t>(derived), 0);
     const std::uint32_t high = __shfl_sync(0xffffffffu, static_cast<std::uint32_t>(derived >> 32), 0);
     key = static_cast<std::uint64_t>(high) << 32 | low;
+  }
+  static __device__ __forceinline__ float scale_of(const FusedAttentionTask& task) {
+    return kRounds == 0 ? 1.0f : 256.0f / (256.0f - static_cast<float>(task.threshold));
   }
   __device__ __forceinline__ RetainedBits operator()(int tile_row, int tile_column, int lane) const {
     if constexpr (kRounds == 0) return {{~0u, ~0u, ~0u, ~0u}};

@@ -401,19 +401,18 @@ __global__ void __launch_bounds__(BackwardShape<kDim>::kThreads, kDim == 64 ? 2 
   const HeadTensors<T> tensors{task, of_head / static_cast<unsigned>(task.kv_heads)};
   const int group = task.heads / task.kv_heads, first_key = block * Sizes::kOwn;
   const int first_block = task.is_causal ? first_key / Sizes::kOther : 0;
-  const int num_query_blocks = (task.length + Sizes::kOther - 1) / Sizes::kOther - first_block;
-  const auto load_queries = [&](int index) {
-    const int head = kv_head * group + index / num_query_blocks;
-    const int first = (first_block + index % num_query_blocks) * Sizes::kOther;
-    const int stage = index % 2 * Sizes::kOtherBytes;
-    Rows::template load<T, kThreads>(query_tiles + stage, tensors.rows(task.q, head, first),
+  const int end_block = (task.length + Sizes::kOther - 1) / Sizes::kOther;
+  const auto load_queries = [&](int member, int query_block, int stage) {
+    const int head = kv_head * group + member, first = query_block * Sizes::kOther;
+    const int bytes = stage * Sizes::kOtherBytes;
+    Rows::template load<T, kThreads>(query_tiles + bytes, tensors.rows(task.q, head, first),
                                      task.q.row_stride, Sizes::kOther, task.length - first);
-    Rows::template load<T, kThreads>(dout_tiles + stage, tensors.rows(task.dout, head, first),
+    Rows::template load<T, kThreads>(dout_tiles + bytes, tensors.rows(task.dout, head, first),
                                      task.dout.row_stride, Sizes::kOther, task.length - first);
     if (threadIdx.x < 2 * Sizes::kOther) {
       const int row = static_cast<int>(threadIdx.x) % Sizes::kOther;
       const bool is_delta = threadIdx.x >= Sizes::kOther;
-      float* const to = numbers + index % 2 * 2 * Sizes::kOther + threadIdx.x;
+      float* const to = numbers + stage * 2 * Sizes::kOther + threadIdx.x;
       // Probability 0 for queries after the end.
       if (first + row >= task.length)
         *to = is_delta ? 0 : INFINITY;
@@ -427,38 +426,43 @@ __global__ void __launch_bounds__(BackwardShape<kDim>::kThreads, kDim == 64 ? 2 
                                    Sizes::kOwn, task.length - first_key);
   Rows::template load<T, kThreads>(value_tile, tensors.rows(task.v, kv_head, first_key), task.v.row_stride,
                                    Sizes::kOwn, task.length - first_key);
-  load_queries(0);
-  HeadDropout<kRounds> dropout(task, tensors.sequence, kv_head * group);
+  load_queries(0, first_block, 0);
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
   const int warp_key = first_key + warp * kWarpRows, own_bytes = Rows::bytes(warp * kWarpRows);
   using Address = OperandAddress<kDim>;
   const Address own[2] = {Address::of_rows(key_tile, warp * kWarpRows, lane),
                           Address::of_rows(value_tile, warp * kWarpRows, lane)};
   KeyGradientWarp<T, kDim, kRounds> state;
-  for (int index = 0; index < group * num_query_blocks; ++index) {
-    wait_for_copies();
-    __syncthreads();  // also: all warps are done with the block before
-    if (index + 1 < group * num_query_blocks) load_queries(index + 1);
-    const int member = index / num_query_blocks, query_block = first_block + index % num_query_blocks;
-    if (member > 0 && query_block == first_block) dropout.set_head(task, tensors.sequence, kv_head * group + member);
+  int index = 0;
+  for (int member = 0; member < group; ++member) {
+    const HeadDropout<kRounds> dropout(task, tensors.sequence, kv_head * group + member);
+    for (int query_block = first_block; query_block < end_block; ++query_block, ++index) {
+      wait_for_copies();
+      __syncthreads();  // also: all warps are done with the block before
+      const int stage = index % 2;
+      if (query_block + 1 < end_block)
+        load_queries(member, query_block + 1, stage ^ 1);
+      else if (member + 1 < group)
+        load_queries(member + 1, first_block, stage ^ 1);
 #pragma unroll 1
-    for (int first = 0; first < Sizes::kOther; first += Sizes::kChunk) {
-      const int first_query = query_block * Sizes::kOther + first;
-      if (task.is_causal && first_query + Sizes::kChunk <= warp_key) continue;
-      const int at = index % 2 * Sizes::kOtherBytes + Rows::bytes(first);
-      const Address queries[2] = {Address::of_columns(query_tiles + at, lane),
-                                  Address::of_rows(query_tiles + at, 0, lane)},
-                    douts[2] = {Address::of_columns(dout_tiles + at, lane),
-                                Address::of_rows(dout_tiles + at, 0, lane)};
-      const float* const of_queries = numbers + index % 2 * 2 * Sizes::kOther + first;
-      state.add_queries(task, dropout, own, queries, douts, of_queries, of_queries + Sizes::kOther, warp_key,
-                        first_query);
+      for (int first = 0; first < Sizes::kOther; first += Sizes::kChunk) {
+        const int first_query = query_block * Sizes::kOther + first;
+        if (task.is_causal && first_query + Sizes::kChunk <= warp_key) continue;
+        const int at = stage * Sizes::kOtherBytes + Rows::bytes(first);
+        const Address queries[2] = {Address::of_columns(query_tiles + at, lane),
+                                    Address::of_rows(query_tiles + at, 0, lane)},
+                      douts[2] = {Address::of_columns(dout_tiles + at, lane),
+                                  Address::of_rows(dout_tiles + at, 0, lane)};
+        const float* const of_queries = numbers + stage * 2 * Sizes::kOther + first;
+        state.add_queries(task, dropout, own, queries, douts, of_queries, of_queries + Sizes::kOther, warp_key,
+                          first_query);
+      }
     }
   }
   float key_factors[kRowTiles][2], value_factors[kRowTiles][2];
 #pragma unroll
   for (int r = 0; r < 2 * kRowTiles; ++r)
-    key_factors[r / 2][r % 2] = task.scale, value_factors[r / 2][r % 2] = dropout.scale;
+    key_factors[r / 2][r % 2] = task.scale, value_factors[r / 2][r % 2] = HeadDropout<kRounds>::scale_of(task);
   const int num_valid = task.length - warp_key;
   store_rows<T, kDim, kRowTiles>(state.dk, key_factors, key_tile + own_bytes,
                                  tensors.rows(task.dk, kv_head, warp_key), task.dk.row_stride, num_valid);
