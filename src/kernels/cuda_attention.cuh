@@ -58,8 +58,12 @@ __device__ __forceinline__ float power_of_two(float x) {
   return result;
 }
 
-// Copies 16 bytes to shared memory, or zeros.
-__device__ __forceinline__ void copy_async(std::uint32_t to, const void* from, bool is_inside) {
+// Copies 16 bytes to shared memory.
+__device__ __forceinline__ void copy_async(std::uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from));
+}
+// The same, or zeros; then `from` is not read.
+__device__ __forceinline__ void copy_async_or_zero(std::uint32_t to, const void* from, bool is_inside) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(is_inside ? 16 : 0));
 }
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;"); }
@@ -74,20 +78,38 @@ struct SharedRows {
   static __device__ __forceinline__ std::uint32_t offset(int row, int chunk) {
     return static_cast<std::uint32_t>(row * kRowBytes + ((chunk ^ (row & 7)) << 4));
   }
-  // Starts to copy `rows` rows, zeros from row `num_valid` on.
-  template <typename T, int kThreads>
-  static __device__ __forceinline__ void load(std::uint32_t tile, const T* from, std::int64_t stride, int rows,
-                                              int num_valid) {
-    constexpr int kRowsAtOnce = kThreads / kChunks;
-    const int chunk = threadIdx.x % kChunks, first = threadIdx.x / kChunks;
-    const std::uint32_t to = tile + offset(first, chunk);  // kRowsAtOnce is a multiple of 8
-    const T* source = from + first * stride + chunk * 8;
-#pragma unroll 8
-    for (int row = 0; row < rows; row += kRowsAtOnce) {
-      const bool is_inside = first + row < num_valid;
-      copy_async(to + row * kRowBytes, is_inside ? source + row * stride : from, is_inside);
+};
+
+// A thread's part in copying rows of a tensor to shared memory, one tile after another.
+template <typename T, int kDim, int kThreads>
+class RowCopy {
+ public:
+  // `rows`: the tensor's rows of the head, from the first one of the first tile on.
+  __device__ __forceinline__ RowCopy(const T* rows, std::int64_t stride)
+      : next_(rows + first_row() * stride + chunk() * 8), step_(kRowsAtOnce * stride) {}
+  // Starts to copy the next kRows rows, zeros from row `num_valid` on.
+  template <int kRows>
+  __device__ __forceinline__ void load(std::uint32_t tile, int num_valid) {
+    constexpr int kCopies = kRows / kRowsAtOnce;
+    const std::uint32_t to = tile + SharedRows<kDim>::offset(first_row(), chunk());
+    if (num_valid >= kRows) {
+#pragma unroll
+      for (int i = 0; i < kCopies; ++i, next_ += step_)
+        copy_async(to + SharedRows<kDim>::bytes(i * kRowsAtOnce), next_);
+    } else {
+#pragma unroll 1
+      for (int i = 0; i < kCopies; ++i, next_ += step_)
+        copy_async_or_zero(to + SharedRows<kDim>::bytes(i * kRowsAtOnce), next_,
+                           first_row() + i * kRowsAtOnce < num_valid);
     }
   }
+
+ private:
+  static constexpr int kRowsAtOnce = kThreads / (kDim / 8);  // a multiple of 8
+  static __device__ __forceinline__ int chunk() { return static_cast<int>(threadIdx.x) % (kDim / 8); }
+  static __device__ __forceinline__ int first_row() { return static_cast<int>(threadIdx.x) / (kDim / 8); }
+  const T* next_;
+  std::int64_t step_;
 };
 
 // A lane's address for loading matrices of [16, 16] elements from a tile.
@@ -208,27 +230,30 @@ struct HeadDropout {
       // Compares the lower 7 bits of each byte, without a borrow between bytes, then the bytes: the majority
       // of the byte's bit 7, the comparison, and whether the threshold is low.
       const std::uint32_t x = words.at[i], y = (x | 0x80808080u) - low_bits;
-      bits.word[i] = (x & y) | (is_low & (x | y));
+      asm("lop3.b32 %0, %1, %2, %3, 0xe8;" : "=r"(bits.word[i]) : "r"(x), "r"(y), "r"(is_low));
     }
     return bits;
   }
 };
 
+// The 16 bits of a lane in one word: bit 7 - w of byte n is bit 7 of byte n of word w.
+__device__ __forceinline__ std::uint32_t gathered(const RetainedBits& bits) {
+  return (bits.word[0] & 0x80808080u) | (bits.word[1] >> 1 & 0x40404040u) |
+         (bits.word[2] >> 2 & 0x20202020u) | (bits.word[3] >> 3 & 0x10101010u);
+}
 // The bits of a tile for the transposed accumulators, keys x queries: lane 4 g + t needs those of the keys
 // g + 8 n for the queries 2 t and 2 t + 1 (+ 8 h). Bit 7 of byte n of query[q][h] is the score of query 2 t +
-// q + 8 h. The lanes exchange the 16 bits of their scores.
+// q + 8 h.
 struct TransposedBits {
   std::uint32_t query[2][2];
 
-  __device__ __forceinline__ TransposedBits(const RetainedBits& bits, int lane) {
-    // Word w = 2 p + h to bit 7 - w of each byte.
-    const std::uint32_t all = (bits.word[0] & 0x80808080u) | (bits.word[1] >> 1 & 0x40404040u) |
-                              (bits.word[2] >> 2 & 0x20202020u) | (bits.word[3] >> 3 & 0x10101010u);
-    const int source = lane % 4 * 8 + lane / 8, shift = lane / 4 % 2 * 2;
+  // `tile`: the gathered bits of the tile's 32 lanes. Uses the keys from `first_key` of the tile on.
+  __device__ __forceinline__ TransposedBits(const std::uint32_t* tile, int lane, int first_key) {
+    const int source = lane % 4 * 8 + lane / 8, parity = lane / 4 % 2;
 #pragma unroll
     for (int q = 0; q < 2; ++q) {
-      query[q][0] = __shfl_sync(0xffffffffu, all, source + 4 * q) << shift;
-      query[q][1] = query[q][0] << 1;
+      const std::uint32_t word = tile[source + 4 * q] << (2 * parity);
+      query[q][0] = word >> first_key, query[q][1] = word << 1 >> first_key;
     }
   }
 };

@@ -1,29 +1,44 @@
 // Attention with dropout on CUDA, backward: first the gradients of the queries, then those of the keys and
 // values, with the scores computed in both. Each sum is kept in the registers of one warp, so results repeat
-// exactly, and there is no workspace but `delta`. Read first: cuda_attention_forward.cu.
+// exactly, and the workspace has two numbers per query. Read first: cuda_attention_forward.cu.
 //
 //   probability P = 2^(scale' s - logsumexp')     retained probability R = P, or 0 if dropped
 //   delta = sum over d of dout * out              dS = P (dP * dropout scale - delta), dP = 0 where dropped
 //   dq = scale * dS k, dk = scale * dSᵀ q, dv = dropout scale * Rᵀ dout, with dP = dout vᵀ
+//
+// The key kernel multiplies P by the dropout scale in the exponent, and divides delta by it instead.
 #include <cmath>
 
 #include "kernels/cuda_attention.cuh"
 
+#ifndef DQ_ROWS
+#define DQ_ROWS 1
+#define DKV_ROWS 1
+#define DKV_CHUNK 32
+#endif
 namespace optimus::cuda {
 namespace {
 
-template <int kHeadDim>
+template <int kHeadDim, int ROWS>
 struct BackwardShape {
-  static constexpr int kRowTiles = kHeadDim == 64 ? 2 : 1;
+  static constexpr int kRowTiles = kHeadDim == 64 ? ROWS : 1;
   // The rows that a block of threads owns (queries, or keys), and the rows that it goes through.
   static constexpr int kOwn = 128, kOther = 64, kWarps = kOwn / (16 * kRowTiles), kThreads = 32 * kWarps;
   static constexpr int kChunk = 32;  // the rows whose scores a warp computes at a time
   static constexpr int kOwnBytes = SharedRows<kHeadDim>::bytes(kOwn),
                        kOtherBytes = SharedRows<kHeadDim>::bytes(kOther);
   static constexpr int kTileBytes = 2 * kOwnBytes + 4 * kOtherBytes;
-  // logsumexp and delta: of the own rows, or of two blocks of the others
-  static constexpr int kSharedBytes = kTileBytes + 2 * 2 * kOther * 4;
+  // The bits of dropout of two blocks of scores, and delta of the own rows, or of two blocks of the others
+  // with logsumexp.
+  static constexpr int kBitTiles = kOwn / kDropoutTileKeys * (kOther / kDropoutTileQueries);
+  static constexpr int kNumberBytes = 2 * 2 * kOther * 4;
+  static constexpr int kSharedBytes = kTileBytes + kNumberBytes + 2 * kBitTiles * kDropoutLanes * 4;
 };
+
+template <int kDim>
+using QueryShape = BackwardShape<kDim, DQ_ROWS>;
+template <int kDim>
+using KeyShape = BackwardShape<kDim, DKV_ROWS>;
 
 // What a warp reads of one head.
 template <typename T>
@@ -34,20 +49,23 @@ struct HeadTensors {
   __device__ __forceinline__ T* rows(const HeadRows& of, int head, int row) const {
     return static_cast<T*>(of.data) + (sequence * task.length + row) * of.row_stride + head * of.head_stride;
   }
+  __device__ __forceinline__ std::int64_t statistics_size() const {
+    return task.sequences * task.heads * task.length;
+  }
   __device__ __forceinline__ std::int64_t statistics(int head, int row) const {
     return (sequence * task.heads + head) * task.length + row;
   }
 };
 
 // a bᵀ for the rows of a warp: the left factors in registers.
-template <typename T, int kDim, int kRowTiles>
+template <typename T, int kDim, int kRowTiles, int kTiles>
 __device__ __forceinline__ void multiply_rows(const std::uint32_t (&left)[kRowTiles][kDim / 16][4],
                                               const OperandAddress<kDim>& right, int first,
-                                              float (&to)[kRowTiles][4][4]) {
+                                              float (&to)[kRowTiles][kTiles][4]) {
 #pragma unroll
   for (int step = 0; step < kDim / 16; ++step)
 #pragma unroll
-    for (int n = 0; n < 2; ++n) {
+    for (int n = 0; n < kTiles / 2; ++n) {
       std::uint32_t pair[4];
       right.load(pair, step, first + 16 * n);
 #pragma unroll
@@ -58,17 +76,17 @@ __device__ __forceinline__ void multiply_rows(const std::uint32_t (&left)[kRowTi
     }
 }
 // The same with the left factors in shared memory.
-template <typename T, int kDim, int kRowTiles>
+template <typename T, int kDim, int kRowTiles, int kTiles>
 __device__ __forceinline__ void multiply_rows(const OperandAddress<kDim>& left,
                                               const OperandAddress<kDim>& right, int first,
-                                              float (&to)[kRowTiles][4][4]) {
+                                              float (&to)[kRowTiles][kTiles][4]) {
 #pragma unroll
   for (int step = 0; step < kDim / 16; ++step) {
     std::uint32_t own[kRowTiles][4];
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r) left.load(own[r], step, 16 * r);
 #pragma unroll
-    for (int n = 0; n < 2; ++n) {
+    for (int n = 0; n < kTiles / 2; ++n) {
       std::uint32_t pair[4];
       right.load(pair, step, first + 16 * n);
 #pragma unroll
@@ -105,7 +123,7 @@ struct RowNumbers {
 // The queries of one warp.
 template <typename T, int kDim, int kRounds>
 struct QueryGradientWarp {
-  static constexpr int kRowTiles = BackwardShape<kDim>::kRowTiles;
+  static constexpr int kRowTiles = QueryShape<kDim>::kRowTiles;
 
   std::uint32_t query[kRowTiles][kDim / 16][4], dout[kRowTiles][kDim / 16][4];
   float dq[kRowTiles][kDim / 8][4] = {};
@@ -118,8 +136,8 @@ struct QueryGradientWarp {
                                            const OperandAddress<kDim>& key_rows, int first, int first_row,
                                            int first_key) {
     float score[kRowTiles][4][4] = {}, gradient[kRowTiles][4][4] = {};
-    multiply_rows<T, kDim, kRowTiles>(query, keys, first, score);
-    multiply_rows<T, kDim, kRowTiles>(dout, values, first, gradient);
+    multiply_rows<T>(query, keys, first, score);
+    multiply_rows<T>(dout, values, first, gradient);
     const int lane = threadIdx.x % 32;
     const float scale = task.scale * kLog2E;
 #pragma unroll
@@ -174,12 +192,13 @@ struct QueryGradientWarp {
   }
 };
 
-// delta of the block's rows, to shared memory and to global memory. The rows of dout are in shared memory.
+// delta of the block's rows, to shared memory, and the row numbers of the key kernel to the workspace. The
+// rows of dout are in shared memory.
 template <typename T, int kDim>
 __device__ __forceinline__ void compute_delta(const HeadTensors<T>& tensors, int head, int first_row,
-                                              std::uint32_t dout_tile, float* delta) {
+                                              std::uint32_t dout_tile, float dropout_scale, float* delta) {
   const int row = static_cast<int>(threadIdx.x);
-  if (row >= BackwardShape<kDim>::kOwn) return;
+  if (row >= QueryShape<kDim>::kOwn) return;
   float sum = 0;
   if (first_row + row < tensors.task.length) {
     const T* out = tensors.rows(tensors.task.out, head, first_row + row);
@@ -197,15 +216,17 @@ __device__ __forceinline__ void compute_delta(const HeadTensors<T>& tensors, int
         sum += x.x * y.x + x.y * y.y;
       }
     }
-    tensors.task.delta[tensors.statistics(head, first_row + row)] = sum;
+    const std::int64_t at = tensors.statistics(head, first_row + row);
+    tensors.task.workspace[at] = tensors.task.logsumexp[at] * kLog2E - log2f(dropout_scale);
+    tensors.task.workspace[tensors.statistics_size() + at] = sum / dropout_scale;
   }
   delta[row] = sum;
 }
 
 template <typename T, int kDim, int kRounds>
-__global__ void __launch_bounds__(BackwardShape<kDim>::kThreads, kDim == 64 ? 2 : 1)
+__global__ void __launch_bounds__(QueryShape<kDim>::kThreads, kDim == 64 ? 2 : 1)
     query_gradient_kernel(const __grid_constant__ FusedAttentionTask task) {
-  using Sizes = BackwardShape<kDim>;
+  using Sizes = QueryShape<kDim>;
   using Rows = SharedRows<kDim>;
   constexpr int kRowTiles = Sizes::kRowTiles, kWarpRows = 16 * kRowTiles, kThreads = Sizes::kThreads;
   extern __shared__ __align__(1024) unsigned char shared[];
@@ -218,18 +239,18 @@ __global__ void __launch_bounds__(BackwardShape<kDim>::kThreads, kDim == 64 ? 2 
   const int head = static_cast<int>(of_head % static_cast<unsigned>(task.heads));
   const HeadTensors<T> tensors{task, of_head / static_cast<unsigned>(task.heads)};
   const int kv_head = head / (task.heads / task.kv_heads), first_query = block * Sizes::kOwn;
+  RowCopy<T, kDim, kThreads> own_queries(tensors.rows(task.q, head, first_query), task.q.row_stride),
+      own_douts(tensors.rows(task.dout, head, first_query), task.dout.row_stride),
+      next_keys(tensors.rows(task.k, kv_head, 0), task.k.row_stride),
+      next_values(tensors.rows(task.v, kv_head, 0), task.v.row_stride);
   const auto load_keys = [&](int index) {
-    const int first = index * Sizes::kOther, stage = index % 2 * Sizes::kOtherBytes;
-    Rows::template load<T, kThreads>(key_tiles + stage, tensors.rows(task.k, kv_head, first),
-                                     task.k.row_stride, Sizes::kOther, task.length - first);
-    Rows::template load<T, kThreads>(value_tiles + stage, tensors.rows(task.v, kv_head, first),
-                                     task.v.row_stride, Sizes::kOther, task.length - first);
+    const int num_valid = task.length - index * Sizes::kOther, stage = index % 2 * Sizes::kOtherBytes;
+    next_keys.template load<Sizes::kOther>(key_tiles + stage, num_valid);
+    next_values.template load<Sizes::kOther>(value_tiles + stage, num_valid);
     commit_copies();
   };
-  Rows::template load<T, kThreads>(query_tile, tensors.rows(task.q, head, first_query), task.q.row_stride,
-                                   Sizes::kOwn, task.length - first_query);
-  Rows::template load<T, kThreads>(dout_tile, tensors.rows(task.dout, head, first_query),
-                                   task.dout.row_stride, Sizes::kOwn, task.length - first_query);
+  own_queries.template load<Sizes::kOwn>(query_tile, task.length - first_query);
+  own_douts.template load<Sizes::kOwn>(dout_tile, task.length - first_query);
   load_keys(0);
   const HeadDropout<kRounds> dropout(task, tensors.sequence, head);
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
@@ -242,7 +263,7 @@ __global__ void __launch_bounds__(BackwardShape<kDim>::kThreads, kDim == 64 ? 2 
              key_rows = OperandAddress<kDim>::of_rows(key_tiles, 0, lane);
   wait_for_copies();
   __syncthreads();
-  compute_delta<T, kDim>(tensors, head, first_query, dout_tile, delta);
+  compute_delta<T, kDim>(tensors, head, first_query, dout_tile, dropout.scale, delta);
   __syncthreads();
   QueryGradientWarp<T, kDim, kRounds> state;
   const auto queries = OperandAddress<kDim>::of_rows(query_tile, warp * kWarpRows, lane),
@@ -287,40 +308,42 @@ __global__ void __launch_bounds__(BackwardShape<kDim>::kThreads, kDim == 64 ? 2 
 // The keys of one warp. Scores are transposed: keys x queries.
 template <typename T, int kDim, int kRounds>
 struct KeyGradientWarp {
-  static constexpr int kRowTiles = BackwardShape<kDim>::kRowTiles;
-  using Scores = float[kRowTiles][4][4];
+  static constexpr int kRowTiles = KeyShape<kDim>::kRowTiles;
+  static constexpr int kChunk = DKV_CHUNK;
+  using Scores = float[kRowTiles][kChunk / 8][4];
 
   float dk[kRowTiles][kDim / 8][4] = {}, dv[kRowTiles][kDim / 8][4] = {};
 
   // 32 queries from first_query on, the first rows of the tiles. `logsumexp` and `delta` are theirs.
   __device__ __forceinline__ void add_queries(const FusedAttentionTask& task,
-                                              const HeadDropout<kRounds>& dropout,
+                                              const std::uint32_t* bits,
                                               const OperandAddress<kDim> (&own)[2],
                                               const OperandAddress<kDim> (&queries)[2],
-                                              const OperandAddress<kDim> (&douts)[2], const float* logsumexp,
+                                              const OperandAddress<kDim> (&douts)[2], const float* offsets,
                                               const float* delta, int first_key, int first_query) {
     Scores score = {}, gradient = {};
-    multiply_rows<T, kDim, kRowTiles>(own[0], queries[0], 0, score);
-    exponentiate(score, logsumexp, task.scale * kLog2E);
+    multiply_rows<T>(own[0], queries[0], 0, score);
+    exponentiate(score, offsets, task.scale * kLog2E);
     if (task.is_causal && first_query < first_key + 16 * kRowTiles - 1)
       hide(score, first_key - first_query);
-    multiply_rows<T, kDim, kRowTiles>(own[1], douts[0], 0, gradient);
+    multiply_rows<T>(own[1], douts[0], 0, gradient);
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
+    for (int half = 0; half < kChunk / 16; ++half) {
       std::uint32_t probability[kRowTiles][4], dscore[kRowTiles][4];
-      compute_gradients(dropout, score, gradient, delta + 16 * half, half, first_key, first_query + 16 * half,
-                        probability, dscore);
+      const TransposedBits retained(bits + 4 * half * kDropoutLanes, threadIdx.x % 32,
+                                    kRowTiles == 1 ? first_key % kDropoutTileKeys : 0);
+      compute_gradients(retained, score, gradient, delta + 16 * half, half, probability, dscore);
       add_product<T, kDim, kRowTiles>(probability, douts[1], 16 * half, dv);
       add_product<T, kDim, kRowTiles>(dscore, queries[1], 16 * half, dk);
     }
   }
 
  private:
-  static __device__ __forceinline__ void exponentiate(Scores& score, const float* logsumexp, float scale) {
+  static __device__ __forceinline__ void exponentiate(Scores& score, const float* offsets, float scale) {
 #pragma unroll
-    for (int n = 0; n < 4; ++n) {
-      const float2 of_queries = *reinterpret_cast<const float2*>(logsumexp + 8 * n + threadIdx.x % 4 * 2);
-      const float offset[2] = {of_queries.x * kLog2E, of_queries.y * kLog2E};
+    for (int n = 0; n < kChunk / 8; ++n) {
+      const float2 of_queries = *reinterpret_cast<const float2*>(offsets + 8 * n + threadIdx.x % 4 * 2);
+      const float offset[2] = {of_queries.x, of_queries.y};
 #pragma unroll
       for (int r = 0; r < kRowTiles; ++r)
 #pragma unroll
@@ -335,48 +358,36 @@ struct KeyGradientWarp {
     for (int r = 0; r < 2 * kRowTiles; ++r) {
       const int first_seen = distance + 8 * r + lane / 4 - lane % 4 * 2;
 #pragma unroll
-      for (int n = 0; n < 4; ++n)
+      for (int n = 0; n < kChunk / 8; ++n)
 #pragma unroll
         for (int i = 0; i < 2; ++i)
           if (8 * n + i < first_seen) probability[r / 2][n][r % 2 * 2 + i] = 0;
     }
   }
   // The left factors of the products with 16 queries: columns 16 * half .. of the scores.
-  static __device__ __forceinline__ void compute_gradients(const HeadDropout<kRounds>& dropout,
+  static __device__ __forceinline__ void compute_gradients(const TransposedBits& bits,
                                                            const Scores& score, const Scores& gradient,
-                                                           const float* delta, int half, int first_key,
-                                                           int first_query,
+                                                           const float* delta, int half,
                                                            std::uint32_t (&probability)[kRowTiles][4],
                                                            std::uint32_t (&dscore)[kRowTiles][4]) {
     const int lane = threadIdx.x % 32;
-    TransposedBits bits(dropout(first_query / 16, first_key / kDropoutTileKeys, lane), lane);
-    if constexpr (kRowTiles == 1) {  // the warp has one half of the tile's keys
-      const int shift = first_key % kDropoutTileKeys;
-#pragma unroll
-      for (int q = 0; q < 2; ++q)
-#pragma unroll
-        for (int h = 0; h < 2; ++h) bits.query[q][h] >>= shift;
-    }
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const float2 of_queries = *reinterpret_cast<const float2*>(delta + 8 * h + lane % 4 * 2);
-      const float offset[2] = {of_queries.x, of_queries.y};
+      const float of_delta[2] = {of_queries.x, of_queries.y};
 #pragma unroll
       for (int r = 0; r < kRowTiles; ++r)
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const int byte = 2 * r + i;
-          const float* p = &score[r][2 * half + h][2 * i];
-          probability[r][2 * h + i] = packed<T>(p[0], p[1]);
-          if constexpr (kRounds > 0)
-            probability[r][2 * h + i] &= pair_mask(bits.query[0][h], bits.query[1][h], byte);
-          float ds[2];
+          float retained[2], ds[2];
 #pragma unroll
           for (int q = 0; q < 2; ++q) {
-            float dp = gradient[r][2 * half + h][2 * i + q];
-            if constexpr (kRounds > 0) dp = retained_or_zero(dp, bits.query[q][h], byte);
-            ds[q] = p[q] * (dp * dropout.scale - offset[q]);
+            const float p = score[r][2 * half + h][2 * i + q], dp = gradient[r][2 * half + h][2 * i + q];
+            retained[q] = kRounds > 0 ? retained_or_zero(p, bits.query[q][h], byte) : p;
+            ds[q] = retained[q] * dp - p * of_delta[q];
           }
+          probability[r][2 * h + i] = packed<T>(retained[0], retained[1]);
           dscore[r][2 * h + i] = packed<T>(ds[0], ds[1]);
         }
     }
@@ -384,9 +395,9 @@ struct KeyGradientWarp {
 };
 
 template <typename T, int kDim, int kRounds>
-__global__ void __launch_bounds__(BackwardShape<kDim>::kThreads, kDim == 64 ? 2 : 1)
+__global__ void __launch_bounds__(KeyShape<kDim>::kThreads, kDim == 64 ? 2 : 1)
     key_gradient_kernel(const __grid_constant__ FusedAttentionTask task) {
-  using Sizes = BackwardShape<kDim>;
+  using Sizes = KeyShape<kDim>;
   using Rows = SharedRows<kDim>;
   constexpr int kRowTiles = Sizes::kRowTiles, kWarpRows = 16 * kRowTiles, kThreads = Sizes::kThreads;
   extern __shared__ __align__(1024) unsigned char shared[];
@@ -394,6 +405,9 @@ __global__ void __launch_bounds__(BackwardShape<kDim>::kThreads, kDim == 64 ? 2 
                       query_tiles = value_tile + Sizes::kOwnBytes,
                       dout_tiles = query_tiles + 2 * Sizes::kOtherBytes;
   float* const numbers = reinterpret_cast<float*>(shared + Sizes::kTileBytes);  // [stage][2][kOther]
+  // [stage][tile of queries][tile of keys][lane]
+  std::uint32_t* const bits =
+      reinterpret_cast<std::uint32_t*>(shared + Sizes::kTileBytes + Sizes::kNumberBytes);
   const int num_blocks = (task.length + Sizes::kOwn - 1) / Sizes::kOwn;
   const int block = static_cast<int>(blockIdx.x % static_cast<unsigned>(num_blocks));
   const unsigned of_head = blockIdx.x / static_cast<unsigned>(num_blocks);
@@ -402,67 +416,81 @@ __global__ void __launch_bounds__(BackwardShape<kDim>::kThreads, kDim == 64 ? 2 
   const int group = task.heads / task.kv_heads, first_key = block * Sizes::kOwn;
   const int first_block = task.is_causal ? first_key / Sizes::kOther : 0;
   const int end_block = (task.length + Sizes::kOther - 1) / Sizes::kOther;
+  using Copy = RowCopy<T, kDim, kThreads>;
   const auto load_queries = [&](int member, int query_block, int stage) {
-    const int head = kv_head * group + member, first = query_block * Sizes::kOther;
-    const int bytes = stage * Sizes::kOtherBytes;
-    Rows::template load<T, kThreads>(query_tiles + bytes, tensors.rows(task.q, head, first),
-                                     task.q.row_stride, Sizes::kOther, task.length - first);
-    Rows::template load<T, kThreads>(dout_tiles + bytes, tensors.rows(task.dout, head, first),
-                                     task.dout.row_stride, Sizes::kOther, task.length - first);
+    const int first = query_block * Sizes::kOther, num_valid = task.length - first;
+    const int head = kv_head * group + member;
+    Copy(tensors.rows(task.q, head, first), task.q.row_stride)
+        .template load<Sizes::kOther>(query_tiles + stage * Sizes::kOtherBytes, num_valid);
+    Copy(tensors.rows(task.dout, head, first), task.dout.row_stride)
+        .template load<Sizes::kOther>(dout_tiles + stage * Sizes::kOtherBytes, num_valid);
     if (threadIdx.x < 2 * Sizes::kOther) {
       const int row = static_cast<int>(threadIdx.x) % Sizes::kOther;
       const bool is_delta = threadIdx.x >= Sizes::kOther;
       float* const to = numbers + stage * 2 * Sizes::kOther + threadIdx.x;
+      const std::int64_t from = tensors.statistics(head, first + row);
       // Probability 0 for queries after the end.
-      if (first + row >= task.length)
+      if (row >= num_valid)
         *to = is_delta ? 0 : INFINITY;
       else
         asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to)),
-                     "l"((is_delta ? task.delta : task.logsumexp) + tensors.statistics(head, first + row)));
+                     "l"(task.workspace + (is_delta ? tensors.statistics_size() : 0) + from));
     }
     commit_copies();
   };
-  Rows::template load<T, kThreads>(key_tile, tensors.rows(task.k, kv_head, first_key), task.k.row_stride,
-                                   Sizes::kOwn, task.length - first_key);
-  Rows::template load<T, kThreads>(value_tile, tensors.rows(task.v, kv_head, first_key), task.v.row_stride,
-                                   Sizes::kOwn, task.length - first_key);
+  Copy(tensors.rows(task.k, kv_head, first_key), task.k.row_stride)
+      .template load<Sizes::kOwn>(key_tile, task.length - first_key);
+  Copy(tensors.rows(task.v, kv_head, first_key), task.v.row_stride)
+      .template load<Sizes::kOwn>(value_tile, task.length - first_key);
   load_queries(0, first_block, 0);
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
   const int warp_key = first_key + warp * kWarpRows, own_bytes = Rows::bytes(warp * kWarpRows);
   using Address = OperandAddress<kDim>;
   const Address own[2] = {Address::of_rows(key_tile, warp * kWarpRows, lane),
                           Address::of_rows(value_tile, warp * kWarpRows, lane)};
+  // Draws the bits of the scores of a block of queries; each warp draws some tiles.
+  const auto draw = [&](const HeadDropout<kRounds>& dropout, int first_query, std::uint32_t* to) {
+    for (int tile = warp; tile < Sizes::kBitTiles; tile += Sizes::kWarps) {
+      const int query = first_query + tile / 4 * kDropoutTileQueries, key = first_key + tile % 4 * kDropoutTileKeys;
+      if (task.is_causal && query + kDropoutTileQueries <= key) continue;
+      to[tile * kDropoutLanes + lane] =
+          gathered(dropout(query / kDropoutTileQueries, key / kDropoutTileKeys, lane));
+    }
+  };
   KeyGradientWarp<T, kDim, kRounds> state;
   int index = 0;
   for (int member = 0; member < group; ++member) {
     const HeadDropout<kRounds> dropout(task, tensors.sequence, kv_head * group + member);
     for (int query_block = first_block; query_block < end_block; ++query_block, ++index) {
+      const int stage = index % 2;
+      std::uint32_t* const stage_bits = bits + stage * Sizes::kBitTiles * kDropoutLanes;
+      if constexpr (kRounds > 0) draw(dropout, query_block * Sizes::kOther, stage_bits);
       wait_for_copies();
       __syncthreads();  // also: all warps are done with the block before
-      const int stage = index % 2;
-      if (query_block + 1 < end_block)
-        load_queries(member, query_block + 1, stage ^ 1);
-      else if (member + 1 < group)
-        load_queries(member + 1, first_block, stage ^ 1);
+      const bool is_last = query_block + 1 == end_block;
+      if (!is_last || member + 1 < group)
+        load_queries(is_last ? member + 1 : member, is_last ? first_block : query_block + 1, stage ^ 1);
 #pragma unroll 1
-      for (int first = 0; first < Sizes::kOther; first += Sizes::kChunk) {
+      for (int first = 0; first < Sizes::kOther; first += DKV_CHUNK) {
         const int first_query = query_block * Sizes::kOther + first;
-        if (task.is_causal && first_query + Sizes::kChunk <= warp_key) continue;
+        if (task.is_causal && first_query + DKV_CHUNK <= warp_key) continue;
         const int at = stage * Sizes::kOtherBytes + Rows::bytes(first);
         const Address queries[2] = {Address::of_columns(query_tiles + at, lane),
                                     Address::of_rows(query_tiles + at, 0, lane)},
                       douts[2] = {Address::of_columns(dout_tiles + at, lane),
                                   Address::of_rows(dout_tiles + at, 0, lane)};
         const float* const of_queries = numbers + stage * 2 * Sizes::kOther + first;
-        state.add_queries(task, dropout, own, queries, douts, of_queries, of_queries + Sizes::kOther, warp_key,
-                          first_query);
+        const std::uint32_t* const of_keys =
+            stage_bits + (first / 16 * 4 + (warp_key - first_key) / kDropoutTileKeys) * kDropoutLanes;
+        state.add_queries(task, of_keys, own, queries, douts, of_queries,
+                          of_queries + Sizes::kOther, warp_key, first_query);
       }
     }
   }
   float key_factors[kRowTiles][2], value_factors[kRowTiles][2];
 #pragma unroll
   for (int r = 0; r < 2 * kRowTiles; ++r)
-    key_factors[r / 2][r % 2] = task.scale, value_factors[r / 2][r % 2] = HeadDropout<kRounds>::scale_of(task);
+    key_factors[r / 2][r % 2] = task.scale, value_factors[r / 2][r % 2] = 1;
   const int num_valid = task.length - warp_key;
   store_rows<T, kDim, kRowTiles>(state.dk, key_factors, key_tile + own_bytes,
                                  tensors.rows(task.dk, kv_head, warp_key), task.dk.row_stride, num_valid);
@@ -470,16 +498,17 @@ __global__ void __launch_bounds__(BackwardShape<kDim>::kThreads, kDim == 64 ? 2 
                                  tensors.rows(task.dv, kv_head, warp_key), task.dv.row_stride, num_valid);
 }
 
+template <typename Sizes>
+void launch(void (*kernel)(FusedAttentionTask), const Queue& queue, const FusedAttentionTask& task,
+            std::int64_t heads) {
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Sizes::kSharedBytes);
+  const std::int64_t blocks = (task.length + Sizes::kOwn - 1) / Sizes::kOwn * task.sequences * heads;
+  kernel<<<static_cast<unsigned>(blocks), Sizes::kThreads, Sizes::kSharedBytes, queue.stream>>>(task);
+}
 template <typename T, int kDim, int kRounds>
 void launch_backward(const Queue& queue, const FusedAttentionTask& task) {
-  using Sizes = BackwardShape<kDim>;
-  const std::int64_t blocks = (task.length + Sizes::kOwn - 1) / Sizes::kOwn * task.sequences;
-  const auto launch = [&](auto kernel, std::int64_t heads) {
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Sizes::kSharedBytes);
-    kernel<<<static_cast<unsigned>(blocks * heads), Sizes::kThreads, Sizes::kSharedBytes, queue.stream>>>(task);
-  };
-  launch(query_gradient_kernel<T, kDim, kRounds>, task.heads);
-  launch(key_gradient_kernel<T, kDim, kRounds>, task.kv_heads);
+  launch<QueryShape<kDim>>(query_gradient_kernel<T, kDim, kRounds>, queue, task, task.heads);
+  launch<KeyShape<kDim>>(key_gradient_kernel<T, kDim, kRounds>, queue, task, task.kv_heads);
 }
 
 }  // namespace

@@ -6,13 +6,16 @@
 
 #include "kernels/cuda_attention.cuh"
 
+#ifndef FWD_ROWS
+#define FWD_ROWS 1
+#endif
 namespace optimus::cuda {
 namespace {
 
 template <int kHeadDim>
 struct ForwardShape {
   // Rows per warp: more of them use each key that is loaded from shared memory more often.
-  static constexpr int kRowTiles = kHeadDim == 64 ? 2 : 1;
+  static constexpr int kRowTiles = kHeadDim == 64 ? FWD_ROWS : 1;
   static constexpr int kQueries = 128, kKeys = 64, kWarps = kQueries / (16 * kRowTiles), kThreads = 32 * kWarps;
   static constexpr int kQueryBytes = SharedRows<kHeadDim>::bytes(kQueries),
                        kKeyBytes = SharedRows<kHeadDim>::bytes(kKeys);
@@ -23,6 +26,7 @@ struct ForwardShape {
 template <typename T, int kDim, int kRounds>
 struct ForwardWarp {
   static constexpr int kRowTiles = ForwardShape<kDim>::kRowTiles, kKeys = ForwardShape<kDim>::kKeys;
+  static constexpr float kMaxExponent = 8;
   using Scores = float[kRowTiles][kKeys / 8][4];
 
   std::uint32_t query[kRowTiles][kDim / 16][4];
@@ -69,25 +73,25 @@ struct ForwardWarp {
     }
   }
 
-  // Replaces scores by 2^(score * scale) relative to the largest score so far.
+  // Replaces scores by 2^(score * scale) relative to `maximum`, which is the largest score so far, or an
+  // earlier one that is not much smaller: the sums are rarely rescaled.
   __device__ __forceinline__ void exponentiate(Scores& scores, float scale) {
     bool is_larger = false;
-    float shrink[kRowTiles][2];
+    float now[kRowTiles][2];
 #pragma unroll
     for (int r = 0; r < 2 * kRowTiles; ++r) {
-      float& largest = maximum[r / 2][r % 2];
-      const float before = largest;
+      float& largest = now[r / 2][r % 2];
+      largest = fmaxf(scores[r / 2][0][r % 2 * 2], scores[r / 2][0][r % 2 * 2 + 1]);
 #pragma unroll
-      for (int n = 0; n < kKeys / 8; ++n) {
+      for (int n = 1; n < kKeys / 8; ++n) {
         const float* pair = &scores[r / 2][n][r % 2 * 2];
         largest = fmaxf(largest, fmaxf(pair[0], pair[1]));
       }
       largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
       largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
-      is_larger = is_larger || largest > before;
-      shrink[r / 2][r % 2] = power_of_two((before - largest) * scale);
+      is_larger = is_larger || (largest - maximum[r / 2][r % 2]) * scale > kMaxExponent;
     }
-    if (__any_sync(0xffffffffu, is_larger)) shrink_sums(shrink);
+    if (__any_sync(0xffffffffu, is_larger)) raise_maximum(now, scale);
 #pragma unroll
     for (int r = 0; r < 2 * kRowTiles; ++r) {
       const float offset = maximum[r / 2][r % 2] * scale;
@@ -100,14 +104,18 @@ struct ForwardWarp {
       }
     }
   }
-  __device__ __forceinline__ void shrink_sums(const float (&shrink)[kRowTiles][2]) {
+  __device__ __forceinline__ void raise_maximum(const float (&now)[kRowTiles][2], float scale) {
 #pragma unroll
-    for (int r = 0; r < kRowTiles; ++r) {
-      sum[r][0] *= shrink[r][0], sum[r][1] *= shrink[r][1];
+    for (int r = 0; r < 2 * kRowTiles; ++r) {
+      float& largest = maximum[r / 2][r % 2];
+      const float before = largest;
+      largest = fmaxf(before, now[r / 2][r % 2]);
+      const float shrink = power_of_two((before - largest) * scale);
+      sum[r / 2][r % 2] *= shrink;
 #pragma unroll
       for (int n = 0; n < kDim / 8; ++n)
 #pragma unroll
-        for (int i = 0; i < 4; ++i) out[r][n][i] *= shrink[r][i / 2];
+        for (int i = 0; i < 2; ++i) out[r / 2][n][r % 2 * 2 + i] *= shrink;
     }
   }
 
@@ -184,16 +192,16 @@ __global__ void __launch_bounds__(ForwardShape<kDim>::kThreads, kDim == 64 ? 2 :
   const auto rows_of = [&](const HeadRows& rows, int which, int row) {
     return static_cast<T*>(rows.data) + (first_row + row) * rows.row_stride + which * rows.head_stride;
   };
+  RowCopy<T, kDim, Sizes::kThreads> queries(rows_of(task.q, head, first_query), task.q.row_stride),
+      next_keys(rows_of(task.k, kv_head, 0), task.k.row_stride),
+      next_values(rows_of(task.v, kv_head, 0), task.v.row_stride);
   const auto load_keys = [&](int index) {
-    const int first = index * Sizes::kKeys, stage = index % 2 * Sizes::kKeyBytes;
-    Rows::template load<T, Sizes::kThreads>(key_tiles + stage, rows_of(task.k, kv_head, first),
-                                            task.k.row_stride, Sizes::kKeys, task.length - first);
-    Rows::template load<T, Sizes::kThreads>(value_tiles + stage, rows_of(task.v, kv_head, first),
-                                            task.v.row_stride, Sizes::kKeys, task.length - first);
+    const int num_valid = task.length - index * Sizes::kKeys, stage = index % 2 * Sizes::kKeyBytes;
+    next_keys.template load<Sizes::kKeys>(key_tiles + stage, num_valid);
+    next_values.template load<Sizes::kKeys>(value_tiles + stage, num_valid);
     commit_copies();
   };
-  Rows::template load<T, Sizes::kThreads>(query_tile, rows_of(task.q, head, first_query), task.q.row_stride,
-                                          Sizes::kQueries, task.length - first_query);
+  queries.template load<Sizes::kQueries>(query_tile, task.length - first_query);
   load_keys(0);
   const HeadDropout<kRounds> dropout(task, sequence, head);
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);

@@ -166,7 +166,7 @@ struct FusedAttentionTask {
   HeadRows q, k, v, out;
   float* logsumexp = nullptr;  // [sequences, heads, length]
   HeadRows dout, dq, dk, dv;
-  float* delta = nullptr;  // workspace of the backward pass: [sequences, heads, length]
+  float* workspace = nullptr;  // of the backward pass: [2, sequences, heads, length]
   // attention_dropout.h. The keys, key.derive(sample) of each sequence, are read from device memory, so
   // that a recorded call can be repeated with others.
   std::uint32_t threshold = 0;
