@@ -9,7 +9,7 @@
 //
 //   lane i % 8 * 4 + j % 8 / 2,   word j % 2 * 2 + i / 8,   byte j / 8.
 //
-// One call of Philox4x32-10 with the counter (i / 16, j / 32, lane, 0) of positions and the lane, and the
+// One call of Philox4x32 with 7 rounds and the counter (i / 16, j / 32, lane, 0) of positions and the lane, and the
 // head's key, gives the 4 words of a lane; byte 0 is the lowest 8 bits of a word. The key of a head is
 // key.derive(sample).derive(head) (base/random.h), with the head's index among all heads of the model.
 //
@@ -26,7 +26,7 @@
 namespace optimus {
 
 constexpr int kDropoutTileQueries = 16, kDropoutTileKeys = 32, kDropoutLanes = 32;
-constexpr int kDropoutRounds = 10;
+constexpr int kDropoutRounds = 7;
 
 // The random words of one lane of a tile.
 struct DropoutWords {
@@ -43,7 +43,6 @@ OPTIMUS_HOST_DEVICE inline std::uint64_t wide_product(std::uint32_t a, std::uint
 #endif
 }
 
-template <int kRounds = kDropoutRounds>
 OPTIMUS_HOST_DEVICE inline DropoutWords dropout_words(std::uint64_t key, std::uint32_t tile_row,
                                                       std::uint32_t tile_column, std::uint32_t lane) {
   std::uint32_t a = tile_row, b = tile_column, c = lane, d = 0;
@@ -51,9 +50,9 @@ OPTIMUS_HOST_DEVICE inline DropoutWords dropout_words(std::uint64_t key, std::ui
 #ifdef __CUDACC__
 #pragma unroll
 #else
-#pragma GCC unroll 10
+#pragma GCC unroll 7
 #endif
-  for (int round = 0; round < kRounds; ++round) {
+  for (int round = 0; round < kDropoutRounds; ++round) {
     const std::uint64_t left = wide_product(0xD2511F53u, a), right = wide_product(0xCD9E8D57u, c);
     a = static_cast<std::uint32_t>(right >> 32) ^ b ^ key0, b = static_cast<std::uint32_t>(right);
     c = static_cast<std::uint32_t>(left >> 32) ^ d ^ key1, d = static_cast<std::uint32_t>(left);

@@ -80,27 +80,32 @@ struct SharedRows {
   }
 };
 
-// A thread's part in copying rows of a tensor to shared memory, one tile after another.
+// A thread's part in copying rows of one head to shared memory. A sequence has fewer than 2^31 elements from
+// its first row to its last (fused_attention_supports).
 template <typename T, int kDim, int kThreads>
 class RowCopy {
  public:
-  // `rows`: the tensor's rows of the head, from the first one of the first tile on.
-  __device__ __forceinline__ RowCopy(const T* rows, std::int64_t stride)
-      : next_(rows + first_row() * stride + chunk() * 8), step_(kRowsAtOnce * stride) {}
-  // Starts to copy the next kRows rows, zeros from row `num_valid` on.
+  __device__ __forceinline__ RowCopy(const T* first_row_of_head, std::int64_t stride)
+      : rows_(first_row_of_head),
+        stride_(static_cast<int>(stride)),
+        offset_(first_row() * stride_ + chunk() * 8) {}
+  // Starts to copy kRows rows of the sequence, zeros from row `length` on.
   template <int kRows>
-  __device__ __forceinline__ void load(std::uint32_t tile, int num_valid) {
+  __device__ __forceinline__ void load(std::uint32_t tile, int row, int length) const {
     constexpr int kCopies = kRows / kRowsAtOnce;
     const std::uint32_t to = tile + SharedRows<kDim>::offset(first_row(), chunk());
-    if (num_valid >= kRows) {
+    int from = offset_ + row * stride_;
+    if (row + kRows <= length) {
 #pragma unroll
-      for (int i = 0; i < kCopies; ++i, next_ += step_)
-        copy_async(to + SharedRows<kDim>::bytes(i * kRowsAtOnce), next_);
+      for (int i = 0; i < kCopies; ++i, from += kRowsAtOnce * stride_)
+        copy_async(to + SharedRows<kDim>::bytes(i * kRowsAtOnce), rows_ + from);
     } else {
 #pragma unroll 1
-      for (int i = 0; i < kCopies; ++i, next_ += step_)
-        copy_async_or_zero(to + SharedRows<kDim>::bytes(i * kRowsAtOnce), next_,
-                           first_row() + i * kRowsAtOnce < num_valid);
+      for (int i = 0; i < kCopies; ++i, from += kRowsAtOnce * stride_) {
+        const bool is_inside = row + first_row() + i * kRowsAtOnce < length;
+        copy_async_or_zero(to + SharedRows<kDim>::bytes(i * kRowsAtOnce), is_inside ? rows_ + from : rows_,
+                           is_inside);
+      }
     }
   }
 
@@ -108,8 +113,8 @@ class RowCopy {
   static constexpr int kRowsAtOnce = kThreads / (kDim / 8);  // a multiple of 8
   static __device__ __forceinline__ int chunk() { return static_cast<int>(threadIdx.x) % (kDim / 8); }
   static __device__ __forceinline__ int first_row() { return static_cast<int>(threadIdx.x) / (kDim / 8); }
-  const T* next_;
-  std::int64_t step_;
+  const T* rows_;
+  int stride_, offset_;
 };
 
 // A lane's address for loading matrices of [16, 16] elements from a tile.
@@ -197,7 +202,6 @@ __device__ __forceinline__ float retained_or_zero(float value, std::uint32_t wor
 }
 
 // The dropout of one head.
-template <int kRounds>
 struct HeadDropout {
   std::uint64_t key;
   std::uint32_t low_bits, is_low;  // the threshold's lower 7 bits in each byte; all ones if it is below 128
@@ -208,7 +212,6 @@ struct HeadDropout {
         low_bits((task.threshold & 127) * 0x01010101u),
         is_low(task.threshold < 128 ? 0xffffffffu : 0),
         scale(scale_of(task)) {
-    if constexpr (kRounds == 0) return;
     const std::uint64_t derived =
         derived_key(task.sample_keys[sequence], static_cast<std::uint64_t>(task.first_head + head));
     // From one lane, so that the compiler knows that the key is the same in all.
@@ -217,11 +220,10 @@ struct HeadDropout {
     key = static_cast<std::uint64_t>(high) << 32 | low;
   }
   static __device__ __forceinline__ float scale_of(const FusedAttentionTask& task) {
-    return kRounds == 0 ? 1.0f : 256.0f / (256.0f - static_cast<float>(task.threshold));
+    return 256.0f / (256.0f - static_cast<float>(task.threshold));
   }
   __device__ __forceinline__ RetainedBits operator()(int tile_row, int tile_column, int lane) const {
-    if constexpr (kRounds == 0) return {{~0u, ~0u, ~0u, ~0u}};
-    const DropoutWords words = dropout_words<kRounds == 0 ? 1 : kRounds>(
+    const DropoutWords words = dropout_words(
         key, static_cast<std::uint32_t>(tile_row), static_cast<std::uint32_t>(tile_column),
         static_cast<std::uint32_t>(lane));
     RetainedBits bits;

@@ -11,17 +11,12 @@
 
 #include "kernels/cuda_attention.cuh"
 
-#ifndef DQ_ROWS
-#define DQ_ROWS 1
-#define DKV_ROWS 1
-#define DKV_CHUNK 32
-#endif
 namespace optimus::cuda {
 namespace {
 
-template <int kHeadDim, int ROWS>
+template <int kHeadDim>
 struct BackwardShape {
-  static constexpr int kRowTiles = kHeadDim == 64 ? ROWS : 1;
+  static constexpr int kRowTiles = kHeadDim == 64 ? 2 : 1;
   // The rows that a block of threads owns (queries, or keys), and the rows that it goes through.
   static constexpr int kOwn = 128, kOther = 64, kWarps = kOwn / (16 * kRowTiles), kThreads = 32 * kWarps;
   static constexpr int kChunk = 32;  // the rows whose scores a warp computes at a time
@@ -34,11 +29,6 @@ struct BackwardShape {
   static constexpr int kNumberBytes = 2 * 2 * kOther * 4;
   static constexpr int kSharedBytes = kTileBytes + kNumberBytes + 2 * kBitTiles * kDropoutLanes * 4;
 };
-
-template <int kDim>
-using QueryShape = BackwardShape<kDim, DQ_ROWS>;
-template <int kDim>
-using KeyShape = BackwardShape<kDim, DKV_ROWS>;
 
 // What a warp reads of one head.
 template <typename T>
@@ -121,16 +111,16 @@ struct RowNumbers {
 };
 
 // The queries of one warp.
-template <typename T, int kDim, int kRounds>
+template <typename T, int kDim>
 struct QueryGradientWarp {
-  static constexpr int kRowTiles = QueryShape<kDim>::kRowTiles;
+  static constexpr int kRowTiles = BackwardShape<kDim>::kRowTiles;
 
   std::uint32_t query[kRowTiles][kDim / 16][4], dout[kRowTiles][kDim / 16][4];
   float dq[kRowTiles][kDim / 8][4] = {};
   RowNumbers<kRowTiles> logsumexp, delta;  // logsumexp in powers of two
 
   // The keys from first_key on, which are rows `first` on of the tiles.
-  __device__ __forceinline__ void add_keys(const FusedAttentionTask& task, const HeadDropout<kRounds>& dropout,
+  __device__ __forceinline__ void add_keys(const FusedAttentionTask& task, const HeadDropout& dropout,
                                            const OperandAddress<kDim>& keys,
                                            const OperandAddress<kDim>& values,
                                            const OperandAddress<kDim>& key_rows, int first, int first_row,
@@ -157,7 +147,7 @@ struct QueryGradientWarp {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           float dp = gradient[r][n][i];
-          if constexpr (kRounds > 0) dp = retained_or_zero(dp, bits.word[i % 2 * 2 + i / 2], n);
+          dp = retained_or_zero(dp, bits.word[i % 2 * 2 + i / 2], n);
           gradient[r][n][i] = score[r][n][i] * (dp * dropout.scale - delta.at[r][i / 2]);
         }
     }
@@ -198,7 +188,7 @@ template <typename T, int kDim>
 __device__ __forceinline__ void compute_delta(const HeadTensors<T>& tensors, int head, int first_row,
                                               std::uint32_t dout_tile, float dropout_scale, float* delta) {
   const int row = static_cast<int>(threadIdx.x);
-  if (row >= QueryShape<kDim>::kOwn) return;
+  if (row >= BackwardShape<kDim>::kOwn) return;
   float sum = 0;
   if (first_row + row < tensors.task.length) {
     const T* out = tensors.rows(tensors.task.out, head, first_row + row);
@@ -223,10 +213,10 @@ __device__ __forceinline__ void compute_delta(const HeadTensors<T>& tensors, int
   delta[row] = sum;
 }
 
-template <typename T, int kDim, int kRounds>
-__global__ void __launch_bounds__(QueryShape<kDim>::kThreads, kDim == 64 ? 2 : 1)
+template <typename T, int kDim>
+__global__ void __launch_bounds__(BackwardShape<kDim>::kThreads, kDim == 64 ? 2 : 1)
     query_gradient_kernel(const __grid_constant__ FusedAttentionTask task) {
-  using Sizes = QueryShape<kDim>;
+  using Sizes = BackwardShape<kDim>;
   using Rows = SharedRows<kDim>;
   constexpr int kRowTiles = Sizes::kRowTiles, kWarpRows = 16 * kRowTiles, kThreads = Sizes::kThreads;
   extern __shared__ __align__(1024) unsigned char shared[];
@@ -239,20 +229,21 @@ __global__ void __launch_bounds__(QueryShape<kDim>::kThreads, kDim == 64 ? 2 : 1
   const int head = static_cast<int>(of_head % static_cast<unsigned>(task.heads));
   const HeadTensors<T> tensors{task, of_head / static_cast<unsigned>(task.heads)};
   const int kv_head = head / (task.heads / task.kv_heads), first_query = block * Sizes::kOwn;
-  RowCopy<T, kDim, kThreads> own_queries(tensors.rows(task.q, head, first_query), task.q.row_stride),
-      own_douts(tensors.rows(task.dout, head, first_query), task.dout.row_stride),
-      next_keys(tensors.rows(task.k, kv_head, 0), task.k.row_stride),
-      next_values(tensors.rows(task.v, kv_head, 0), task.v.row_stride);
+  using Copy = RowCopy<T, kDim, kThreads>;
+  const Copy all_keys(tensors.rows(task.k, kv_head, 0), task.k.row_stride),
+      all_values(tensors.rows(task.v, kv_head, 0), task.v.row_stride);
   const auto load_keys = [&](int index) {
-    const int num_valid = task.length - index * Sizes::kOther, stage = index % 2 * Sizes::kOtherBytes;
-    next_keys.template load<Sizes::kOther>(key_tiles + stage, num_valid);
-    next_values.template load<Sizes::kOther>(value_tiles + stage, num_valid);
+    const int first = index * Sizes::kOther, stage = index % 2 * Sizes::kOtherBytes;
+    all_keys.template load<Sizes::kOther>(key_tiles + stage, first, task.length);
+    all_values.template load<Sizes::kOther>(value_tiles + stage, first, task.length);
     commit_copies();
   };
-  own_queries.template load<Sizes::kOwn>(query_tile, task.length - first_query);
-  own_douts.template load<Sizes::kOwn>(dout_tile, task.length - first_query);
+  Copy(tensors.rows(task.q, head, 0), task.q.row_stride)
+      .template load<Sizes::kOwn>(query_tile, first_query, task.length);
+  Copy(tensors.rows(task.dout, head, 0), task.dout.row_stride)
+      .template load<Sizes::kOwn>(dout_tile, first_query, task.length);
   load_keys(0);
-  const HeadDropout<kRounds> dropout(task, tensors.sequence, head);
+  const HeadDropout dropout(task, tensors.sequence, head);
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
   const int warp_query = first_query + warp * kWarpRows;
   const int end = task.is_causal ? min(task.length, first_query + Sizes::kOwn) : task.length;
@@ -265,7 +256,7 @@ __global__ void __launch_bounds__(QueryShape<kDim>::kThreads, kDim == 64 ? 2 : 1
   __syncthreads();
   compute_delta<T, kDim>(tensors, head, first_query, dout_tile, dropout.scale, delta);
   __syncthreads();
-  QueryGradientWarp<T, kDim, kRounds> state;
+  QueryGradientWarp<T, kDim> state;
   const auto queries = OperandAddress<kDim>::of_rows(query_tile, warp * kWarpRows, lane),
              douts = OperandAddress<kDim>::of_rows(dout_tile, warp * kWarpRows, lane);
 #pragma unroll
@@ -306,10 +297,10 @@ __global__ void __launch_bounds__(QueryShape<kDim>::kThreads, kDim == 64 ? 2 : 1
 }
 
 // The keys of one warp. Scores are transposed: keys x queries.
-template <typename T, int kDim, int kRounds>
+template <typename T, int kDim>
 struct KeyGradientWarp {
-  static constexpr int kRowTiles = KeyShape<kDim>::kRowTiles;
-  static constexpr int kChunk = DKV_CHUNK;
+  static constexpr int kRowTiles = BackwardShape<kDim>::kRowTiles;
+  static constexpr int kChunk = BackwardShape<kDim>::kChunk;
   using Scores = float[kRowTiles][kChunk / 8][4];
 
   float dk[kRowTiles][kDim / 8][4] = {}, dv[kRowTiles][kDim / 8][4] = {};
@@ -384,7 +375,7 @@ struct KeyGradientWarp {
 #pragma unroll
           for (int q = 0; q < 2; ++q) {
             const float p = score[r][2 * half + h][2 * i + q], dp = gradient[r][2 * half + h][2 * i + q];
-            retained[q] = kRounds > 0 ? retained_or_zero(p, bits.query[q][h], byte) : p;
+            retained[q] = retained_or_zero(p, bits.query[q][h], byte);
             ds[q] = retained[q] * dp - p * of_delta[q];
           }
           probability[r][2 * h + i] = packed<T>(retained[0], retained[1]);
@@ -394,10 +385,10 @@ struct KeyGradientWarp {
   }
 };
 
-template <typename T, int kDim, int kRounds>
-__global__ void __launch_bounds__(KeyShape<kDim>::kThreads, kDim == 64 ? 2 : 1)
+template <typename T, int kDim>
+__global__ void __launch_bounds__(BackwardShape<kDim>::kThreads, kDim == 64 ? 2 : 1)
     key_gradient_kernel(const __grid_constant__ FusedAttentionTask task) {
-  using Sizes = KeyShape<kDim>;
+  using Sizes = BackwardShape<kDim>;
   using Rows = SharedRows<kDim>;
   constexpr int kRowTiles = Sizes::kRowTiles, kWarpRows = 16 * kRowTiles, kThreads = Sizes::kThreads;
   extern __shared__ __align__(1024) unsigned char shared[];
@@ -418,19 +409,18 @@ __global__ void __launch_bounds__(KeyShape<kDim>::kThreads, kDim == 64 ? 2 : 1)
   const int end_block = (task.length + Sizes::kOther - 1) / Sizes::kOther;
   using Copy = RowCopy<T, kDim, kThreads>;
   const auto load_queries = [&](int member, int query_block, int stage) {
-    const int first = query_block * Sizes::kOther, num_valid = task.length - first;
-    const int head = kv_head * group + member;
-    Copy(tensors.rows(task.q, head, first), task.q.row_stride)
-        .template load<Sizes::kOther>(query_tiles + stage * Sizes::kOtherBytes, num_valid);
-    Copy(tensors.rows(task.dout, head, first), task.dout.row_stride)
-        .template load<Sizes::kOther>(dout_tiles + stage * Sizes::kOtherBytes, num_valid);
+    const int first = query_block * Sizes::kOther, head = kv_head * group + member;
+    Copy(tensors.rows(task.q, head, 0), task.q.row_stride)
+        .template load<Sizes::kOther>(query_tiles + stage * Sizes::kOtherBytes, first, task.length);
+    Copy(tensors.rows(task.dout, head, 0), task.dout.row_stride)
+        .template load<Sizes::kOther>(dout_tiles + stage * Sizes::kOtherBytes, first, task.length);
     if (threadIdx.x < 2 * Sizes::kOther) {
       const int row = static_cast<int>(threadIdx.x) % Sizes::kOther;
       const bool is_delta = threadIdx.x >= Sizes::kOther;
       float* const to = numbers + stage * 2 * Sizes::kOther + threadIdx.x;
       const std::int64_t from = tensors.statistics(head, first + row);
       // Probability 0 for queries after the end.
-      if (row >= num_valid)
+      if (first + row >= task.length)
         *to = is_delta ? 0 : INFINITY;
       else
         asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to)),
@@ -438,10 +428,10 @@ __global__ void __launch_bounds__(KeyShape<kDim>::kThreads, kDim == 64 ? 2 : 1)
     }
     commit_copies();
   };
-  Copy(tensors.rows(task.k, kv_head, first_key), task.k.row_stride)
-      .template load<Sizes::kOwn>(key_tile, task.length - first_key);
-  Copy(tensors.rows(task.v, kv_head, first_key), task.v.row_stride)
-      .template load<Sizes::kOwn>(value_tile, task.length - first_key);
+  Copy(tensors.rows(task.k, kv_head, 0), task.k.row_stride)
+      .template load<Sizes::kOwn>(key_tile, first_key, task.length);
+  Copy(tensors.rows(task.v, kv_head, 0), task.v.row_stride)
+      .template load<Sizes::kOwn>(value_tile, first_key, task.length);
   load_queries(0, first_block, 0);
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
   const int warp_key = first_key + warp * kWarpRows, own_bytes = Rows::bytes(warp * kWarpRows);
@@ -449,31 +439,33 @@ __global__ void __launch_bounds__(KeyShape<kDim>::kThreads, kDim == 64 ? 2 : 1)
   const Address own[2] = {Address::of_rows(key_tile, warp * kWarpRows, lane),
                           Address::of_rows(value_tile, warp * kWarpRows, lane)};
   // Draws the bits of the scores of a block of queries; each warp draws some tiles.
-  const auto draw = [&](const HeadDropout<kRounds>& dropout, int first_query, std::uint32_t* to) {
-    for (int tile = warp; tile < Sizes::kBitTiles; tile += Sizes::kWarps) {
+  const auto draw = [&](const HeadDropout& dropout, int first_query, std::uint32_t* to) {
+#pragma unroll
+    for (int i = 0; i < Sizes::kBitTiles / Sizes::kWarps; ++i) {
+      const int tile = warp + i * Sizes::kWarps;
       const int query = first_query + tile / 4 * kDropoutTileQueries, key = first_key + tile % 4 * kDropoutTileKeys;
       if (task.is_causal && query + kDropoutTileQueries <= key) continue;
       to[tile * kDropoutLanes + lane] =
           gathered(dropout(query / kDropoutTileQueries, key / kDropoutTileKeys, lane));
     }
   };
-  KeyGradientWarp<T, kDim, kRounds> state;
+  KeyGradientWarp<T, kDim> state;
   int index = 0;
   for (int member = 0; member < group; ++member) {
-    const HeadDropout<kRounds> dropout(task, tensors.sequence, kv_head * group + member);
+    const HeadDropout dropout(task, tensors.sequence, kv_head * group + member);
     for (int query_block = first_block; query_block < end_block; ++query_block, ++index) {
       const int stage = index % 2;
       std::uint32_t* const stage_bits = bits + stage * Sizes::kBitTiles * kDropoutLanes;
-      if constexpr (kRounds > 0) draw(dropout, query_block * Sizes::kOther, stage_bits);
+      draw(dropout, query_block * Sizes::kOther, stage_bits);
       wait_for_copies();
       __syncthreads();  // also: all warps are done with the block before
       const bool is_last = query_block + 1 == end_block;
       if (!is_last || member + 1 < group)
         load_queries(is_last ? member + 1 : member, is_last ? first_block : query_block + 1, stage ^ 1);
 #pragma unroll 1
-      for (int first = 0; first < Sizes::kOther; first += DKV_CHUNK) {
+      for (int first = 0; first < Sizes::kOther; first += Sizes::kChunk) {
         const int first_query = query_block * Sizes::kOther + first;
-        if (task.is_causal && first_query + DKV_CHUNK <= warp_key) continue;
+        if (task.is_causal && first_query + Sizes::kChunk <= warp_key) continue;
         const int at = stage * Sizes::kOtherBytes + Rows::bytes(first);
         const Address queries[2] = {Address::of_columns(query_tiles + at, lane),
                                     Address::of_rows(query_tiles + at, 0, lane)},
@@ -505,26 +497,22 @@ void launch(void (*kernel)(FusedAttentionTask), const Queue& queue, const FusedA
   const std::int64_t blocks = (task.length + Sizes::kOwn - 1) / Sizes::kOwn * task.sequences * heads;
   kernel<<<static_cast<unsigned>(blocks), Sizes::kThreads, Sizes::kSharedBytes, queue.stream>>>(task);
 }
-template <typename T, int kDim, int kRounds>
+template <typename T, int kDim>
 void launch_backward(const Queue& queue, const FusedAttentionTask& task) {
-  launch<QueryShape<kDim>>(query_gradient_kernel<T, kDim, kRounds>, queue, task, task.heads);
-  launch<KeyShape<kDim>>(key_gradient_kernel<T, kDim, kRounds>, queue, task, task.kv_heads);
+  launch<BackwardShape<kDim>>(query_gradient_kernel<T, kDim>, queue, task, task.heads);
+  launch<BackwardShape<kDim>>(key_gradient_kernel<T, kDim>, queue, task, task.kv_heads);
 }
 
 }  // namespace
 
-#ifndef OPTIMUS_ATTENTION_ROUNDS
-#define OPTIMUS_ATTENTION_ROUNDS kDropoutRounds
-#endif
 void fused_attention_backward(const Queue& queue, const FusedAttentionTask& task) {
   if (task.sequences * task.length * task.heads == 0) return;
   const bool is_bf16 = task.element == Element::bf16;
-  constexpr int kRounds = OPTIMUS_ATTENTION_ROUNDS;
   if (task.head_dim == 64)
-    return is_bf16 ? launch_backward<__nv_bfloat16, 64, kRounds>(queue, task)
-                   : launch_backward<__half, 64, kRounds>(queue, task);
-  return is_bf16 ? launch_backward<__nv_bfloat16, 128, kRounds>(queue, task)
-                 : launch_backward<__half, 128, kRounds>(queue, task);
+    return is_bf16 ? launch_backward<__nv_bfloat16, 64>(queue, task)
+                   : launch_backward<__half, 64>(queue, task);
+  return is_bf16 ? launch_backward<__nv_bfloat16, 128>(queue, task)
+                 : launch_backward<__half, 128>(queue, task);
 }
 
 }  // namespace optimus::cuda

@@ -6,16 +6,13 @@
 
 #include "kernels/cuda_attention.cuh"
 
-#ifndef FWD_ROWS
-#define FWD_ROWS 1
-#endif
 namespace optimus::cuda {
 namespace {
 
 template <int kHeadDim>
 struct ForwardShape {
   // Rows per warp: more of them use each key that is loaded from shared memory more often.
-  static constexpr int kRowTiles = kHeadDim == 64 ? FWD_ROWS : 1;
+  static constexpr int kRowTiles = kHeadDim == 64 ? 2 : 1;
   static constexpr int kQueries = 128, kKeys = 64, kWarps = kQueries / (16 * kRowTiles), kThreads = 32 * kWarps;
   static constexpr int kQueryBytes = SharedRows<kHeadDim>::bytes(kQueries),
                        kKeyBytes = SharedRows<kHeadDim>::bytes(kKeys);
@@ -23,7 +20,7 @@ struct ForwardShape {
 };
 
 // The queries of one warp.
-template <typename T, int kDim, int kRounds>
+template <typename T, int kDim>
 struct ForwardWarp {
   static constexpr int kRowTiles = ForwardShape<kDim>::kRowTiles, kKeys = ForwardShape<kDim>::kKeys;
   static constexpr float kMaxExponent = 8;
@@ -121,7 +118,7 @@ struct ForwardWarp {
 
   // out += retained probabilities * values
   __device__ __forceinline__ void add_values(const Scores& scores, const OperandAddress<kDim>& values,
-                                             const HeadDropout<kRounds>& dropout, int first_row,
+                                             const HeadDropout& dropout, int first_row,
                                              int first_key) {
 #pragma unroll
     for (int tile = 0; tile < kKeys / kDropoutTileKeys; ++tile) {
@@ -139,8 +136,7 @@ struct ForwardWarp {
           for (int i = 0; i < 4; ++i) {
             const float* pair = &scores[r][2 * step + i / 2][i % 2 * 2];
             probability[r][i] = packed<T>(pair[0], pair[1]);
-            if constexpr (kRounds > 0)
-              probability[r][i] &= pair_mask(bits[r].word[i % 2], bits[r].word[2 + i % 2], 2 * half + i / 2);
+            probability[r][i] &= pair_mask(bits[r].word[i % 2], bits[r].word[2 + i % 2], 2 * half + i / 2);
           }
 #pragma unroll
         for (int d = 0; d < kDim / 16; ++d) {
@@ -173,7 +169,7 @@ struct ForwardWarp {
   }
 };
 
-template <typename T, int kDim, int kRounds>
+template <typename T, int kDim>
 __global__ void __launch_bounds__(ForwardShape<kDim>::kThreads, kDim == 64 ? 2 : 1)
     forward_kernel(const __grid_constant__ FusedAttentionTask task) {
   using Sizes = ForwardShape<kDim>;
@@ -192,18 +188,19 @@ __global__ void __launch_bounds__(ForwardShape<kDim>::kThreads, kDim == 64 ? 2 :
   const auto rows_of = [&](const HeadRows& rows, int which, int row) {
     return static_cast<T*>(rows.data) + (first_row + row) * rows.row_stride + which * rows.head_stride;
   };
-  RowCopy<T, kDim, Sizes::kThreads> queries(rows_of(task.q, head, first_query), task.q.row_stride),
-      next_keys(rows_of(task.k, kv_head, 0), task.k.row_stride),
-      next_values(rows_of(task.v, kv_head, 0), task.v.row_stride);
+  using Copy = RowCopy<T, kDim, Sizes::kThreads>;
+  const Copy all_keys(rows_of(task.k, kv_head, 0), task.k.row_stride),
+      all_values(rows_of(task.v, kv_head, 0), task.v.row_stride);
   const auto load_keys = [&](int index) {
-    const int num_valid = task.length - index * Sizes::kKeys, stage = index % 2 * Sizes::kKeyBytes;
-    next_keys.template load<Sizes::kKeys>(key_tiles + stage, num_valid);
-    next_values.template load<Sizes::kKeys>(value_tiles + stage, num_valid);
+    const int first = index * Sizes::kKeys, stage = index % 2 * Sizes::kKeyBytes;
+    all_keys.template load<Sizes::kKeys>(key_tiles + stage, first, task.length);
+    all_values.template load<Sizes::kKeys>(value_tiles + stage, first, task.length);
     commit_copies();
   };
-  queries.template load<Sizes::kQueries>(query_tile, task.length - first_query);
+  Copy(rows_of(task.q, head, 0), task.q.row_stride)
+      .template load<Sizes::kQueries>(query_tile, first_query, task.length);
   load_keys(0);
-  const HeadDropout<kRounds> dropout(task, sequence, head);
+  const HeadDropout dropout(task, sequence, head);
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
   constexpr int kRowTiles = Sizes::kRowTiles, kWarpRows = 16 * kRowTiles;
   const int warp_query = first_query + warp * kWarpRows;  // the warp's first query
@@ -214,7 +211,7 @@ __global__ void __launch_bounds__(ForwardShape<kDim>::kThreads, kDim == 64 ? 2 :
                              values = OperandAddress<kDim>::of_rows(value_tiles, 0, lane);
   wait_for_copies();
   __syncthreads();
-  ForwardWarp<T, kDim, kRounds> state(OperandAddress<kDim>::of_rows(query_tile, warp * kWarpRows, lane));
+  ForwardWarp<T, kDim> state(OperandAddress<kDim>::of_rows(query_tile, warp * kWarpRows, lane));
   for (int index = 0; index < num_key_blocks; ++index) {
     if (index > 0) {  // also: all warps are done with the block before
       wait_for_copies();
@@ -223,7 +220,7 @@ __global__ void __launch_bounds__(ForwardShape<kDim>::kThreads, kDim == 64 ? 2 :
     if (index + 1 < num_key_blocks) load_keys(index + 1);
     const int first_key = index * Sizes::kKeys, stage = index % 2 * Sizes::kKeyBytes;
     if (first_key >= warp_end) continue;
-    typename ForwardWarp<T, kDim, kRounds>::Scores scores = {};
+    typename ForwardWarp<T, kDim>::Scores scores = {};
     state.compute_scores(keys + stage, scores);
     if (first_key + Sizes::kKeys > task.length || (task.is_causal && first_key + Sizes::kKeys > warp_query + 1))
       state.hide(scores, warp_query, first_key, task.length, task.is_causal);
@@ -238,10 +235,10 @@ __global__ void __launch_bounds__(ForwardShape<kDim>::kThreads, kDim == 64 ? 2 :
                                  rows_of(task.out, head, warp_query), task.out.row_stride, num_valid);
 }
 
-template <typename T, int kDim, int kRounds>
+template <typename T, int kDim>
 void launch_forward(const Queue& queue, const FusedAttentionTask& task) {
   using Sizes = ForwardShape<kDim>;
-  const auto kernel = forward_kernel<T, kDim, kRounds>;
+  const auto kernel = forward_kernel<T, kDim>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Sizes::kSharedBytes);
   const std::int64_t blocks =
       (task.length + Sizes::kQueries - 1) / Sizes::kQueries * task.heads * task.sequences;
@@ -251,9 +248,10 @@ void launch_forward(const Queue& queue, const FusedAttentionTask& task) {
 }  // namespace
 
 bool fused_attention_supports(const FusedAttentionTask& task) {
-  const auto is_aligned_rows = [](const HeadRows& rows) {
+  const auto is_aligned_rows = [&](const HeadRows& rows) {
     return rows.data == nullptr ||
-           (is_aligned(rows.data, 16) && rows.row_stride % 8 == 0 && rows.head_stride % 8 == 0);
+           (is_aligned(rows.data, 16) && rows.row_stride % 8 == 0 && rows.head_stride % 8 == 0 &&
+            (task.length + 128) * rows.row_stride < (std::int64_t{1} << 31));
   };
   const std::int64_t blocks = (task.length + 127) / 128 * task.heads * task.sequences;
   return (task.element == Element::bf16 || task.element == Element::fp16) &&
@@ -263,18 +261,14 @@ bool fused_attention_supports(const FusedAttentionTask& task) {
          is_aligned_rows(task.dk) && is_aligned_rows(task.dv);
 }
 
-#ifndef OPTIMUS_ATTENTION_ROUNDS
-#define OPTIMUS_ATTENTION_ROUNDS kDropoutRounds
-#endif
 void fused_attention_forward(const Queue& queue, const FusedAttentionTask& task) {
   if (task.sequences * task.length * task.heads == 0) return;
   const bool is_bf16 = task.element == Element::bf16;
-  constexpr int kRounds = OPTIMUS_ATTENTION_ROUNDS;
   if (task.head_dim == 64)
-    return is_bf16 ? launch_forward<__nv_bfloat16, 64, kRounds>(queue, task)
-                   : launch_forward<__half, 64, kRounds>(queue, task);
-  return is_bf16 ? launch_forward<__nv_bfloat16, 128, kRounds>(queue, task)
-                 : launch_forward<__half, 128, kRounds>(queue, task);
+    return is_bf16 ? launch_forward<__nv_bfloat16, 64>(queue, task)
+                   : launch_forward<__half, 64>(queue, task);
+  return is_bf16 ? launch_forward<__nv_bfloat16, 128>(queue, task)
+                 : launch_forward<__half, 128>(queue, task);
 }
 
 }  // namespace optimus::cuda
