@@ -133,8 +133,7 @@ class Bench {
   void attention(std::int64_t length, double rate) {
     const std::int64_t heads = 12, head_dim = 64, sequences = 4096 / length, rows = sequences * length;
     AttentionTask task{.shape = {sequences, length, heads, heads, head_dim, true, 0.125}};
-    task.dropout = {
-        .rate = rate, .key = RandomKey(2), .samples = {}, .first_head = 0, .max_positions = length};
+    task.dropout = {.rate = rate, .key = RandomKey(2), .samples = {}, .first_head = 0};
     for (std::int64_t i = 0; i < sequences; ++i) task.dropout.samples.push_back(i);
     const at::Tensor fused = tensor({rows, 3 * heads, head_dim}), dout = tensor({rows, heads, head_dim});
     const at::Tensor q = fused.narrow(1, 0, heads), k = fused.narrow(1, heads, heads),

@@ -60,7 +60,8 @@ void fill_random(Array<T>& array, unsigned seed) {
   for (std::size_t i = 0; i < array.host.size(); ++i) {
     const std::uint64_t bits = mixed_bits(mixed_bits(seed) + i);
     double sum = 0;
-    for (int part = 0; part < 4; ++part) sum += static_cast<double>(bits >> (16 * part) & 0xffff) / 65536 - 0.5;
+    for (int part = 0; part < 4; ++part)
+      sum += static_cast<double>(bits >> (16 * part) & 0xffff) / 65536 - 0.5;
     array.host[i] = T(static_cast<float>(sum * std::sqrt(3.0)));
   }
   array.upload();
@@ -210,7 +211,8 @@ bool check_case(const Case& at, std::int64_t max_heads) {
   call.out.download(), call.gradients.download();
   const bool is_same =
       std::memcmp(first_out.data(), call.out.host.data(), first_out.size() * sizeof(T)) == 0 &&
-      std::memcmp(first_gradients.data(), call.gradients.host.data(), first_gradients.size() * sizeof(T)) == 0;
+      std::memcmp(first_gradients.data(), call.gradients.host.data(), first_gradients.size() * sizeof(T)) ==
+          0;
   Error errors[5];
   const std::int64_t total = at.sequences * at.kv_heads, count = std::min(total, max_heads);
   const std::int64_t group = at.heads / at.kv_heads, length = at.length, dim = at.head_dim;
@@ -228,7 +230,8 @@ bool check_case(const Case& at, std::int64_t max_heads) {
                    expected.logsumexp[member * length + i]);
         for (std::int64_t d = 0; d < dim; ++d) {
           const std::int64_t from = (member * length + i) * dim + d;
-          own[0].add(static_cast<float>(call.out.host[row * call.width + head * dim + d]), expected.out[from]);
+          own[0].add(static_cast<float>(call.out.host[row * call.width + head * dim + d]),
+                     expected.out[from]);
           own[2].add(static_cast<float>(call.gradients.host[row * call.columns + head * dim + d]),
                      expected.dq[from]);
         }
@@ -246,12 +249,13 @@ bool check_case(const Case& at, std::int64_t max_heads) {
   const double limit = std::is_same_v<T, __half> ? std::ldexp(1, -9) : std::ldexp(1, -6);
   bool is_good = is_same && errors[1].maximum() < 1e-4;
   for (const Error& error : errors) is_good = is_good && error.maximum() < limit;
-  std::printf("%s %ld x %ld, %ld/%ld heads of %ld, %s, rate %.2f: max/largest out %.1e lse %.1e dq %.1e dk %.1e dv "
-              "%.1e; norm out %.1e dq %.1e dk %.1e dv %.1e; repeat %s  %s\n",
-              std::is_same_v<T, __half> ? "fp16" : "bf16", at.sequences, at.length, at.heads, at.kv_heads,
-              at.head_dim, at.is_causal ? "causal" : "full", at.rate, errors[0].maximum(), errors[1].maximum(),
-              errors[2].maximum(), errors[3].maximum(), errors[4].maximum(), errors[0].norm(), errors[2].norm(),
-              errors[3].norm(), errors[4].norm(), is_same ? "equal" : "DIFFERS", is_good ? "ok" : "FAIL");
+  std::printf(
+      "%s %ld x %ld, %ld/%ld heads of %ld, %s, rate %.2f: max/largest out %.1e lse %.1e dq %.1e dk %.1e dv "
+      "%.1e; norm out %.1e dq %.1e dk %.1e dv %.1e; repeat %s  %s\n",
+      std::is_same_v<T, __half> ? "fp16" : "bf16", at.sequences, at.length, at.heads, at.kv_heads,
+      at.head_dim, at.is_causal ? "causal" : "full", at.rate, errors[0].maximum(), errors[1].maximum(),
+      errors[2].maximum(), errors[3].maximum(), errors[4].maximum(), errors[0].norm(), errors[2].norm(),
+      errors[3].norm(), errors[4].norm(), is_same ? "equal" : "DIFFERS", is_good ? "ok" : "FAIL");
   std::fflush(stdout);
   return is_good;
 }
@@ -281,8 +285,8 @@ void time_case(const Case& at) {
   call.run();
   const double forward = time_of([&] { fused_attention_forward({}, call.task); }),
                backward = time_of([&] { fused_attention_backward({}, call.task); });
-  const double flops = 4.0 * static_cast<double>(at.sequences * at.heads * at.head_dim) * at.length * at.length /
-                       (at.is_causal ? 2 : 1);
+  const double flops = 4.0 * static_cast<double>(at.sequences * at.heads * at.head_dim) * at.length *
+                       at.length / (at.is_causal ? 2 : 1);
   std::printf("%ld x %ld, %ld/%ld heads of %ld: forward %.3f ms (%.0f TFLOP/s), backward %.3f ms (%.0f)\n",
               at.sequences, at.length, at.heads, at.kv_heads, at.head_dim, forward, flops / forward * 1e-9,
               backward, 2.5 * flops / backward * 1e-9);

@@ -67,8 +67,7 @@ RingTask LayerRingAttention::task(const Pass& pass, const HeadRange& run) const 
                             model.is_causal, host.segments);
   const DropoutSite site = dropout_site(pass, model.attention_dropout, layer_, "scores");
   if (site.rate > 0)
-    task.dropout = {site.rate, site.key, site.samples, part_.heads.begin + run.first_head,
-                    model.max_positions};
+    task.dropout = {site.rate, site.key, site.samples, part_.heads.begin + run.first_head, {}};
   return task;
 }
 

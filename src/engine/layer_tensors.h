@@ -127,8 +127,7 @@ class LayerTensors {
     task.segments = pass.microbatch->host->segments;
     const DropoutSite site = dropout_site(pass, model_.attention_dropout, layer_, "scores");
     if (site.rate > 0)
-      task.dropout = {site.rate, site.key, site.samples, part_.heads.begin + run.first_head,
-                      model_.max_positions};
+      task.dropout = {site.rate, site.key, site.samples, part_.heads.begin + run.first_head, {}};
     return task;
   }
 

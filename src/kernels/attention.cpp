@@ -11,10 +11,9 @@ namespace optimus {
 void check_attention(const AttentionShape& shape, const AttentionDropout& dropout) {
   ensure(shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0,
          "{} heads cannot be divided into groups of {} key/value heads", shape.heads, shape.kv_heads);
-  ensure(dropout.rate == 0 || (static_cast<std::int64_t>(dropout.samples.size()) >= shape.sequences &&
-                               dropout.max_positions >= shape.length),
-         "attention dropout covers {} samples of {} positions, but there are {} sequences of {}",
-         dropout.samples.size(), dropout.max_positions, shape.sequences, shape.length);
+  ensure(dropout.rate == 0 || static_cast<std::int64_t>(dropout.samples.size()) >= shape.sequences,
+         "attention dropout covers {} samples, but there are {} sequences", dropout.samples.size(),
+         shape.sequences);
 }
 
 std::vector<AttentionSegment> segments_of(const AttentionTask& task) {

@@ -1,9 +1,10 @@
 // Attention: out = softmax(q kᵀ * scale) v, and its gradients, with one call per micro-batch.
 //
-// Three implementations that agree up to rounding: fused (ATen's flash and cuDNN kernels), plain (score
+// Three implementations that agree up to rounding: fused (ATen's flash and cuDNN kernels, and this project's
+// CUDA kernels for dropout), plain (score
 // matrices by ATen, for one segment and all its heads at a time: the reference in tests, and used on CUDA
-// for fp32, and for dropout where cuDNN accepts no mask), and host (this project's blocked CPU kernel, with
-// keyed dropout). make_attention selects one for a device.
+// for fp32, and for dropout that this project's CUDA kernels do not support), and host (this project's
+// blocked CPU kernel, with keyed dropout). make_attention selects one for a device.
 //
 //   q, out, dq: [sequences * length, heads, head_dim]; k, v, dk, dv: [.., kv_heads, head_dim]. The elements
 //   of a head are contiguous; the other strides are arbitrary: q, k, v are usually column ranges of one
@@ -36,16 +37,17 @@ struct AttentionSegment {
   std::int64_t sequence = 0, begin = 0, end = 0;
 };
 
-// The attention probability of key j for query i in a head is dropped if the random number with index i *
-// max_positions + j of key.derive(global sample).derive(head) is below `rate`; otherwise it is scaled by 1 /
-// (1 - rate). i and j are positions in the sequence.
+// Which attention probabilities are dropped, by sample, head and positions in the sequence:
+// attention_dropout.h. The rate is rounded to a multiple of 1 / 256.
 struct AttentionDropout {
   double rate = 0;
   RandomKey key{};                      // derived from (seed, step, layer, site)
   std::vector<std::int64_t> samples{};  // global sample index of each sequence
   // Index of the device's first head among all heads of the model.
   std::int64_t first_head = 0;
-  std::int64_t max_positions = 0;  // maximum of the model, not of this batch
+  // key.derive(sample) of each sequence, int64, in the memory of a GPU; computed and copied there by each
+  // call if undefined. A recorded call reads the keys again when it is repeated.
+  at::Tensor sample_keys{};
 };
 
 struct AttentionTask {
@@ -71,8 +73,8 @@ std::unique_ptr<Attention> make_host_attention();
 // The fastest implementation for a device and element type.
 std::unique_ptr<Attention> make_attention(at::Device device, at::ScalarType type);
 
-// For implementations: aborts if the heads cannot be grouped, or if the dropout has fewer samples or
-// positions than the sequences need.
+// For implementations: aborts if the heads cannot be grouped, or if the dropout has fewer samples than
+// there are sequences.
 void check_attention(const AttentionShape& shape, const AttentionDropout& dropout);
 // The task's segments, or one per sequence if it has none. Checks the segments and the samples of the
 // dropout.
@@ -81,7 +83,7 @@ std::vector<AttentionSegment> segments_of(const AttentionTask& task);
 void zero_gaps(const AttentionTask& task, at::Tensor& tensor);
 // Returns the segment's rows of a [sequences * length, heads, head_dim] tensor.
 at::Tensor rows_of(const AttentionShape& shape, const AttentionSegment& segment, const at::Tensor& tensor);
-// Returns the dropout factor, 0 or 1 / (1 - rate), of each score of a sequence's heads, [heads, queries,
+// Returns the dropout factor, 0 or dropout_scale(), of each score of a sequence's heads, [heads, queries,
 // keys], with the type and device of `like`.
 at::Tensor dropout_factors(const AttentionDropout& dropout, std::int64_t sequence, std::int64_t heads,
                            Span queries, Span keys, const at::Tensor& like);
@@ -89,10 +91,6 @@ at::Tensor dropout_factors(const AttentionDropout& dropout, std::int64_t sequenc
 // Fills `factors` with the same on a GPU. `key` is the sample's key, dropout.key.derive(sample).
 void fill_dropout_factors(const AttentionDropout& dropout, RandomKey key, Span queries, Span keys,
                           at::Tensor& factors);
-// Fills `mask` with 1 for retained and 0 for dropped scores, for all positions of a task's whole sequences:
-// [sequences, heads, length, length], any type.
-void fill_dropout_mask(const AttentionDropout& dropout, bool is_causal, Span sequences, Span heads,
-                       at::Tensor& mask);
 #endif
 
 }  // namespace optimus

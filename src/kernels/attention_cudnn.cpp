@@ -39,10 +39,7 @@ enum Name : std::int64_t {
   kOutGradient,
   kQueryGradient,
   kKeyGradient,
-  kValueGradient,
-  kMask,
-  kScale,
-  kInverse
+  kValueGradient
 };
 using VariantPack = std::unordered_map<std::int64_t, void*>;
 
@@ -73,8 +70,8 @@ struct SelectedKernel {
 
 class Builder {
  public:
-  Builder(const AttentionShape& shape, at::ScalarType type, bool has_dropout)
-      : shape_(shape), has_dropout_(has_dropout), graph_(std::make_shared<fe::graph::Graph>()) {
+  Builder(const AttentionShape& shape, at::ScalarType type)
+      : shape_(shape), graph_(std::make_shared<fe::graph::Graph>()) {
     graph_->set_io_data_type(type == at::kBFloat16 ? fe::DataType_t::BFLOAT16 : fe::DataType_t::HALF)
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
@@ -83,25 +80,12 @@ class Builder {
     return graph_->tensor(
         fe::graph::Tensor_attributes().set_uid(name).set_dim(layout.sizes).set_stride(layout.strides));
   }
-  GraphTensor mask() {
-    const std::int64_t length = shape_.length, square = length * length;
-    return input(kMask, {{shape_.sequences, shape_.heads, length, length},
-                         {shape_.heads * square, square, length, 1}});
-  }
-  GraphTensor number(Name name) {  // read by the host when the graph is executed
-    const GraphTensor tensor = input(name, {{1, 1, 1, 1}, {1, 1, 1, 1}});
-    tensor->set_is_pass_by_value(true).set_data_type(fe::DataType_t::FLOAT);
-    return tensor;
-  }
   void add_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out) {
     auto options = fe::graph::SDPA_attributes()
                        .set_name("attention")
                        .set_generate_stats(true)
                        .set_causal_mask(shape_.is_causal)
                        .set_attn_scale(static_cast<float>(shape_.scale));
-    // Both arguments are factors; cuDNN recognizes the pattern in which the mask is applied first, which is
-    // the second argument here.
-    if (has_dropout_) options.set_dropout(number(kScale), mask());
     auto [result, sums] = graph_->sdpa(input(kQuery, layout_of(shape_, q)), input(kKey, layout_of(shape_, k)),
                                        input(kValue, layout_of(shape_, v)), options);
     describe(result, kOut, layout_of(shape_, out));
@@ -114,7 +98,6 @@ class Builder {
                        .set_name("attention backward")
                        .set_causal_mask(shape_.is_causal)
                        .set_attn_scale(static_cast<float>(shape_.scale));
-    if (has_dropout_) options.set_dropout(mask(), number(kScale), number(kInverse));
     const GraphTensor sums = input(kSums, sums_layout(shape_));
     sums->set_data_type(fe::DataType_t::FLOAT);
     auto [of_query, of_key, of_value] =
@@ -138,82 +121,8 @@ class Builder {
 
  private:
   const AttentionShape& shape_;
-  const bool has_dropout_;
   std::shared_ptr<fe::graph::Graph> graph_;
 };
-
-// The part of a task that one call covers: all of it, or with dropout as much as the size limit of the mask
-// allows.
-struct Part {
-  AttentionShape shape{};  // shape of the part
-  Span sequences{}, groups{};
-  at::Tensor mask{};  // 1 or 0 for each score; undefined without dropout
-  double rate = 0;
-  // Factor of retained scores, and the inverse that is passed to the backward (see scaled_out).
-  float scale = 1, inverse = 1;
-
-  bool has_dropout() const { return rate > 0; }
-  Span heads() const {
-    const std::int64_t group = shape.heads / shape.kv_heads;
-    return {groups.begin * group, groups.end * group};
-  }
-  void add_dropout(VariantPack& variant_pack, bool is_backward) const {
-    if (!has_dropout()) return;
-    variant_pack[kMask] = mask.data_ptr(), variant_pack[kScale] = const_cast<float*>(&scale);
-    if (is_backward) variant_pack[kInverse] = const_cast<float*>(&inverse);
-  }
-  // Returns the output that is passed to the backward. The backward should multiply the product of output
-  // and dout by 1 - rate, but cuDNN 9.19 ignores the argument for this factor and uses 1. We therefore pass
-  // 1 and scale the output instead.
-  at::Tensor scaled_out(const at::Tensor& out) const { return has_dropout() ? out * (1 - rate) : out; }
-  void fill_mask(const AttentionTask& task, const at::Tensor& like) {
-    if (!has_dropout()) return;
-    mask = at::empty({shape.sequences, shape.heads, shape.length, shape.length}, like.options());
-    fill_dropout_mask(task.dropout, shape.is_causal, sequences, heads(), mask);
-  }
-  // Views of the part's rows and heads in a tensor of queries, or of keys.
-  at::Tensor queries(const at::Tensor& rows) const {
-    return rows_of_part(rows).narrow(1, heads().begin, shape.heads);
-  }
-  at::Tensor keys(const at::Tensor& rows) const {
-    return rows_of_part(rows).narrow(1, groups.begin, shape.kv_heads);
-  }
-  at::Tensor sums(const at::Tensor& logsumexp) const {
-    return logsumexp.narrow(0, sequences.begin, shape.sequences).narrow(1, heads().begin, shape.heads);
-  }
-
- private:
-  at::Tensor rows_of_part(const at::Tensor& rows) const {
-    return rows.narrow(0, sequences.begin * shape.length, shape.sequences * shape.length);
-  }
-};
-
-std::vector<Part> parts_of(const AttentionTask& task) {
-  constexpr std::int64_t kMaxMaskBytes = 256 << 20;
-  const AttentionShape& whole = task.shape;
-  check_attention(whole, task.dropout);
-  const std::int64_t group = whole.heads / whole.kv_heads;
-  // A part has some groups of heads, or whole sequences if the mask of one fits.
-  const bool has_dropout = task.dropout.rate > 0;
-  const std::int64_t most =
-      std::max<std::int64_t>(1, kMaxMaskBytes / (2 * group * whole.length * whole.length));
-  const std::int64_t groups = has_dropout ? std::min(most, whole.kv_heads) : whole.kv_heads;
-  const std::int64_t sequences =
-      has_dropout ? std::max<std::int64_t>(1, most / whole.kv_heads) : whole.sequences;
-  std::vector<Part> parts;
-  for (std::int64_t s = 0; s < whole.sequences; s += sequences)
-    for (std::int64_t g = 0; g < whole.kv_heads; g += groups) {
-      Part part{.shape = whole,
-                .sequences = {s, std::min(s + sequences, whole.sequences)},
-                .groups = {g, std::min(g + groups, whole.kv_heads)},
-                .rate = task.dropout.rate,
-                .scale = static_cast<float>(1 / (1 - task.dropout.rate))};
-      part.shape.sequences = part.sequences.size(), part.shape.kv_heads = part.groups.size();
-      part.shape.heads = group * part.shape.kv_heads;
-      parts.push_back(part);
-    }
-  return parts;
-}
 
 bool execute(const SelectedKernel& kernel, cudnnHandle_t handle, VariantPack& variant_pack) {
   const at::DataPtr workspace = c10::cuda::CUDACachingAllocator::get()->allocate(
@@ -239,17 +148,16 @@ SelectedKernel first_working_plan(Builder& builder, cudnnHandle_t handle, Varian
 struct CudnnAttention::State {
   std::map<std::vector<std::int64_t>, SelectedKernel> selected_kernels;
 
-  static std::vector<std::int64_t> key(const AttentionShape& shape, bool has_dropout,
+  static std::vector<std::int64_t> key(const AttentionShape& shape,
                                        std::initializer_list<at::Tensor> tensors) {
-    std::vector<std::int64_t> result = {shape.sequences, shape.length, shape.head_dim, shape.is_causal,
-                                        has_dropout};
+    std::vector<std::int64_t> result = {shape.sequences, shape.length, shape.head_dim, shape.is_causal};
     for (const at::Tensor& tensor : tensors)
       result.insert(result.end(), {static_cast<std::int64_t>(tensor.scalar_type()), tensor.device().index(),
                                    tensor.size(1), tensor.stride(0), tensor.stride(1)});
     return result;
   }
 
-  bool forward(const Part& part, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+  bool forward(const AttentionShape& shape, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                const at::Tensor& out, const at::Tensor& logsumexp) {
     const cudnnHandle_t handle = at::native::getCudnnHandle();
     VariantPack variant_pack = {{kQuery, q.data_ptr()},
@@ -257,17 +165,16 @@ struct CudnnAttention::State {
                                 {kValue, v.data_ptr()},
                                 {kOut, out.data_ptr()},
                                 {kSums, logsumexp.data_ptr()}};
-    part.add_dropout(variant_pack, false);
-    auto [at, is_new] = selected_kernels.try_emplace(key(part.shape, part.has_dropout(), {q, k, v, out}));
+    auto [at, is_new] = selected_kernels.try_emplace(key(shape, {q, k, v, out}));
     if (is_new) {
-      Builder builder(part.shape, q.scalar_type(), part.has_dropout());
+      Builder builder(shape, q.scalar_type());
       builder.add_forward(q, k, v, out);
       at->second = first_working_plan(builder, handle, variant_pack);
     }
     return at->second.graph != nullptr && execute(at->second, handle, variant_pack);
   }
 
-  bool backward(const Part& part, const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
+  bool backward(const AttentionShape& shape, const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
                 const at::Tensor& v, const at::Tensor& out, const at::Tensor& logsumexp, const at::Tensor& dq,
                 const at::Tensor& dk, const at::Tensor& dv) {
     const cudnnHandle_t handle = at::native::getCudnnHandle();
@@ -275,11 +182,9 @@ struct CudnnAttention::State {
         {kQuery, q.data_ptr()},          {kKey, k.data_ptr()},          {kValue, v.data_ptr()},
         {kOut, out.data_ptr()},          {kSums, logsumexp.data_ptr()}, {kOutGradient, dout.data_ptr()},
         {kQueryGradient, dq.data_ptr()}, {kKeyGradient, dk.data_ptr()}, {kValueGradient, dv.data_ptr()}};
-    part.add_dropout(variant_pack, true);
-    auto [at, is_new] =
-        selected_kernels.try_emplace(key(part.shape, part.has_dropout(), {q, k, v, out, dout, dq, dk, dv}));
+    auto [at, is_new] = selected_kernels.try_emplace(key(shape, {q, k, v, out, dout, dq, dk, dv}));
     if (is_new) {
-      Builder builder(part.shape, q.scalar_type(), part.has_dropout());
+      Builder builder(shape, q.scalar_type());
       builder.add_backward(dout, q, k, v, out, dq, dk, dv);
       at->second = first_working_plan(builder, handle, variant_pack);
     }
@@ -298,12 +203,8 @@ bool CudnnAttention::forward(const AttentionTask& task, const at::Tensor& q, con
                              const at::Tensor& v, at::Tensor& out, at::Tensor& logsumexp) {
   if (fe::cudnn_dlhandle == nullptr || !logsumexp.is_contiguous()) return false;
   const c10::cuda::CUDAGuard guard(q.device());
-  const std::vector<Part> parts = parts_of(task);
-  return std::all_of(parts.begin(), parts.end(), [&](Part part) {
-    part.fill_mask(task, q);
-    return state_->forward(part, part.queries(q), part.keys(k), part.keys(v), part.queries(out),
-                           part.sums(logsumexp));
-  });
+  check_attention(task.shape, task.dropout);
+  return state_->forward(task.shape, q, k, v, out, logsumexp);
 }
 
 bool CudnnAttention::backward(const AttentionTask& task, const at::Tensor& dout, const at::Tensor& q,
@@ -315,13 +216,8 @@ bool CudnnAttention::backward(const AttentionTask& task, const at::Tensor& dout,
       dq.data_ptr() == q.data_ptr() || dk.data_ptr() == k.data_ptr() || dv.data_ptr() == v.data_ptr();
   if (fe::cudnn_dlhandle == nullptr || is_in_place || !logsumexp.is_contiguous()) return false;
   const c10::cuda::CUDAGuard guard(q.device());
-  const std::vector<Part> parts = parts_of(task);
-  return std::all_of(parts.begin(), parts.end(), [&](Part part) {
-    part.fill_mask(task, q);
-    return state_->backward(part, part.queries(dout), part.queries(q), part.keys(k), part.keys(v),
-                            part.scaled_out(part.queries(out)), part.sums(logsumexp), part.queries(dq),
-                            part.keys(dk), part.keys(dv));
-  });
+  check_attention(task.shape, task.dropout);
+  return state_->backward(task.shape, dout, q, k, v, out, logsumexp, dq, dk, dv);
 }
 
 }  // namespace optimus

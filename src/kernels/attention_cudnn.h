@@ -19,10 +19,9 @@ class CudnnAttention {
   ~CudnnAttention();
   static bool is_built();
 
-  // As Attention::forward and backward, for tasks without segments. They return false if no kernel supports
-  // the task; the caller must then use another implementation. The kernel is selected at the first call
-  // with these shapes and strides. Dropout uses a mask that is filled before each call, for as many
-  // sequences or heads at a time as fit into 256 MiB.
+  // As Attention::forward and backward, for tasks without segments and dropout. They return false if no
+  // kernel supports the task; the caller must then use another implementation. The kernel is selected at the
+  // first call with these shapes and strides.
   bool forward(const AttentionTask& task, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                at::Tensor& out, at::Tensor& logsumexp);
   bool backward(const AttentionTask& task, const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,

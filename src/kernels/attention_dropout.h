@@ -69,8 +69,8 @@ struct DropoutPlace {
 OPTIMUS_HOST_DEVICE inline DropoutPlace dropout_place(std::int64_t query, std::int64_t key) {
   const int i = static_cast<int>(query % kDropoutTileQueries), j = static_cast<int>(key % kDropoutTileKeys);
   return {static_cast<std::uint32_t>(query / kDropoutTileQueries),
-          static_cast<std::uint32_t>(key / kDropoutTileKeys), static_cast<std::uint32_t>(i % 8 * 4 + j % 8 / 2),
-          j % 2 * 2 + i / 8, j / 8};
+          static_cast<std::uint32_t>(key / kDropoutTileKeys),
+          static_cast<std::uint32_t>(i % 8 * 4 + j % 8 / 2), j % 2 * 2 + i / 8, j / 8};
 }
 
 // The threshold of a rate in (0, 1), and the factor of retained probabilities.
@@ -78,7 +78,17 @@ inline std::uint32_t dropout_threshold(double rate) {
   const double steps = std::floor(rate * 256 + 0.5);
   return static_cast<std::uint32_t>(steps < 1 ? 1 : steps > 255 ? 255 : steps);
 }
-OPTIMUS_HOST_DEVICE inline double dropout_scale(std::uint32_t threshold) { return 256.0 / (256.0 - threshold); }
+OPTIMUS_HOST_DEVICE inline double dropout_scale(std::uint32_t threshold) {
+  return 256.0 / (256.0 - threshold);
+}
+
+// Whether the probability of a key for a query is dropped; `head_key` is the value of the head's key.
+OPTIMUS_HOST_DEVICE inline bool is_dropped(std::uint64_t head_key, std::uint32_t threshold,
+                                           std::int64_t query, std::int64_t key) {
+  const DropoutPlace place = dropout_place(query, key);
+  const DropoutWords words = dropout_words(head_key, place.tile_row, place.tile_column, place.lane);
+  return (words.at[place.word] >> (8 * place.byte) & 255) < threshold;
+}
 
 // RandomKey::derive(id) on the value of a key, for device code (a test compares them).
 OPTIMUS_HOST_DEVICE inline std::uint64_t mixed_bits(std::uint64_t x) {

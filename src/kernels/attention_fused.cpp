@@ -1,7 +1,7 @@
 // Attention by fused kernels. On CPUs: ATen's flash kernel. On CUDA: cuDNN's kernels, directly where
-// supported (attention_cudnn.h), otherwise cuDNN's or flash kernels through ATen. ATen's operators allocate
-// their results, which are copied to the caller's tensors. The other implementations handle what these do
-// not support: keyed dropout (only cuDNN supports it, as a mask) and wide types on CUDA.
+// supported (attention_cudnn.h), otherwise cuDNN's or flash kernels through ATen; with dropout this project's
+// (attention_cuda.h). ATen's operators allocate their results, which are copied to the caller's tensors. The
+// other implementations handle what these do not support: dropout with segments, on CPUs, or in wide types.
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_scaled_dot_product_cudnn_attention.h>
@@ -15,6 +15,7 @@
 #include <array>
 
 #include "kernels/attention.h"
+#include "kernels/attention_cuda.h"
 #include "kernels/attention_cudnn.h"
 
 namespace optimus {
@@ -118,6 +119,7 @@ class FusedAttention final : public Attention {
  public:
   void forward(const AttentionTask& task, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                at::Tensor& out, at::Tensor& logsumexp) const override {
+    if (has_cuda_dropout(task, q) && dropout_attention_forward(task, q, k, v, out, logsumexp)) return;
     if (can_call_cudnn(task, q) && cudnn_->forward(task, q, k, v, out, logsumexp)) return;
     if (needs_fallback(task, q)) return other(q).forward(task, q, k, v, out, logsumexp);
     zero_gaps(task, out);
@@ -138,6 +140,9 @@ class FusedAttention final : public Attention {
   void backward(const AttentionTask& task, const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
                 const at::Tensor& v, const at::Tensor& out, const at::Tensor& logsumexp, at::Tensor& dq,
                 at::Tensor& dk, at::Tensor& dv) const override {
+    if (has_cuda_dropout(task, q) &&
+        dropout_attention_backward(task, dout, q, k, v, out, logsumexp, dq, dk, dv))
+      return;
     if (can_call_cudnn(task, q) && cudnn_->backward(task, dout, q, k, v, out, logsumexp, dq, dk, dv)) return;
     if (needs_fallback(task, q)) return other(q).backward(task, dout, q, k, v, out, logsumexp, dq, dk, dv);
     zero_gaps(task, dq), zero_gaps(task, dk), zero_gaps(task, dv);
@@ -180,10 +185,13 @@ class FusedAttention final : public Attention {
     return (q.scalar_type() == at::kBFloat16 || q.scalar_type() == at::kHalf) && shape.head_dim % 8 == 0 &&
            shape.head_dim <= 256;
   }
+  static bool has_cuda_dropout(const AttentionTask& task, const at::Tensor& q) {
+    return task.dropout.rate != 0 && q.is_cuda() && q.numel() > 0;
+  }
   // False with segments: every segment length would need its own cuDNN graph.
   static bool can_call_cudnn(const AttentionTask& task, const at::Tensor& q) {
     return q.is_cuda() && uses_cudnn(task.shape) && is_16_bit(task.shape, q) && task.segments.empty() &&
-           q.numel() > 0;
+           task.dropout.rate == 0 && q.numel() > 0;
   }
   const Attention& other(const at::Tensor& q) const { return q.is_cuda() ? *plain_ : *host_; }
 

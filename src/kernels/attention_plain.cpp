@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "kernels/attention.h"
+#include "kernels/attention_dropout.h"
 
 namespace optimus {
 namespace {
@@ -44,7 +45,7 @@ class PlainSegment {
     return result.masked_fill(is_later, -std::numeric_limits<double>::infinity());
   }
 
-  // 0 or 1 / (1 - rate) for each score; undefined without dropout.
+  // 0 or dropout_scale() for each score; undefined without dropout.
   at::Tensor factors(const at::Tensor& like) const {
     if (task_.dropout.rate == 0) return {};
     const Span positions{segment_.begin, segment_.end};
@@ -120,13 +121,16 @@ at::Tensor dropout_factors(const AttentionDropout& dropout, std::int64_t sequenc
     return factors;
   }
 #endif
-  at::Tensor uniform = at::empty({heads, queries.size(), keys.size()}, at::kDouble);
-  const std::int64_t size = queries.size() * keys.size();
-  for (std::int64_t head = 0; head < heads; ++head)
-    fill_uniform(key.derive(static_cast<std::uint64_t>(dropout.first_head + head)),
-                 {dropout.max_positions, dropout.max_positions}, {queries, keys},
-                 std::span(uniform.data_ptr<double>() + head * size, static_cast<std::size_t>(size)));
-  return (uniform.ge(dropout.rate).to(at::kDouble) / (1 - dropout.rate)).to(like.scalar_type());
+  const std::uint32_t threshold = dropout_threshold(dropout.rate);
+  at::Tensor factors = at::empty({heads, queries.size(), keys.size()}, at::kDouble);
+  double* next = factors.data_ptr<double>();
+  for (std::int64_t head = 0; head < heads; ++head) {
+    const RandomKey of_head = key.derive(static_cast<std::uint64_t>(dropout.first_head + head));
+    for (std::int64_t query = queries.begin; query < queries.end; ++query)
+      for (std::int64_t at = keys.begin; at < keys.end; ++at)
+        *next++ = is_dropped(of_head.value, threshold, query, at) ? 0 : dropout_scale(threshold);
+  }
+  return factors.to(like.scalar_type());
 }
 
 std::unique_ptr<Attention> make_plain_attention() { return std::make_unique<PlainAttention>(); }

@@ -13,6 +13,9 @@
 
 namespace optimus::cuda {
 
+// The most shared memory that a block of threads uses.
+constexpr int attention_shared_bytes(int head_dim) { return head_dim * 1024 + 8192; }
+
 constexpr float kLog2E = 1.4426950408889634f;
 
 __device__ __forceinline__ std::uint32_t shared_address(const void* data) {
@@ -223,9 +226,9 @@ struct HeadDropout {
     return 256.0f / (256.0f - static_cast<float>(task.threshold));
   }
   __device__ __forceinline__ RetainedBits operator()(int tile_row, int tile_column, int lane) const {
-    const DropoutWords words = dropout_words(
-        key, static_cast<std::uint32_t>(tile_row), static_cast<std::uint32_t>(tile_column),
-        static_cast<std::uint32_t>(lane));
+    const DropoutWords words =
+        dropout_words(key, static_cast<std::uint32_t>(tile_row), static_cast<std::uint32_t>(tile_column),
+                      static_cast<std::uint32_t>(lane));
     RetainedBits bits;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {

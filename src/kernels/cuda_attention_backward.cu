@@ -28,6 +28,7 @@ struct BackwardShape {
   static constexpr int kBitTiles = kOwn / kDropoutTileKeys * (kOther / kDropoutTileQueries);
   static constexpr int kNumberBytes = 2 * 2 * kOther * 4;
   static constexpr int kSharedBytes = kTileBytes + kNumberBytes + 2 * kBitTiles * kDropoutLanes * 4;
+  static_assert(kSharedBytes <= attention_shared_bytes(kHeadDim));
 };
 
 // What a warp reads of one head.
@@ -221,7 +222,8 @@ __global__ void __launch_bounds__(BackwardShape<kDim>::kThreads, kDim == 64 ? 2 
   constexpr int kRowTiles = Sizes::kRowTiles, kWarpRows = 16 * kRowTiles, kThreads = Sizes::kThreads;
   extern __shared__ __align__(1024) unsigned char shared[];
   const std::uint32_t query_tile = shared_address(shared), dout_tile = query_tile + Sizes::kOwnBytes,
-                      key_tiles = dout_tile + Sizes::kOwnBytes, value_tiles = key_tiles + 2 * Sizes::kOtherBytes;
+                      key_tiles = dout_tile + Sizes::kOwnBytes,
+                      value_tiles = key_tiles + 2 * Sizes::kOtherBytes;
   float* const delta = reinterpret_cast<float*>(shared + Sizes::kTileBytes);
   const int num_blocks = (task.length + Sizes::kOwn - 1) / Sizes::kOwn;
   const int block = num_blocks - 1 - static_cast<int>(blockIdx.x % static_cast<unsigned>(num_blocks));
@@ -306,8 +308,7 @@ struct KeyGradientWarp {
   float dk[kRowTiles][kDim / 8][4] = {}, dv[kRowTiles][kDim / 8][4] = {};
 
   // 32 queries from first_query on, the first rows of the tiles. `logsumexp` and `delta` are theirs.
-  __device__ __forceinline__ void add_queries(const FusedAttentionTask& task,
-                                              const std::uint32_t* bits,
+  __device__ __forceinline__ void add_queries(const FusedAttentionTask& task, const std::uint32_t* bits,
                                               const OperandAddress<kDim> (&own)[2],
                                               const OperandAddress<kDim> (&queries)[2],
                                               const OperandAddress<kDim> (&douts)[2], const float* offsets,
@@ -315,8 +316,7 @@ struct KeyGradientWarp {
     Scores score = {}, gradient = {};
     multiply_rows<T>(own[0], queries[0], 0, score);
     exponentiate(score, offsets, task.scale * kLog2E);
-    if (task.is_causal && first_query < first_key + 16 * kRowTiles - 1)
-      hide(score, first_key - first_query);
+    if (task.is_causal && first_query < first_key + 16 * kRowTiles - 1) hide(score, first_key - first_query);
     multiply_rows<T>(own[1], douts[0], 0, gradient);
 #pragma unroll
     for (int half = 0; half < kChunk / 16; ++half) {
@@ -338,8 +338,7 @@ struct KeyGradientWarp {
 #pragma unroll
       for (int r = 0; r < kRowTiles; ++r)
 #pragma unroll
-        for (int i = 0; i < 4; ++i)
-          score[r][n][i] = power_of_two(score[r][n][i] * scale - offset[i % 2]);
+        for (int i = 0; i < 4; ++i) score[r][n][i] = power_of_two(score[r][n][i] * scale - offset[i % 2]);
     }
   }
   // Hides the queries before their key. `distance`: of the first key from the first query.
@@ -356,9 +355,9 @@ struct KeyGradientWarp {
     }
   }
   // The left factors of the products with 16 queries: columns 16 * half .. of the scores.
-  static __device__ __forceinline__ void compute_gradients(const TransposedBits& bits,
-                                                           const Scores& score, const Scores& gradient,
-                                                           const float* delta, int half,
+  static __device__ __forceinline__ void compute_gradients(const TransposedBits& bits, const Scores& score,
+                                                           const Scores& gradient, const float* delta,
+                                                           int half,
                                                            std::uint32_t (&probability)[kRowTiles][4],
                                                            std::uint32_t (&dscore)[kRowTiles][4]) {
     const int lane = threadIdx.x % 32;
@@ -443,7 +442,8 @@ __global__ void __launch_bounds__(BackwardShape<kDim>::kThreads, kDim == 64 ? 2 
 #pragma unroll
     for (int i = 0; i < Sizes::kBitTiles / Sizes::kWarps; ++i) {
       const int tile = warp + i * Sizes::kWarps;
-      const int query = first_query + tile / 4 * kDropoutTileQueries, key = first_key + tile % 4 * kDropoutTileKeys;
+      const int query = first_query + tile / 4 * kDropoutTileQueries,
+                key = first_key + tile % 4 * kDropoutTileKeys;
       if (task.is_causal && query + kDropoutTileQueries <= key) continue;
       to[tile * kDropoutLanes + lane] =
           gathered(dropout(query / kDropoutTileQueries, key / kDropoutTileKeys, lane));
@@ -474,8 +474,8 @@ __global__ void __launch_bounds__(BackwardShape<kDim>::kThreads, kDim == 64 ? 2 
         const float* const of_queries = numbers + stage * 2 * Sizes::kOther + first;
         const std::uint32_t* const of_keys =
             stage_bits + (first / 16 * 4 + (warp_key - first_key) / kDropoutTileKeys) * kDropoutLanes;
-        state.add_queries(task, of_keys, own, queries, douts, of_queries,
-                          of_queries + Sizes::kOther, warp_key, first_query);
+        state.add_queries(task, of_keys, own, queries, douts, of_queries, of_queries + Sizes::kOther,
+                          warp_key, first_query);
       }
     }
   }

@@ -13,7 +13,8 @@ template <int kHeadDim>
 struct ForwardShape {
   // Rows per warp: more of them use each key that is loaded from shared memory more often.
   static constexpr int kRowTiles = kHeadDim == 64 ? 2 : 1;
-  static constexpr int kQueries = 128, kKeys = 64, kWarps = kQueries / (16 * kRowTiles), kThreads = 32 * kWarps;
+  static constexpr int kQueries = 128, kKeys = 64, kWarps = kQueries / (16 * kRowTiles),
+                       kThreads = 32 * kWarps;
   static constexpr int kQueryBytes = SharedRows<kHeadDim>::bytes(kQueries),
                        kKeyBytes = SharedRows<kHeadDim>::bytes(kKeys);
   static constexpr int kSharedBytes = kQueryBytes + 4 * kKeyBytes;  // two blocks of keys and values
@@ -118,8 +119,7 @@ struct ForwardWarp {
 
   // out += retained probabilities * values
   __device__ __forceinline__ void add_values(const Scores& scores, const OperandAddress<kDim>& values,
-                                             const HeadDropout& dropout, int first_row,
-                                             int first_key) {
+                                             const HeadDropout& dropout, int first_row, int first_key) {
 #pragma unroll
     for (int tile = 0; tile < kKeys / kDropoutTileKeys; ++tile) {
       RetainedBits bits[kRowTiles];
@@ -163,8 +163,7 @@ struct ForwardWarp {
       total += __shfl_xor_sync(0xffffffffu, total, 2);
       factors[r / 2][r % 2] = dropout_scale / total;
       const int row = 8 * r + lane / 4;
-      if (lane % 4 == 0 && row < num_valid)
-        logsumexp[row] = maximum[r / 2][r % 2] * scale + logf(total);
+      if (lane % 4 == 0 && row < num_valid) logsumexp[row] = maximum[r / 2][r % 2] * scale + logf(total);
     }
   }
 };
@@ -222,7 +221,8 @@ __global__ void __launch_bounds__(ForwardShape<kDim>::kThreads, kDim == 64 ? 2 :
     if (first_key >= warp_end) continue;
     typename ForwardWarp<T, kDim>::Scores scores = {};
     state.compute_scores(keys + stage, scores);
-    if (first_key + Sizes::kKeys > task.length || (task.is_causal && first_key + Sizes::kKeys > warp_query + 1))
+    if (first_key + Sizes::kKeys > task.length ||
+        (task.is_causal && first_key + Sizes::kKeys > warp_query + 1))
       state.hide(scores, warp_query, first_key, task.length, task.is_causal);
     state.exponentiate(scores, task.scale * kLog2E);
     state.add_values(scores, values + stage, dropout, warp_query, first_key);
@@ -240,8 +240,9 @@ void launch_forward(const Queue& queue, const FusedAttentionTask& task) {
   using Sizes = ForwardShape<kDim>;
   const auto kernel = forward_kernel<T, kDim>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Sizes::kSharedBytes);
+  static_assert(Sizes::kSharedBytes <= attention_shared_bytes(kDim));
   const std::int64_t blocks =
-      (task.length + Sizes::kQueries - 1) / Sizes::kQueries * task.heads * task.sequences;
+      std::int64_t{(task.length + Sizes::kQueries - 1) / Sizes::kQueries} * task.heads * task.sequences;
   kernel<<<static_cast<unsigned>(blocks), Sizes::kThreads, Sizes::kSharedBytes, queue.stream>>>(task);
 }
 
@@ -253,8 +254,12 @@ bool fused_attention_supports(const FusedAttentionTask& task) {
            (is_aligned(rows.data, 16) && rows.row_stride % 8 == 0 && rows.head_stride % 8 == 0 &&
             (task.length + 128) * rows.row_stride < (std::int64_t{1} << 31));
   };
-  const std::int64_t blocks = (task.length + 127) / 128 * task.heads * task.sequences;
-  return (task.element == Element::bf16 || task.element == Element::fp16) &&
+  const std::int64_t blocks = (std::int64_t{task.length} + 127) / 128 * task.heads * task.sequences;
+  int device = 0, shared_bytes = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  return shared_bytes >= attention_shared_bytes(task.head_dim) &&
+         (task.element == Element::bf16 || task.element == Element::fp16) &&
          (task.head_dim == 64 || task.head_dim == 128) && blocks < (std::int64_t{1} << 31) &&
          is_aligned_rows(task.q) && is_aligned_rows(task.k) && is_aligned_rows(task.v) &&
          is_aligned_rows(task.out) && is_aligned_rows(task.dout) && is_aligned_rows(task.dq) &&
@@ -265,10 +270,8 @@ void fused_attention_forward(const Queue& queue, const FusedAttentionTask& task)
   if (task.sequences * task.length * task.heads == 0) return;
   const bool is_bf16 = task.element == Element::bf16;
   if (task.head_dim == 64)
-    return is_bf16 ? launch_forward<__nv_bfloat16, 64>(queue, task)
-                   : launch_forward<__half, 64>(queue, task);
-  return is_bf16 ? launch_forward<__nv_bfloat16, 128>(queue, task)
-                 : launch_forward<__half, 128>(queue, task);
+    return is_bf16 ? launch_forward<__nv_bfloat16, 64>(queue, task) : launch_forward<__half, 64>(queue, task);
+  return is_bf16 ? launch_forward<__nv_bfloat16, 128>(queue, task) : launch_forward<__half, 128>(queue, task);
 }
 
 }  // namespace optimus::cuda

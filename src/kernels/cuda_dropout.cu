@@ -1,79 +1,53 @@
-// Keyed dropout of attention scores on CUDA: the factors of dropout_factors (kernels/attention.h), or a mask
-// of ones and zeros.
-#include <cmath>
-
+// Keyed dropout of attention scores on CUDA: the factors of dropout_factors (kernels/attention.h).
+#include "kernels/attention_dropout.h"
 #include "kernels/cuda_math.cuh"
-#include "kernels/cuda_random.cuh"
 
 namespace optimus::cuda {
 namespace {
 
-struct ScorePlaces {
-  std::int64_t first_query, first_key, num_queries, num_keys, max_positions;
-  bool is_causal;
-};
-
-// A thread computes the scores of one block of four random numbers; the first and last block of a row may
-// have fewer.
-template <typename T, bool kIsAligned>
-__global__ void __launch_bounds__(256)
-    factors_kernel(T* factors, const ScorePlaces at, const __grid_constant__ DropoutKeys keys,
-                   std::uint32_t threshold, T retained_value) {
-  const std::int64_t query = blockIdx.x, head = blockIdx.z;
-  const std::int64_t first = (at.first_query + query) * at.max_positions + at.first_key;
-  const std::int64_t block = first / 4 + static_cast<std::int64_t>(blockIdx.y) * blockDim.x + threadIdx.x;
-  if (block * 4 >= first + at.num_keys) return;
-  const std::int64_t key = block * 4 - first;
-  const bool is_seen = !at.is_causal || at.first_key + key <= at.first_query + query;
-  const Words words = is_seen ? random_block(keys.of[head], static_cast<std::uint64_t>(block)) : Words{};
-  Pack<T, 4> four;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) four.values[i] = (words.at[i] >> 8) < threshold ? T(0) : retained_value;
-  T* const row = factors + (head * at.num_queries + query) * at.num_keys;
-  if constexpr (kIsAligned) {
-    *reinterpret_cast<Pack<T, 4>*>(row + key) = four;
-  } else {
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      if (key + i >= 0 && key + i < at.num_keys) row[key + i] = four.values[i];
-  }
-}
-
+// A warp computes a tile of 16 queries x 32 keys, a thread the 16 scores of one lane.
 template <typename T>
-void launch_factors(const Queue& queue, const DropoutFactorsTask& task, const DropoutKeys& keys,
-                    T retained_value) {
-  constexpr int kThreads = 256;
-  const bool begin_with_blocks = task.max_positions % 4 == 0 && task.first_key % 4 == 0;
-  const bool is_aligned = begin_with_blocks && task.num_keys % 4 == 0;
-  // blocks of random numbers per row
-  const std::int64_t blocks = (task.num_keys + (begin_with_blocks ? 3 : 6)) / 4;
-  const dim3 grid(static_cast<unsigned>(task.num_queries),
-                  static_cast<unsigned>((blocks + kThreads - 1) / kThreads),
-                  static_cast<unsigned>(task.num_heads));
-  const ScorePlaces at{task.first_query, task.first_key,     task.num_queries,
-                       task.num_keys,    task.max_positions, task.is_causal};
-  const auto kernel = is_aligned ? factors_kernel<T, true> : factors_kernel<T, false>;
-  kernel<<<grid, kThreads, 0, queue.stream>>>(static_cast<T*>(task.factors), at, keys,
-                                              static_cast<std::uint32_t>(std::ceil(task.rate * 0x1p24)),
-                                              retained_value);
+__global__ void __launch_bounds__(256)
+    factors_kernel(const DropoutFactorsTask task, const __grid_constant__ DropoutKeys keys,
+                   T retained_value) {
+  const std::int64_t head = blockIdx.z;
+  const std::int64_t tile_row = task.first_query / kDropoutTileQueries + blockIdx.x;
+  const std::int64_t tile_column = task.first_key / kDropoutTileKeys + blockIdx.y * 8 + threadIdx.x / 32;
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  if (tile_column * kDropoutTileKeys >= task.first_key + task.num_keys) return;
+  const DropoutWords words =
+      dropout_words(keys.of[head], static_cast<std::uint32_t>(tile_row),
+                    static_cast<std::uint32_t>(tile_column), static_cast<std::uint32_t>(lane));
+  T* const factors = static_cast<T*>(task.factors) + head * task.num_queries * task.num_keys;
+#pragma unroll
+  for (int word = 0; word < 4; ++word)
+#pragma unroll
+    for (int byte = 0; byte < 4; ++byte) {
+      // The inverse of dropout_place().
+      const std::int64_t query = tile_row * kDropoutTileQueries + lane / 4 + word % 2 * 8 - task.first_query;
+      const std::int64_t key =
+          tile_column * kDropoutTileKeys + lane % 4 * 2 + word / 2 + 8 * byte - task.first_key;
+      if (query < 0 || query >= task.num_queries || key < 0 || key >= task.num_keys) continue;
+      const bool is_retained = (words.at[word] >> (8 * byte) & 255) >= task.threshold;
+      factors[query * task.num_keys + key] = is_retained ? retained_value : narrow<T>(0);
+    }
 }
 
 }  // namespace
 
 void dropout_factors(const Queue& queue, const DropoutFactorsTask& task, const DropoutKeys& keys) {
   if (task.num_heads == 0 || task.num_queries == 0 || task.num_keys == 0) return;
-  const double retained_value = task.is_mask ? 1 : 1 / (1 - task.rate);
-  switch (task.element) {
-    case Element::fp64:
-      return launch_factors<double>(queue, task, keys, retained_value);
-    case Element::fp32:
-      return launch_factors<float>(queue, task, keys, static_cast<float>(retained_value));
-    case Element::bf16:
-      return launch_factors<__nv_bfloat16>(queue, task, keys,
-                                           __float2bfloat16(static_cast<float>(retained_value)));
-    case Element::fp16:
-      return launch_factors<__half>(queue, task, keys, __float2half(static_cast<float>(retained_value)));
-  }
+  const auto num_tiles = [](std::int64_t first, std::int64_t count, std::int64_t size) {
+    return (first + count + size - 1) / size - first / size;
+  };
+  const std::int64_t columns = num_tiles(task.first_key, task.num_keys, kDropoutTileKeys);
+  const dim3 grid(static_cast<unsigned>(num_tiles(task.first_query, task.num_queries, kDropoutTileQueries)),
+                  static_cast<unsigned>((columns + 7) / 8), static_cast<unsigned>(task.num_heads));
+  with_element(task.element, [&](auto zero) {
+    using T = decltype(zero);
+    factors_kernel<T>
+        <<<grid, 256, 0, queue.stream>>>(task, keys, T(static_cast<Wide<T>>(dropout_scale(task.threshold))));
+  });
 }
 
 }  // namespace optimus::cuda

@@ -137,15 +137,14 @@ struct AddTask {
 // `keys` has one key for each of the (rows / sequence_length) sequences; not read if the rate is 0.
 void add(const Queue& queue, const AddTask& task, const DropoutKeys& keys);
 
-// Fills `factors`, contiguous [heads, queries, keys]: 0 for dropped scores, 1 / (1 - rate) or, for a mask,
-// 1 for retained ones. Queries and keys are positions in the sequence.
+// Fills `factors`, contiguous [heads, queries, keys]: 0 for dropped scores, dropout_scale() for retained ones
+// (attention_dropout.h). Queries and keys are positions in the sequence.
 struct DropoutFactorsTask {
   Element element = Element::fp32;
   void* factors = nullptr;
-  bool is_mask = false, is_causal = false;  // causal: no random numbers for keys after their query
-  std::int64_t num_heads = 0;  // at most kMaxDropoutKeys; heads of several sequences are concatenated
-  std::int64_t first_query = 0, num_queries = 0, first_key = 0, num_keys = 0, max_positions = 0;
-  double rate = 0;
+  std::int64_t num_heads = 0;  // at most kMaxDropoutKeys
+  std::int64_t first_query = 0, num_queries = 0, first_key = 0, num_keys = 0;
+  std::uint32_t threshold = 0;
 };
 // `keys` has one key per head.
 void dropout_factors(const Queue& queue, const DropoutFactorsTask& task, const DropoutKeys& keys);

@@ -10,6 +10,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -17,6 +18,7 @@
 
 #include "base/box.h"
 #include "kernels/attention.h"
+#include "kernels/attention_dropout.h"
 #include "kernels/host_dropout.h"
 #include "kernels/host_matmul.h"
 #include "kernels/host_rows.h"
@@ -99,7 +101,7 @@ struct HeadPiece {
   std::int64_t num_queries = 0, num_keys = 0;
   bool is_causal = true;
   double scale = 1;
-  std::int64_t first_query = 0, first_key = 0, max_positions = 0;
+  std::int64_t first_query = 0, first_key = 0;
   RandomKey key{};
 
   HeadPiece(const RingTask& task, const RingPiece& piece, std::int64_t query_head)
@@ -108,8 +110,7 @@ struct HeadPiece {
         is_causal(piece.is_causal),
         scale(task.shape.scale),
         first_query(piece.first_query),
-        first_key(piece.first_key),
-        max_positions(task.dropout.max_positions) {
+        first_key(piece.first_key) {
     if (task.dropout.rate == 0) return;
     const std::int64_t sample = task.dropout.samples[static_cast<std::size_t>(piece.sequence)];
     key = task.dropout.key.derive(static_cast<std::uint64_t>(sample))
@@ -119,21 +120,34 @@ struct HeadPiece {
   std::int64_t num_seen(std::int64_t query, Span keys) const {
     return is_causal ? std::clamp<std::int64_t>(query + 1 - keys.begin, 0, keys.size()) : keys.size();
   }
-  // Sets retained[j] to whether dropout retains (1) or drops (0) the probability of key `at_key` + j for
-  // `query`.
-  void fill_mask(const DropoutRule& rule, std::int64_t query, std::int64_t at_key,
-                 std::span<std::uint8_t> retained) const {
-    const std::int64_t element = (first_query + query) * max_positions + first_key + at_key;
-    fill_retained(key, static_cast<std::uint64_t>(element), rule, retained);
-  }
 };
 
-// row[j] = retained[j] ? row[j] * scale : 0
-template <typename Number>
-void apply_mask(const std::uint8_t* retained, Number scale, std::int64_t count, Number* row) {
+// The dropout of a task, and the scores of a block that it retains.
+struct BlockDropout {
+  bool is_used = false;
+  std::uint32_t threshold = 0;
+  double scale = 1;  // factor of retained scores
+  std::array<std::uint8_t, kBlock * kBlock> retained{};
+
+  explicit BlockDropout(double rate) : is_used(rate > 0) {
+    if (is_used) threshold = dropout_threshold(rate), scale = dropout_scale(threshold);
+  }
+  void fill(const HeadPiece& piece, Span queries, Span keys) {
+    if (is_used)
+      fill_retained_scores(
+          piece.key, threshold, {piece.first_query + queries.begin, piece.first_query + queries.end},
+          {piece.first_key + keys.begin, piece.first_key + keys.end}, retained.data(), kBlock);
+  }
+  // row[j] = row[j] * scale if score j of the block's row `index` is retained, otherwise 0
+  template <typename Number>
+  void apply(std::int64_t index, std::int64_t count, Number* row) const {
+    if (!is_used) return;
+    const std::uint8_t* const is_retained = retained.data() + index * kBlock;
+    const Number factor = static_cast<Number>(scale);
 #pragma omp simd
-  for (std::int64_t j = 0; j < count; ++j) row[j] *= retained[j] != 0 ? scale : Number{0};
-}
+    for (std::int64_t j = 0; j < count; ++j) row[j] *= is_retained[j] != 0 ? factor : Number{0};
+  }
+};
 
 // The tensors of a call. The forward does not use dout, dq, dk and dv.
 struct AttentionTensors {

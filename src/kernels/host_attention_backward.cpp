@@ -16,8 +16,7 @@ template <typename W>
 class BackwardBlocks {
  public:
   BackwardBlocks(const RingTask& task, std::int64_t longest)
-      : rule_(task.dropout.rate),
-        has_dropout_(task.dropout.rate != 0),
+      : dropout_(task.dropout.rate),
         head_dim_(task.shape.head_dim),
         keys_(kBlock, task.shape.head_dim),
         keys_transposed_(task.shape.head_dim, kBlock),
@@ -92,6 +91,7 @@ class BackwardBlocks {
                     head_dim_);
     multiply_add<W>(of.dout.left(at), values_transposed_.right(), score_gradients_.block(), rows, columns,
                     head_dim_);
+    dropout_.fill(head_piece, queries, keys);
     for (std::int64_t i = 0; i < queries.size(); ++i) compute_row_gradients(head_piece, of, at + i, i, keys);
     multiply_add<W>(probabilities_.transposed(), of.dout.right(at), value_sums_.block(), key_rows, width,
                     queries.size());
@@ -108,29 +108,23 @@ class BackwardBlocks {
     const std::int64_t num_visible = head_piece.num_seen(query, keys);
     const W scale = static_cast<W>(head_piece.scale), logsumexp = of.logsumexp[query];
     const W delta = of.delta[static_cast<std::size_t>(query)];
-    if (has_dropout_) {
-      head_piece.fill_mask(rule_, query, keys.begin,
-                           std::span(retained_.data(), static_cast<std::size_t>(num_visible)));
-      apply_mask(retained_.data(), static_cast<W>(rule_.scale), num_visible, score_gradient);
-    }
+    dropout_.apply(i, num_visible, score_gradient);
 #pragma omp simd
     for (std::int64_t j = 0; j < num_visible; ++j) {
       const W share = exponential(probability[j] * scale - logsumexp);
       probability[j] = share;
       score_gradient[j] = share * (score_gradient[j] - delta) * scale;
     }
-    if (has_dropout_) apply_mask(retained_.data(), static_cast<W>(rule_.scale), num_visible, probability);
+    dropout_.apply(i, num_visible, probability);
     std::fill(probability + num_visible, probability + kBlock, W{0});
     std::fill(score_gradient + num_visible, score_gradient + kBlock, W{0});
   }
 
-  DropoutRule rule_;
-  bool has_dropout_;
+  BlockDropout dropout_;
   std::int64_t head_dim_;
   std::vector<PerQuery> queries_;
   Scratch<W> keys_, keys_transposed_, values_transposed_, key_sums_, value_sums_, probabilities_,
       score_gradients_;
-  std::array<std::uint8_t, kBlock> retained_{};
 };
 
 // The work of one thread: computes all gradients of one key head for some pieces, then those of the next.

@@ -18,8 +18,7 @@ template <typename W>
 class ForwardBlocks {
  public:
   ForwardBlocks(const RingTask& task, std::int64_t num_key_blocks)
-      : rule_(task.dropout.rate),
-        has_dropout_(task.dropout.rate != 0),
+      : dropout_(task.dropout.rate),
         head_dim_(task.shape.head_dim),
         queries_(kBlock, task.shape.head_dim),
         keys_(static_cast<std::size_t>(num_key_blocks), Scratch<W>(task.shape.head_dim, kBlock)),
@@ -75,6 +74,7 @@ class ForwardBlocks {
     scores_.zero(kBlock);
     multiply_add<W>(queries_.left(), keys_[static_cast<std::size_t>(block)].right(), scores_.block(), rows,
                     round_up(keys.size(), kVectorLanes<W>), head_dim_);
+    dropout_.fill(head_piece, queries, keys);
     for (std::int64_t i = 0; i < queries.size(); ++i) update_softmax(head_piece, queries.begin + i, i, keys);
     multiply_add<W>(scores_.left(), values_.right(block * kBlock), sums_.block(), rows, sums_.stride(),
                     keys.size());
@@ -99,20 +99,15 @@ class ForwardBlocks {
     for (std::int64_t j = 0; j < num_visible; ++j) row[j] = exponential(row[j] * scale - max);
     total_[at] += lane_sum<W>(num_visible, [=](std::int64_t j) { return row[j]; });
     std::fill(row + num_visible, row + kBlock, W{0});
-    if (!has_dropout_) return;
-    head_piece.fill_mask(rule_, query, keys.begin,
-                         std::span(retained_.data(), static_cast<std::size_t>(num_visible)));
-    apply_mask(retained_.data(), static_cast<W>(rule_.scale), num_visible, row);
+    dropout_.apply(i, num_visible, row);
   }
 
-  DropoutRule rule_;
-  bool has_dropout_;
+  BlockDropout dropout_;
   std::int64_t head_dim_;
   Scratch<W> queries_;
   std::vector<Scratch<W>> keys_;  // transposed, one block each
   Scratch<W> values_, scores_, sums_;
   std::array<W, kBlock> max_{}, total_{};
-  std::array<std::uint8_t, kBlock> retained_{};
 };
 
 // A work item of the forward pass: some queries of one head against the keys of the pieces with these

@@ -5,6 +5,8 @@
 #include <array>
 #include <cmath>
 
+#include "kernels/attention_dropout.h"
+
 namespace optimus {
 namespace {
 
@@ -39,6 +41,30 @@ void fill_blocks(RandomKey key, std::uint64_t first, std::size_t count, BlockWor
   }
 }
 
+// The words of all lanes of a tile of attention scores.
+struct TileWords {
+  std::array<std::array<std::uint32_t, kDropoutLanes>, 4> at;
+};
+void fill_tile(RandomKey key, std::uint32_t row, std::uint32_t column, TileWords& words) {
+#pragma omp simd
+  for (std::size_t lane = 0; lane < kDropoutLanes; ++lane) {
+    const DropoutWords of_lane = dropout_words(key.value, row, column, static_cast<std::uint32_t>(lane));
+    for (std::size_t word = 0; word < 4; ++word) words.at[word][lane] = of_lane.at[word];
+  }
+}
+
+// 1 for each retained score of row i of a tile.
+using TileRow = std::array<std::uint8_t, kDropoutTileKeys>;
+TileRow retained_row(const TileWords& words, std::size_t i, std::uint32_t threshold) {
+  TileRow row;
+  for (std::size_t byte = 0; byte < 4; ++byte)
+    for (std::size_t j = 0; j < 8; ++j) {
+      const std::uint32_t word = words.at[j % 2 * 2 + i / 8][i % 8 * 4 + j / 2];
+      row[8 * byte + j] = (word >> (8 * byte) & 255) >= threshold ? 1 : 0;
+    }
+  return row;
+}
+
 }  // namespace
 
 DropoutRule::DropoutRule(double rate)
@@ -59,6 +85,23 @@ void fill_retained(RandomKey key, std::uint64_t first, const DropoutRule& rule, 
     for (std::size_t i = 0; i < count; ++i) to[i] = (from[i] >> 8) >= threshold ? 1 : 0;
     num_done += count;
   }
+}
+
+void fill_retained_scores(RandomKey key, std::uint32_t threshold, Span queries, Span keys, std::uint8_t* out,
+                          std::int64_t stride) {
+  constexpr std::int64_t kRows = kDropoutTileQueries, kColumns = kDropoutTileKeys;
+  TileWords words;
+  for (std::int64_t top = queries.begin / kRows * kRows; top < queries.end; top += kRows)
+    for (std::int64_t left = keys.begin / kColumns * kColumns; left < keys.end; left += kColumns) {
+      fill_tile(key, static_cast<std::uint32_t>(top / kRows), static_cast<std::uint32_t>(left / kColumns),
+                words);
+      const std::int64_t begin = std::max(left, keys.begin), end = std::min(left + kColumns, keys.end);
+      for (std::int64_t i = std::max(top, queries.begin); i < std::min(top + kRows, queries.end); ++i) {
+        const TileRow row = retained_row(words, static_cast<std::size_t>(i - top), threshold);
+        std::copy(row.begin() + (begin - left), row.begin() + (end - left),
+                  out + (i - queries.begin) * stride + begin - keys.begin);
+      }
+    }
 }
 
 }  // namespace optimus

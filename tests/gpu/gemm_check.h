@@ -38,15 +38,15 @@ class GemmCheck {
       for (const std::int64_t dim : {64, 128, 24})
         for (const std::int64_t kv_heads : {4, 2})
           attention({2, 192, 4, kv_heads, dim, is_causal, 1 / std::sqrt(static_cast<double>(dim))}, 0);
-    // cuDNN takes one or two seconds to select a kernel with dropout, so there are fewer of these.
-    for (const std::int64_t dim : {64, 128, 24}) {
-      attention({2, 192, 4, 4, dim, true, 1 / std::sqrt(static_cast<double>(dim))}, 0.1);
-      attention({2, 192, 4, 2, dim, false, 1 / std::sqrt(static_cast<double>(dim))}, 0.1);
-    }
-    // Masks for two sequences at a time, and for eight heads of one.
-    attention({3, 4096, 4, 4, 64, true, 0.125}, 0.1);
+    // Our own kernels, and the plain fallback for heads of 24.
+    for (const std::int64_t dim : {64, 128, 24})
+      for (const double rate : {0.1, 0.5}) {
+        attention({2, 192, 4, 4, dim, true, 1 / std::sqrt(static_cast<double>(dim))}, rate);
+        attention({2, 200, 4, 2, dim, false, 1 / std::sqrt(static_cast<double>(dim))}, rate);
+      }
     attention({1, 4096, 12, 12, 64, true, 0.125}, 0.1);
-    attention({2, 77, 4, 4, 64, true, 0.125}, 0.1);
+    for (const std::int64_t length : {1, 31, 77, 129}) attention({3, length, 4, 1, 64, true, 0.125}, 0.1);
+    dropout_in_place_and_by_parts();
   }
 
  private:
@@ -209,7 +209,7 @@ class GemmCheck {
                                                             out.options().dtype(at::kFloat));
     AttentionTask task;
     task.shape = shape;
-    if (rate > 0) task.dropout = {rate, RandomKey(5).derive("scores"), {11, 4, 7}, 3, 8192};  // as on CPUs
+    if (rate > 0) task.dropout = {rate, RandomKey(5).derive("scores"), {11, 4, 7}, 3, {}};  // as on CPUs
     const std::string name = rate > 0 ? "attention with dropout" : "attention";
     ours_->forward(task, q, k, v, out, sums);
     ours_->backward(task, dout, q, k, v, out, sums, dq, dk, dv);
@@ -223,6 +223,44 @@ class GemmCheck {
     near(name + " dq", dq, plain_dq, limit);
     near(name + " dk", dk, plain_dk, limit);
     near(name + " dv", dv, plain_dv, limit);
+  }
+
+  // The same bits with results in place of the operands, and with heads and sequences computed one by one, as
+  // other plans do.
+  void dropout_in_place_and_by_parts() {
+    const std::int64_t length = 150, heads = 4, dim = 64;
+    AttentionTask task;
+    task.shape = {2, length, heads, heads, dim, true, 0.125};
+    task.dropout = {0.1, RandomKey(5).derive("scores"), {11, 4}, 3, {}};
+    const auto rows = [&] { return random_tensor({2 * length, heads, dim}, type_); };
+    const at::Tensor q = rows(), k = rows(), v = rows(), dout = rows();
+    at::Tensor out = rows(), sums = at::zeros({2, heads, length}, out.options().dtype(at::kFloat));
+    at::Tensor dq = rows(), dk = rows(), dv = rows(), same_q = q.clone(), same_k = k.clone(),
+               same_v = v.clone();
+    ours_->forward(task, q, k, v, out, sums);
+    ours_->backward(task, dout, q, k, v, out, sums, dq, dk, dv);
+    ours_->backward(task, dout, same_q, same_k, same_v, out, sums, same_q, same_k, same_v);
+    differences_.require("attention with dropout",
+                         at::equal(same_q, dq) && at::equal(same_k, dk) && at::equal(same_v, dv),
+                         "gradients in place differ");
+    for (std::int64_t sequence = 0; sequence < 2; ++sequence)
+      for (std::int64_t head = 0; head < heads; ++head) {
+        AttentionTask part = task;
+        part.shape.sequences = part.shape.heads = part.shape.kv_heads = 1;
+        part.dropout.samples = {task.dropout.samples[static_cast<std::size_t>(sequence)]};
+        part.dropout.first_head += head;
+        const auto of = [&](const at::Tensor& tensor) {
+          return tensor.narrow(0, sequence * length, length).narrow(1, head, 1);
+        };
+        at::Tensor one_out = of(rows()), one_dq = of(rows()), one_dk = of(rows()), one_dv = of(rows());
+        at::Tensor one_sums = at::zeros({1, 1, length}, sums.options());
+        ours_->forward(part, of(q), of(k), of(v), one_out, one_sums);
+        ours_->backward(part, of(dout), of(q), of(k), of(v), one_out, one_sums, one_dq, one_dk, one_dv);
+        differences_.require("attention with dropout",
+                             at::equal(one_out, of(out)) && at::equal(one_dq, of(dq)) &&
+                                 at::equal(one_dk, of(dk)) && at::equal(one_dv, of(dv)),
+                             "heads one by one differ");
+      }
   }
 
   const at::ScalarType type_;

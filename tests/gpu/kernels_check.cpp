@@ -235,11 +235,8 @@ class Check {
   // key.
   void score_factors() {
     if (c10::elementSize(type_) < 4) return;  // scores have the wider type
-    const AttentionDropout dropout{.rate = 0.1,
-                                   .key = RandomKey(5).derive("scores"),
-                                   .samples = {11, 4},
-                                   .first_head = 3,
-                                   .max_positions = 130};
+    const AttentionDropout dropout{
+        .rate = 0.1, .key = RandomKey(5).derive("scores"), .samples = {11, 4}, .first_head = 3};
     const at::Tensor here = at::zeros({1}, at::TensorOptions(at::kCUDA).dtype(type_)), there = here.cpu();
     for (const std::int64_t heads : {1, 5, 300})
       for (const auto& [queries, keys] :

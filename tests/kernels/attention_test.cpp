@@ -4,6 +4,11 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
 
+#include <array>
+#include <numeric>
+
+#include "kernels/attention_dropout.h"
+#include "kernels/host_dropout.h"
 #include "tensors.h"
 
 namespace optimus {
@@ -52,8 +57,7 @@ std::vector<Case> cases() {
 }
 
 AttentionTask with_dropout(AttentionTask task) {
-  task.dropout = {
-      .rate = 0.3, .key = RandomKey(11).derive("attention"), .first_head = 2, .max_positions = 203};
+  task.dropout = {.rate = 0.3, .key = RandomKey(11).derive("attention"), .first_head = 2};
   for (std::int64_t i = 0; i < task.shape.sequences; ++i) task.dropout.samples.push_back(100 + 17 * i);
   return task;
 }
@@ -209,6 +213,65 @@ TEST(PlainAttentionTest, GradientsAreDerivatives) {
       const double expected = ((gq * uq).sum() + (gk * uk).sum() + (gv * uv).sum()).item<double>();
       EXPECT_NEAR(slope, expected, 1e-6 * (1 + std::abs(expected)));
     }
+}
+
+// The answers of Random123 (kat_vectors, philox4x32 with 7 rounds) for a counter and key of zeros.
+TEST(AttentionDropoutTest, WordsAreThoseOfPhilox) {
+  const DropoutWords words = dropout_words(0, 0, 0, 0);
+  EXPECT_EQ(words.at[0], 0x5f6fb709u);
+  EXPECT_EQ(words.at[1], 0x0d893f64u);
+  EXPECT_EQ(words.at[2], 0x4f121f81u);
+  EXPECT_EQ(words.at[3], 0x4f730a48u);
+}
+
+TEST(AttentionDropoutTest, DeviceCodeDerivesTheSameKeys) {
+  for (const std::uint64_t id : {std::uint64_t{0}, std::uint64_t{5}, ~std::uint64_t{0}})
+    EXPECT_EQ(derived_key(RandomKey(3).value, id), RandomKey(3).derive(id).value);
+}
+
+TEST(AttentionDropoutTest, ThresholdsAreMultiplesOf256) {
+  EXPECT_EQ(dropout_threshold(0.1), 26u);
+  EXPECT_EQ(dropout_threshold(0.5), 128u);
+  EXPECT_EQ(dropout_threshold(0.0001), 1u);
+  EXPECT_EQ(dropout_threshold(0.9999), 255u);
+  EXPECT_EQ(dropout_scale(128), 2.0);
+}
+
+// Every score of a tile has its own byte.
+TEST(AttentionDropoutTest, PlacesOfATileAreDistinct) {
+  std::array<int, 512> uses{};
+  for (std::int64_t i = 16; i < 32; ++i)
+    for (std::int64_t j = 64; j < 96; ++j) {
+      const DropoutPlace place = dropout_place(i, j);
+      EXPECT_EQ(place.tile_row, 1u);
+      EXPECT_EQ(place.tile_column, 2u);
+      ++uses[place.lane * 16 + static_cast<std::size_t>(place.word * 4 + place.byte)];
+    }
+  for (const int count : uses) EXPECT_EQ(count, 1);
+}
+
+TEST(AttentionDropoutTest, BlocksHaveTheScoresOfTheDefinition) {
+  constexpr std::int64_t kStride = 70;
+  const RandomKey key = RandomKey(7).derive("head");
+  for (const Span queries : {Span{0, 64}, Span{3, 4}, Span{13, 50}, Span{1000, 1037}})
+    for (const Span keys : {Span{0, 64}, Span{31, 33}, Span{17, 81}, Span{1023, 1024}}) {
+      std::array<std::uint8_t, 64 * kStride> retained{};
+      fill_retained_scores(key, 77, queries, keys, retained.data(), kStride);
+      for (std::int64_t i = queries.begin; i < queries.end; ++i)
+        for (std::int64_t j = keys.begin; j < keys.end; ++j)
+          ASSERT_EQ(retained[static_cast<std::size_t>((i - queries.begin) * kStride + j - keys.begin)],
+                    is_dropped(key.value, 77, i, j) ? 0 : 1);
+    }
+}
+
+// The number of dropped scores of 2^20 has a standard deviation of at most 512, 5e-4 of all: six are 3e-3.
+TEST(AttentionDropoutTest, RateIsThatOfTheThreshold) {
+  for (const double rate : {0.1, 0.5}) {
+    std::vector<std::uint8_t> retained(1 << 20);
+    fill_retained_scores(RandomKey(1), dropout_threshold(rate), {0, 1024}, {0, 1024}, retained.data(), 1024);
+    const double sum = std::accumulate(retained.begin(), retained.end(), 0.0);
+    EXPECT_NEAR(1 - sum / (1 << 20), dropout_threshold(rate) / 256.0, 3e-3);
+  }
 }
 
 }  // namespace

@@ -67,11 +67,7 @@ RingCase random_case(std::int64_t longest) {
   shape.scale = 1 / std::sqrt(static_cast<double>(shape.head_dim));
   if (*rc::gen::arbitrary<bool>()) result.task.segments = random_segments(shape.sequences, shape.length);
   if (*rc::gen::arbitrary<bool>()) {
-    result.task.dropout = {.rate = 0.3,
-                           .key = RandomKey(11).derive("ring"),
-                           .samples = {},
-                           .first_head = 2,
-                           .max_positions = shape.length + 3};
+    result.task.dropout = {.rate = 0.3, .key = RandomKey(11).derive("ring"), .samples = {}, .first_head = 2};
     for (std::int64_t i = 0; i < shape.sequences; ++i) result.task.dropout.samples.push_back(100 + 17 * i);
   }
   result.cp = *rc::gen::inRange(1, 6);
