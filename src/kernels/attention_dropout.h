@@ -9,8 +9,8 @@
 //
 //   lane i % 8 * 4 + j % 8 / 2,   word j % 2 * 2 + i / 8,   byte j / 8.
 //
-// One call of Philox4x32 with 7 rounds and the counter (i / 16, j / 32, lane, 0) of positions and the lane, and the
-// head's key, gives the 4 words of a lane; byte 0 is the lowest 8 bits of a word. The key of a head is
+// One call of Philox4x32 with 7 rounds, the counter (tile row, tile column, lane, 0) and the head's key gives
+// the 4 words of a lane; byte 0 is the lowest 8 bits of a word. The key of a head is
 // key.derive(sample).derive(head) (base/random.h), with the head's index among all heads of the model.
 //
 // The probability is dropped if its byte is less than the threshold, round(rate * 256), at least 1 and at

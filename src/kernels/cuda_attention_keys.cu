@@ -18,7 +18,8 @@ struct KeyGradientWarp {
 
   float dk[kRowTiles][kDim / 8][4] = {}, dv[kRowTiles][kDim / 8][4] = {};
 
-  // 32 queries from first_query on, the first rows of the tiles. `logsumexp` and `delta` are theirs.
+  // 32 queries from first_query on, the first rows of the tiles. `offsets` and `delta` are theirs, from the
+  // workspace.
   __device__ __forceinline__ void add_queries(const FusedAttentionTask& task, const std::uint32_t* bits,
                                               const OperandAddress<kDim> (&own)[2],
                                               const OperandAddress<kDim> (&queries)[2],
