@@ -39,7 +39,7 @@ std::optional<RecordedFinding> finding_in(std::string_view text) {
   const std::optional<Cause> cause = cause_at(text, length);
   const std::size_t colon = text.find(": ");
   if (!cause || colon == std::string_view::npos || colon < length) return std::nullopt;
-  RecordedFinding finding{.cause = *cause};
+  RecordedFinding finding{.cause = word_of(*cause)};
   std::string_view places = text.substr(length, colon - length);
   while (starts_with(places, " ") || starts_with(places, kBetween)) {
     places.remove_prefix(starts_with(places, " ") ? 1 : kBetween.size());
@@ -74,7 +74,7 @@ std::vector<RecordedFinding> recorded(const std::vector<Finding>& findings) {
   std::vector<RecordedFinding> result;
   for (const Finding& finding : findings)
     if (is_mitigable_by_plan(finding.cause))
-      result.push_back({finding.cause, finding.locations, finding.factor, finding.begin_step});
+      result.push_back({word_of(finding.cause), finding.locations, finding.factor, finding.begin_step});
   return result;
 }
 

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "plan/plan.h"
-#include "policy/condition.h"
 
 namespace optimus {
 
@@ -20,7 +19,7 @@ struct PlanAlternative {
 
 // A finding as decisions record it.
 struct RecordedFinding {
-  Cause cause = Cause::device;
+  std::string cause;             // word_of(Cause)
   std::vector<int> locations{};  // as in Condition
   double factor = 1;             // by which it slows the run down
   std::int64_t begin_step = 0;   // the first slow step

@@ -34,7 +34,7 @@ OrderedJson json_of(const std::vector<PlanAlternative>& plans) {
 OrderedJson json_of(const std::vector<RecordedFinding>& findings) {
   OrderedJson list = OrderedJson::array();
   for (const RecordedFinding& finding : findings)
-    list.push_back({{"cause", word_of(finding.cause)},
+    list.push_back({{"cause", finding.cause},
                     {"where", finding.locations},
                     {"factor", finding.factor},
                     {"since", finding.begin_step}});
@@ -62,9 +62,7 @@ Seconds seconds_in(const JsonView& view, const char* name) {
 std::vector<RecordedFinding> findings_in(const JsonView& list) {
   std::vector<RecordedFinding> findings;
   for (const JsonView& view : list.elements()) {
-    const JsonView cause = view.at("cause");
-    RecordedFinding finding{.cause = parse_cause(cause.text(), cause.location()),
-                            .factor = view.at("factor").number()};
+    RecordedFinding finding{.cause = view.at("cause").text(), .factor = view.at("factor").number()};
     for (const JsonView& location : view.at("where").elements())
       finding.locations.push_back(static_cast<int>(location.integer(0, kMaxLocation)));
     finding.begin_step = view.at("since").integer(0, kMaxSteps);

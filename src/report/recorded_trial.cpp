@@ -77,13 +77,13 @@ class Recorder {
 
   // A condition lasts until a decision no longer names it, or until the run ends.
   void collect_conditions() {
-    std::map<std::pair<Cause, std::vector<int>>, std::size_t> open_conditions;
+    std::map<std::pair<std::string, std::vector<int>>, std::size_t> open_conditions;
     for (const Decision& decision : decisions_) {
       if (!is_automatic(decision)) continue;
       ++result_.num_switches;
-      std::set<std::pair<Cause, std::vector<int>>> named_conditions;
+      std::set<std::pair<std::string, std::vector<int>>> named_conditions;
       for (const RecordedFinding& finding : findings_of(decision)) {
-        const std::pair<Cause, std::vector<int>> key(finding.cause, finding.locations);
+        const std::pair<std::string, std::vector<int>> key(finding.cause, finding.locations);
         named_conditions.insert(key);
         if (open_conditions.contains(key)) continue;
         open_conditions[key] = conditions_.size();
@@ -168,7 +168,7 @@ class Recorder {
     for (const ConditionSpan& condition_span : conditions_)
       if (condition_span.finding.begin_step < end && condition_span.end > begin)
         segment.conditions.push_back(
-            {condition_span.finding.cause, condition_span.finding.factor,
+            {parse_cause(condition_span.finding.cause, "decisions.jsonl"), condition_span.finding.factor,
              segment.begin - seconds_before_step(condition_span.finding.begin_step)});
     if (segment.end > segment.begin) result_.trial.segments.push_back(std::move(segment));
   }

@@ -42,8 +42,7 @@ TEST(Decisions, SurviveRoundTrip) {
     if (*rc::gen::arbitrary<bool>()) one.predicted_gain = *rc::gen::inRange(-100, 100) / 64.0;
     one.pause = Seconds(*rc::gen::inRange(0, 1000) / 7.0), one.moved = Bytes(*rc::gen::inRange(0, 1 << 30));
     for (int i = *rc::gen::inRange(0, 3); i > 0; --i)
-      one.findings.push_back({static_cast<Cause>(*rc::gen::inRange(0, 8)),
-                              *rc::gen::container<std::vector<int>>(rc::gen::inRange(0, 1 << 20)),
+      one.findings.push_back({*word, *rc::gen::container<std::vector<int>>(rc::gen::inRange(0, 1 << 20)),
                               *rc::gen::inRange(8, 80) / 8.0, *rc::gen::inRange<std::int64_t>(0, 1 << 30)});
     for (int i = *rc::gen::inRange(0, 17); i > 0; --i)
       one.alternatives.push_back({*word, *word, *rc::gen::inRange(-9, 9) / 3.0});

@@ -104,7 +104,7 @@ TEST(RecordedTrial, UsesTypedFindings) {
   Recorded run;
   run.decisions[0].evidence = "slow network of node 0 and 5 others: 2.00x since step 101";
   run.decisions[0].findings = {
-      {.cause = Cause::link, .locations = {0, 1, 2, 3, 4, 5}, .factor = 2, .begin_step = 101}};
+      {.cause = "link", .locations = {0, 1, 2, 3, 4, 5}, .factor = 2, .begin_step = 101}};
   const RecordedTrial recorded = run.trial();
   ASSERT_EQ(recorded.trial.segments.at(1).conditions.size(), 1u);
   EXPECT_EQ(recorded.trial.segments[1].conditions[0].cause, Cause::link);
@@ -130,7 +130,7 @@ TEST(FindingText, RoundTrips) {
   const std::vector<RecordedFinding> back = parse_findings(evidence);
   ASSERT_EQ(back.size(), all.size()) << evidence;
   for (std::size_t i = 0; i < all.size(); ++i) {
-    EXPECT_EQ(back[i].cause, all[i].cause) << evidence;
+    EXPECT_EQ(back[i].cause, word_of(all[i].cause)) << evidence;
     EXPECT_EQ(back[i].locations, all[i].locations) << evidence;
     EXPECT_DOUBLE_EQ(back[i].factor, all[i].factor);
     EXPECT_EQ(back[i].begin_step, all[i].begin_step);
