@@ -1,8 +1,9 @@
 // Quantities that do not convert implicitly: Bytes, Seconds, Flops, Rank.
 //
-// A quantity can be added to its own kind, scaled by plain numbers, and divided by its own kind, which gives
-// a plain number. The functions that parse ("70GiB", "15T", "10m") and print ("70.0 GiB") quantities are
-// here too, so that every command accepts and shows sizes, counts and durations in the same form.
+// Quantities of the same kind can be added, subtracted and divided, and a quantity can be scaled by a plain
+// number. The quotient of two quantities is a plain number. The functions that parse ("70GiB", "15T", "10m")
+// and print ("70.0 GiB") quantities are here too, so that every command accepts and shows sizes, counts and
+// durations in the same form.
 #pragma once
 
 #include <compare>

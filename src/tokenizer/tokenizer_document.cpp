@@ -148,7 +148,7 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
   }
 
   [[noreturn]] void reject_id(const std::string& found) const {
-    throw UserError("{}: model.vocab: the id of {}: expected a whole number from 0 to {}, got {}", source_,
+    throw UserError("{}: model.vocab: the id of {}: expected an integer from 0 to {}, got {}", source_,
                     in_quotes(key_), kMaxTokenId, in_quotes(found));
   }
   [[noreturn]] void reject_merge() const {
