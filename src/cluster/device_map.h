@@ -1,5 +1,5 @@
-// DeviceMap: maps each virtual device of a plan to a physical device. A plain value; when a device is lost,
-// a new map is created.
+// DeviceMap: maps each virtual device of a plan to a physical device. A DeviceMap is a plain value: when a
+// device is lost, a new map is created.
 #pragma once
 
 #include <compare>
@@ -27,7 +27,7 @@ class DeviceMap {
 
   int size() const { return static_cast<int>(physical_.size()); }
   Device operator[](VirtualDevice device) const { return physical_[static_cast<std::size_t>(device.value)]; }
-  // The virtual device that is mapped to `device`; nullopt if there is none. O(log size).
+  // The virtual device that is mapped to `device`, or nullopt if there is none. Takes O(log size) time.
   std::optional<VirtualDevice> virtual_of(Device device) const;
   const std::vector<Device>& devices() const { return physical_; }
   bool operator==(const DeviceMap& other) const { return physical_ == other.physical_; }

@@ -1,4 +1,4 @@
-// JSON format of HardwareProfile. Keys that are not listed here are rejected by name.
+// JSON format of HardwareProfile. Keys that are not listed here are rejected.
 //
 //   {
 //     "name": "lab",                          optional
@@ -39,10 +39,10 @@
 
 namespace optimus {
 
-// Reads and validates a profile. `source` is the file name for messages. Throws UserError.
+// Reads and validates a profile. `source` is the file name that messages show. Throws a UserError.
 HardwareProfile hardware_from_json(const Json& document, const std::string& source);
 
-// Writes every value explicitly; hardware_from_json returns the same profile.
+// Writes every value explicitly, so that hardware_from_json() returns the same profile.
 OrderedJson to_json(const HardwareProfile& profile);
 
 }  // namespace optimus
