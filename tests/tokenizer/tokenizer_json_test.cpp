@@ -214,7 +214,7 @@ TEST(TokenizerJson, AddedTokens) {
     twins["added_tokens"].back()["normalized"] = true;
   }
   EXPECT_EQ(error_of_text(twins.dump()),
-            "t.json: added_tokens[5]: 'twin' and another added token are both 'twin' after normalization");
+            "t.json: added_tokens[5]: 'twin' and another added token both become 'twin' after normalization");
 }
 
 TEST(TokenizerJson, PostProcessor) {
