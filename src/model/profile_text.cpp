@@ -153,8 +153,8 @@ std::string text(const ModelProfile& profile) {
                                 total_flops(profile, &BlockProfile::backward_flops);
   if (spec.is_causal) model_table.row({"  without masked attention", text(Flops(executed_flops))});
   result += model_table.text() +
-            "\nPer block; FLOPs and saved activations (bf16) are per token; tp: fraction that tensor "
-            "parallelism divides\n";
+            "\nPer block. FLOPs and saved activations (bf16) are per token. tp: fraction divided by tensor "
+            "parallelism.\n";
   result += table_text(profile);
   result += fmt::format("Pipelines: up to {} stages, {} elements per token between two stages\n",
                         profile.max_stages, profile.boundary_elements_per_token);
