@@ -1,4 +1,4 @@
-// Three kinds of failure and the mechanism for each.
+// There are three kinds of failure, and each is reported in a different way.
 //
 //   user error            -> UserError, thrown; states the problem, the value and a valid alternative
 //   environment failure   -> Outcome<T>, returned; the caller must check it (lost peer, full disk, timeout,

@@ -43,7 +43,7 @@ struct Option {
   // list option may occur several times.
   int values_per_occurrence = 1;
   bool is_required = false;
-  bool is_saved = true;              // false for options that concern only one invocation: --json
+  bool is_saved = true;              // false for options that concern only one invocation, such as --json
   std::vector<std::string> choices;  // the accepted words; empty if any value is accepted
 
   Origin origin = Origin::built_in;
@@ -110,15 +110,15 @@ class OptionTable {
   std::vector<std::unique_ptr<Option>> options_;
 };
 
-// Reads a TOML file of `key = value` lines into the table; sections only group the lines. An unknown key is
-// an error that names the file, the line and the nearest known key. A duplicate key is an error too, even in
-// different sections. `ignored_keys` lists keys of other commands, which are accepted and ignored, so that
-// one file serves plan, train and profile. `origin` is Origin::file, or Origin::run for the settings of a
-// resumed run.
+// Reads a TOML file of `key = value` lines into the table. Sections only group the lines. Unknown keys are
+// rejected with a message that names the file, the line and the nearest known key. Duplicate keys are
+// rejected too, even if they are in different sections. `ignored_keys` lists keys of other commands, which
+// are accepted and ignored, so that one file serves plan, train and profile. `origin` is Origin::file, or
+// Origin::run for the settings of a resumed run.
 void read_config_file(OptionTable& table, const Path& path, std::span<const std::string> ignored_keys = {},
                       Origin origin = Origin::file);
 
-// Parsing and display of a single value, one overload for each type.
+// Functions that parse and display a single value, with one overload for each type.
 namespace option_value {
 
 void parse(std::string& target, std::string_view text, std::string_view setting_name);

@@ -2,7 +2,7 @@
 // the link between two devices. Queries take O(log groups) time, and memory is O(groups). A Cluster is
 // immutable and therefore thread-safe.
 //
-// Plans refer to virtual devices; cluster/device_map.h maps them to physical ones.
+// Plans refer to virtual devices, which cluster/device_map.h maps to physical devices.
 #pragma once
 
 #include <compare>
@@ -75,7 +75,7 @@ class Cluster {
 
   HardwareProfile profile_;
   std::vector<GroupStart> starts_;        // first device, node and domain of each group
-  std::vector<int> island_sizes_;         // number of devices of each island
+  std::vector<int> island_sizes_;         // number of devices in each island
   std::vector<IslandLink> island_links_;  // sorted
   int num_devices_ = 0, num_nodes_ = 0, num_domains_ = 0;
 };

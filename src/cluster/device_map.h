@@ -11,7 +11,7 @@
 
 namespace optimus {
 
-// A device of a plan, identified by its index, starting at 0.
+// A device in a plan, identified by its 0-based index.
 struct VirtualDevice {
   int value = 0;
   constexpr auto operator<=>(const VirtualDevice&) const = default;
@@ -37,7 +37,7 @@ class DeviceMap {
   std::vector<std::pair<Device, VirtualDevice>> sorted_;  // sorted by physical device
 };
 
-// Throws a UserError if the map contains a device that the cluster does not have or that is missing.
+// Throws a UserError if the map contains a device that is not in the cluster or is missing.
 void check(const DeviceMap& map, const Cluster& cluster);
 
 }  // namespace optimus

@@ -13,7 +13,8 @@ namespace optimus {
 // Returns the value of an environment variable, or nullopt. Tests pass a map.
 using Environment = std::function<std::optional<std::string>(const std::string& name)>;
 
-// "optimus launch", "torchrun", "Open MPI", "MPICH", "Slurm", "Kubernetes" or "single process"
+// How this process was launched. `launcher` is "optimus launch", "torchrun", "Open MPI", "MPICH", "Slurm",
+// "Kubernetes" or "single process".
 struct LaunchInfo {
   std::string launcher;
   int rank = 0, world_size = 1;

@@ -15,7 +15,8 @@
 
 namespace optimus {
 
-// "h100", "a100-40", "v100" (the 32 GB version), … Returns nullopt if there is no such type.
+// Finds a built-in type by name, such as "h100", "a100-40" or "v100" (the 32 GB version). Returns nullopt if
+// there is no such type.
 std::optional<DeviceType> find_device_type(std::string_view name);
 std::vector<std::string> device_type_names();
 // The type for a vendor's device name. For "NVIDIA A100-SXM4-80GB" it is a100-80, because a100 is an alias of
@@ -29,8 +30,9 @@ NodeGroup standard_group(std::string_view type_name, int type, int num_devices);
 // Whether the text has the form of a cluster name. The device types in it may still be unknown.
 bool looks_like_cluster_name(std::string_view name);
 
-// "h100x512", "a100x16+v100x32": one group per part, all in one island. Throws a UserError that names the
-// part, the nearest type and all types.
+// Expands a name such as "h100x512" or "a100x16+v100x32" to a profile with one group per part, all in one
+// island. Throws a UserError with the part, the nearest known type and all known types if the name is
+// invalid.
 HardwareProfile standard_cluster(const std::string& name);
 
 }  // namespace optimus

@@ -144,7 +144,7 @@ double DeviceCost::wave_efficiency(double rows, double columns) const {
   if (multiprocessors_ == 0) return 1;
   const auto wave_fraction = [&](double height, double width) {
     const double tiles = std::ceil(rows / height) * std::ceil(columns / width) / multiprocessors_;
-    // the efficiency curve includes the idle part of a single wave
+    // The efficiency curve already includes the idle part of a single wave.
     return tiles < 1 ? 1 : tiles / std::ceil(tiles);
   };
   return std::pow(std::max(wave_fraction(128, 256), wave_fraction(256, 128)), constants_.wave);

@@ -38,7 +38,7 @@ double kernels_of(const WorkItem& item, const Software& software, bool is_low_pr
       return is_low_precision ? 4 : 1.5;
     case OperationKind::attention:
       return software.has_flash_attention() ? 1 : software.has_fused_softmax ? 5 : 9;
-    // scores, top-k, token counts per expert, sorting, copies in both directions
+    // Kernels for scores, top-k, token counts per expert, sorting, and copies in both directions.
     case OperationKind::routing:
       return software.kernels == KernelStyle::eager ? 20 : software.kernels == KernelStyle::fused ? 8 : 4;
     case OperationKind::embedding:

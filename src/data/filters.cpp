@@ -15,8 +15,8 @@ void declare(OptionTable& table, FilterOptions& options) {
   table.add("exclude", options.exclude, "FILE",
             "drop documents that occur in these held-out texts (text, jsonl or folder)");
   table.add("exclude-words", options.overlap_words, "N",
-            "a document occurs in a held-out text if both share N consecutive words (0: only if the "
-            "two are equal)");
+            "number of consecutive words that a document must share with a held-out text to be dropped "
+            "(0: drop only documents that are equal to a held-out text)");
 }
 
 Fingerprint fingerprint(std::string_view text) {

@@ -178,7 +178,8 @@ class MegatronTokenSet final : public TokenSet {
     starts_.push_back(0);
     for (std::int64_t s = 0; s < header.num_sequences; ++s) {
       const std::int64_t length = index.length(s), offset = index.offset(header, s);
-      if (length < 0) throw UserError("{}: sequence {} has length {}", index.name(), s, length);
+      if (length < 0)
+        throw UserError("{}: sequence {}: expected a length of at least 0, got {}", index.name(), s, length);
       if (offset < 0 || offset > bin_size || length > (bin_size - offset) / width)
         throw UserError("{}: sequence {} ({} tokens at byte {}) lies outside {}, which has {} bytes",
                         index.name(), s, length, offset, bin_name, bin_size);
@@ -239,7 +240,8 @@ std::unique_ptr<TokenSet> open_megatron(const Path& prefix) {
 }
 
 Outcome<MegatronWriter> MegatronWriter::create(FileSystem& files, const Path& prefix, TokenType type) {
-  ensure(type == TokenType::uint16 || type == TokenType::int32, "token files are written as uint16 or int32");
+  ensure(type == TokenType::uint16 || type == TokenType::int32,
+         "expected uint16 or int32 as the type of token files");
   Outcome<AtomicFile> bin = AtomicFile::create(files, with_extension(prefix, ".bin"));
   if (!bin) return tl::unexpected(bin.error());
   return MegatronWriter(files, prefix, type, std::move(*bin));

@@ -122,7 +122,7 @@ const HfNames& hf_names(Family family) {
     case Family::megatron_bert:
       return kMegatronBert;
   }
-  ensure(false, "family {} has no names", static_cast<int>(family));
+  ensure(false, "family {} has no Hugging Face names", static_cast<int>(family));
   return kGpt2;
 }
 

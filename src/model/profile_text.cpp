@@ -141,7 +141,7 @@ std::string text(const ModelProfile& profile) {
   if (const Mixture& m = spec.mixture; spec.is_mixture())
     result += fmt::format("{} of the layers are mixtures of {} experts, ffn {}{}; each token uses {}\n",
                           num_mixture_layers(profile), m.experts, m.ffn,
-                          m.shared_ffn > 0 ? fmt::format(", plus a shared one, ffn {}", m.shared_ffn) : "",
+                          m.shared_ffn > 0 ? fmt::format(", plus a shared expert, ffn {}", m.shared_ffn) : "",
                           m.experts_per_token);
   TextTable model_table({"parameters", with_commas(parameters)});
   if (spec.is_mixture()) model_table.row({"  active per token", with_commas(profile.active_parameters)});

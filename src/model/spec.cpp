@@ -104,11 +104,11 @@ void check_numbers(const ModelSpec& spec) {
     refuse("init-range", spec.init_range, "a value above 0 and at most 1");
   const auto is_fraction = [](double value) { return value >= 0 && value < 1; };
   if (!is_fraction(spec.embedding_dropout))
-    refuse("embedding dropout", spec.embedding_dropout, "a value from 0 to below 1");
+    refuse("embedding dropout", spec.embedding_dropout, "a value of at least 0 and below 1");
   if (!is_fraction(spec.hidden_dropout))
-    refuse("hidden dropout", spec.hidden_dropout, "a value from 0 to below 1");
+    refuse("hidden dropout", spec.hidden_dropout, "a value of at least 0 and below 1");
   if (!is_fraction(spec.attention_dropout))
-    refuse("attention dropout", spec.attention_dropout, "a value from 0 to below 1");
+    refuse("attention dropout", spec.attention_dropout, "a value of at least 0 and below 1");
 }
 
 // Checks the number of parameters in floating point, before dimensions are multiplied as integers.
@@ -273,7 +273,7 @@ void check_custom(const ModelSpec& spec) {
     if (is_last ? block.outputs != 0 : block.outputs < 1)
       throw UserError("{}: block {}: outputs per sample: expected {}, got {}", model_label(spec),
                       in_quotes(block.name),
-                      is_last ? "0, because the last block ends in the loss" : "at least 1", block.outputs);
+                      is_last ? "0, because the last block computes the loss" : "at least 1", block.outputs);
     for (const CustomTensor& tensor : block.tensors) {
       if (tensor.name.empty() || !names.insert(tensor.name).second)
         throw UserError("{}: block {}: expected a unique parameter name, got {}", model_label(spec),

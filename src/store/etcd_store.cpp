@@ -19,7 +19,7 @@ std::string run_prefix(const std::string& token) {
   return fmt::format("optimus/{:016x}/", RandomKey(0).derive(token).value);
 }
 
-// The first key after all keys with the prefix.
+// Returns the first key after all keys with the prefix.
 std::string prefix_end(std::string prefix) {
   prefix.back() = static_cast<char>(prefix.back() + 1);
   return prefix;

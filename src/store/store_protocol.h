@@ -3,7 +3,7 @@
 // that, the client sends requests, and the server responds to them in order:
 //
 //   request:  operation (1 byte)  size of key (4)  size of value (4)  key  value
-//   answer:   kind (1 byte)  size (4)  bytes
+//   response: kind (1 byte)  size (4)  bytes
 //
 // Numbers are little-endian.
 #pragma once
