@@ -1,4 +1,4 @@
-// Box: a half-open, axis-aligned part of an n-dimensional index space, n <= 4.
+// Box: a half-open, axis-aligned part of an n-dimensional index space with n <= 4.
 //
 // Boxes are the unit in which parameters are initialized, stored, transferred and saved: "rows 0..128,
 // columns 64..128 of q". A box is a plain value without allocation, because the layouts of large clusters
@@ -50,7 +50,7 @@ struct Box {
   constexpr Box(std::initializer_list<Span> spans) : num_dims(static_cast<int>(spans.size())) {
     std::copy(spans.begin(), spans.end(), dims.begin());
   }
-  // The box of an entire tensor of this shape.
+  // The box that covers an entire tensor of this shape.
   constexpr explicit Box(const Shape& shape) : num_dims(shape.num_dims) {
     for (int d = 0; d < num_dims; ++d) (*this)[d] = {0, shape[d]};
   }
@@ -76,7 +76,7 @@ struct Box {
   constexpr auto operator<=>(const Box&) const = default;
 };
 
-// Returns the intersection, or nullopt if the boxes have no element in common.
+// Returns the intersection, or nullopt if the boxes do not overlap.
 constexpr std::optional<Box> intersect(const Box& a, const Box& b) {
   Box result = a;
   for (int d = 0; d < a.num_dims; ++d) {

@@ -1,5 +1,5 @@
-// Precompiled header with the headers that most files of the libraries without PyTorch include. Do not
-// include it directly.
+// Precompiled header of the libraries that do not use PyTorch. It contains the headers that most of their
+// files include. Do not include it directly.
 #pragma once
 
 #include <fmt/format.h>

@@ -1,13 +1,13 @@
-// Reads a TOML settings file into an OptionTable. toml++ parses the grammar; each value is then converted to
-// the text that a flag would have, so files and flags share one parser and one set of messages.
+// Reads a TOML settings file into an OptionTable. toml++ parses the syntax. Each value is then converted to
+// the text that a flag would take, so that files and flags share one parser and one set of messages.
 #include "base/options.h"
 
 #include <charconv>
 #include <map>
 
-// toml++ 3.3 asserts that a section name begins with a letter before it has checked this, so [=] aborts.
-// With clang and NDEBUG, the assertion becomes an assumption of the compiler; toml++'s own check follows
-// only later. Therefore both assertions and assumptions are disabled (found by fuzzing).
+// toml++ 3.3 asserts that a section name starts with a letter before it checks this, so [=] aborts. With
+// clang and NDEBUG, the assertion becomes a compiler assumption instead, again ahead of the check. Therefore
+// both assertions and assumptions are disabled (found by fuzzing).
 #pragma push_macro("NDEBUG")
 #undef NDEBUG
 #define TOML_ASSERT(condition) static_assert(true)
@@ -17,7 +17,8 @@
 namespace optimus {
 namespace {
 
-// toml++ recurses along dotted keys, lists and tables, so a.a.a.… or [[[[… would exhaust the stack.
+// toml++ recurses into dotted keys, lists and tables, so input such as a.a.a.… or [[[[… would exhaust the
+// stack.
 void check_nesting_depth(const std::string& content, const Path& path) {
   constexpr int kMaxDepth = 64;
   int line = 1, dots = 0, brackets = 0;
@@ -33,10 +34,10 @@ void check_nesting_depth(const std::string& content, const Path& path) {
   }
 }
 
-// toml++ 3.3 crashes on some non-ASCII characters in unexpected places (found by fuzzing). Therefore its
-// input is pure ASCII: non-ASCII bytes are encoded as %HH, and % as %25. If the file contains the escape
-// \u0025, which toml++ would decode to %, another ASCII character replaces %. Outside quotes and comments
-// such characters are not valid TOML either.
+// toml++ 3.3 crashes on some non-ASCII characters in unexpected places (found by fuzzing). Therefore it
+// receives pure ASCII: non-ASCII bytes are encoded as %HH, and % as %25. If the file contains the escape
+// \u0025, which toml++ would decode to %, another ASCII character is used instead of %. Non-ASCII bytes
+// outside quotes and comments are still rejected, because no escape character is valid TOML there.
 char choose_escape_character(std::string_view content, const Path& path) {
   const std::string lower_content = lower(content);
   for (const char escape : {'%', '~', '^', '`', '@', '!', '$', '&', '*', ';', '?', '|'}) {
@@ -46,7 +47,7 @@ char choose_escape_character(std::string_view content, const Path& path) {
       return escape;
   }
   throw UserError(
-      "{}: too many characters are written as \\u00.. escapes; write them literally, for example %",
+      "{}: too many characters are written as \\u00.. escapes; write some of them literally, for example %",
       path.string());
 }
 
@@ -121,7 +122,7 @@ class SettingsReader {
     return std::find(ignored_keys_.begin(), ignored_keys_.end(), spelling) != ignored_keys_.end();
   }
 
-  // The text of a single value, as it would be given to a flag; nullopt for dates, lists and tables.
+  // Returns a single value as the text that a flag would take, or nullopt for dates, lists and tables.
   std::optional<std::string> scalar_text(const toml::node& node) const {
     if (const auto* text = node.as_string()) return from_ascii(text->get(), escape_);
     if (const auto* number = node.as_integer()) return std::to_string(number->get());
@@ -140,7 +141,8 @@ class SettingsReader {
                       option.is_list ? "a list of values" : "a single value");
     for (const toml::node& element : *list) {
       const auto scalar = scalar_text(element);
-      if (!scalar) throw UserError("{}: {}: expected a list of single values", location, option.name);
+      if (!scalar)
+        throw UserError("{}: {}: expected a list of strings, numbers or booleans", location, option.name);
       texts.push_back(*scalar);
     }
     return texts;

@@ -1,5 +1,5 @@
-// Deadline: the name and the end of a wait. Callers pass it down to every blocking call, so that nested
-// waits share one time limit.
+// Deadline: the time at which a wait ends, with a name for messages. Callers pass it down to every blocking
+// call, so that nested waits share one time limit.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ class Deadline {
 
   const std::string& name() const { return name_; }
   bool has_passed() const { return Clock::now() >= end_; }
-  // The remaining time; 0 if the deadline has passed.
+  // The remaining time, or 0 if the deadline has passed.
   Seconds remaining() const {
     return Seconds(std::max(0.0, std::chrono::duration<double>(end_ - Clock::now()).count()));
   }

@@ -1,4 +1,4 @@
-// Three kinds of failure and the mechanism for each.
+// There are three kinds of failure, and each is reported in a different way.
 //
 //   user error            -> UserError, thrown; states the problem, the value and a valid alternative
 //   environment failure   -> Outcome<T>, returned; the caller must check it (lost peer, full disk, timeout,
@@ -7,9 +7,9 @@
 //   internal error        -> ensure(...), throws InternalError with the values; never used to check external
 //                            input
 //
-// A parser throws UserError, because the user may have written the text. A function that decides whether a
-// plan is possible returns Feasible<T> or the reason why not; it becomes a UserError only where the plan or
-// the request of the user is refused.
+// A parser throws UserError, because the user may have written the text. A function that checks whether a
+// plan is feasible returns Feasible<T>, which contains either the result or the reason why there is none. The
+// reason becomes a UserError only where the user's plan or request is rejected.
 //
 // Read next: base/options.h (the source of most UserErrors about settings), cli/main.cpp (exit codes).
 #pragma once
@@ -24,15 +24,15 @@
 
 namespace optimus {
 
-// The base of the errors that the program reports to its user. what() is one line; the command line prints it
-// and exits with code 1. Catch ReportedError where the cause does not matter, and one of its classes where it
-// does.
+// Base class of the errors that the program reports to its user. what() is one line, which the command line
+// prints before it exits with code 1. Catch ReportedError where the cause does not matter, and a derived
+// class where it does.
 class ReportedError : public std::runtime_error {
  protected:
   explicit ReportedError(const std::string& message) : std::runtime_error(message) {}
 };
 
-// A mistake of the user: an option, a file or a request that cannot work.
+// A user mistake: an option, a file or a request that cannot work.
 class UserError : public ReportedError {
  public:
   template <typename... Args>
@@ -54,14 +54,14 @@ class UsageError : public UserError {
   using UserError::UserError;
 };
 
-// A defect of this program: an invariant does not hold. Only the command line and the library boundary
-// catch it. what() contains the file, the line and the values.
+// A bug in this program: an invariant does not hold. Only the command line and the library boundary catch it.
+// what() contains the file, the line and the values.
 class InternalError : public std::logic_error {
  public:
   using std::logic_error::logic_error;
 };
 
-// The reason why an operation on the environment failed: one line that names the file or the peer.
+// The reason for an environment failure, in one line that names the file or the peer.
 struct Failure {
   std::string why;
 };
@@ -74,15 +74,16 @@ tl::unexpected<Failure> failure(fmt::format_string<Args...> format, Args&&... ar
   return tl::unexpected<Failure>(Failure{fmt::format(format, std::forward<Args>(args)...)});
 }
 
-// For callers that cannot continue after a failure: throws it as a RuntimeFailure.
+// Returns the value, or throws the failure as a RuntimeFailure. For callers that cannot continue after a
+// failure.
 template <typename T>
 T value_or_throw(Outcome<T> outcome) {
   if (!outcome) throw RuntimeFailure("{}", outcome.error().why);
   if constexpr (!std::is_void_v<T>) return std::move(*outcome);
 }
 
-// The reason why no plan, or not the requested plan, is possible: one line with the value and the expected
-// value.
+// The reason why there is no feasible plan or why the requested plan is not feasible, in one line with the
+// actual and the expected value.
 struct Infeasible {
   std::string why;
 };
@@ -95,7 +96,7 @@ tl::unexpected<Infeasible> infeasible(fmt::format_string<Args...> format, Args&&
   return tl::unexpected<Infeasible>(Infeasible{fmt::format(format, std::forward<Args>(args)...)});
 }
 
-// For callers that refuse a request of the user: throws the reason as a UserError.
+// Returns the value, or throws the reason as a UserError. For callers that reject a user's request.
 template <typename T>
 T value_or_throw(Feasible<T> result) {
   if (!result) throw UserError("{}", result.error().why);

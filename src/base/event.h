@@ -1,4 +1,4 @@
-// EventSink: the interface through which lower folders report progress and warnings without knowing the
+// EventSink: the interface through which lower-level code reports progress and warnings without knowing the
 // receiver.
 //
 // A function that runs for a long time or may emit warnings takes an EventSink&. The command line shows
@@ -12,8 +12,7 @@
 
 namespace optimus {
 
-// The progress of a long activity: `num_done` of `total` are done, counted in `unit`. `total` is 0 if
-// unknown.
+// The progress of a long activity: `num_done` of `total` units are done. `total` is 0 if unknown.
 struct Progress {
   std::string activity;  // "tokenizing"
   std::int64_t num_done = 0, total = 0;
@@ -38,7 +37,7 @@ class EventSink {
   virtual void report(const Event& event) = 0;
 };
 
-// Reports an event. Returns true if the receiver interrupts the work.
+// Reports an event. Returns true if the receiver has interrupted the work.
 inline bool report_and_check_interrupt(EventSink& events, const Event& event) {
   try {
     events.report(event);

@@ -60,7 +60,7 @@ class PosixWritableFile final : public WritableFile {
 
   Descriptor file_;
   Path path_;
-  // Number of bytes written, and number of these whose write-back has started.
+  // The number of bytes written, and the number of bytes whose write-back has started.
   off_t size_ = 0, write_back_begin_ = 0;
 };
 
@@ -94,8 +94,8 @@ Outcome<void> RealFileSystem::create_folders(const Path& path) {
 }
 
 Outcome<void> RealFileSystem::sync_folder(const Path& path) {
-  // The rename has already happened. A folder that cannot be opened for reading, or a file system that does
-  // not sync folders, does not undo it.
+  // The rename has already happened, so it is not an error if the folder cannot be opened for reading or the
+  // file system cannot sync folders.
   const Descriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (folder.fd < 0 && errno == EACCES) return {};
   if (folder.fd >= 0 && (::fsync(folder.fd) == 0 || errno == EINVAL || errno == EROFS)) return {};
@@ -123,7 +123,7 @@ AtomicFile::AtomicFile(AtomicFile&& other) noexcept
 AtomicFile::~AtomicFile() {
   if (temporary_.empty()) return;
   file_.reset();
-  // The destructor cannot report a failure; the name marks the file as temporary.
+  // The destructor cannot report a failure. A file that is left behind has a temporary name.
   (void)files_->remove(temporary_);
 }
 
@@ -178,13 +178,13 @@ void remove_temporaries(FileSystem& files, const Path& path) {
 
 namespace {
 
-// The size of a regular file. Fails for a folder or a device.
+// Returns the size of a regular file. Fails for a folder or a device.
 Outcome<std::size_t> regular_size(const Descriptor& file, const Path& path) {
   if (file.fd < 0) return failure("cannot open {}: {}", path.string(), last_error_text());
   struct stat info {};
   if (::fstat(file.fd, &info) != 0) return failure("cannot open {}: {}", path.string(), last_error_text());
   if (S_ISDIR(info.st_mode)) return failure("cannot open {}: expected a file, got a folder", path.string());
-  if (!S_ISREG(info.st_mode)) return failure("cannot open {}: it is not a regular file", path.string());
+  if (!S_ISREG(info.st_mode)) return failure("cannot open {}: not a regular file", path.string());
   return static_cast<std::size_t>(info.st_size);
 }
 
@@ -195,7 +195,7 @@ Outcome<std::string> read_file(const Path& path, Bytes limit) {
   const Outcome<std::size_t> size = regular_size(file, path);
   if (!size) return tl::unexpected(size.error());
   if (static_cast<std::int64_t>(*size) > limit.value)
-    return failure("{} is too large to read: {}, at most {}", path.string(),
+    return failure("{} is too large to read: {} (limit {})", path.string(),
                    text(Bytes(static_cast<std::int64_t>(*size))), text(limit));
   std::string content(*size, '\0');
   std::size_t num_done = 0;

@@ -1,4 +1,4 @@
-// Files: reads of whole files, memory maps, and atomic writes.
+// File access: whole-file reads, memory maps and atomic writes.
 //
 // Writes go through the FileSystem interface, so that tests can substitute an implementation that fails at a
 // chosen call (tests/base/failing_file_system.h). Every function that accesses the disk returns an Outcome;
@@ -20,8 +20,8 @@ namespace optimus {
 
 using Path = std::filesystem::path;
 
-// A file that bytes are appended to. The destructor closes the file but cannot report errors: call sync() to
-// make sure that the bytes are on the disk.
+// An append-only file. The destructor closes the file but cannot report errors: call sync() to make sure that
+// the bytes are on the disk.
 class WritableFile {
  public:
   virtual ~WritableFile() = default;
@@ -64,7 +64,7 @@ class AtomicFile {
   Outcome<void> write(std::span<const std::byte> bytes);
   Outcome<void> write(std::string_view text) { return write(std::as_bytes(std::span(text))); }
   Outcome<void> commit();
-  // Like commit(), but returns the open file. Data written to it afterwards are visible immediately.
+  // Like commit(), but returns the open file. Data written to it afterwards is visible immediately.
   Outcome<std::unique_ptr<WritableFile>> commit_and_continue();
   std::int64_t size() const { return size_; }
 
@@ -88,7 +88,7 @@ void remove_temporaries(FileSystem& files, const Path& path);
 // Reads the whole file. Fails if the file is larger than `limit`.
 Outcome<std::string> read_file(const Path& path, Bytes limit = Bytes(std::int64_t{1} << 32));
 
-// Reads a file that the user has named. Throws UserError if it is not a file or is too large, and
+// Reads a file that the user has named. Throws a UserError if it is too large or not a regular file, and a
 // RuntimeFailure if it cannot be read.
 std::string read_input_file(const Path& path, Bytes limit = Bytes(std::int64_t{1} << 32));
 

@@ -23,8 +23,8 @@ Place place_of(std::string_view text, std::size_t offset) {
           before.size() - (last_break == std::string_view::npos ? 0 : last_break + 1) + 1};
 }
 
-// Destructors, dumps and comparisons of nested values recurse, so the nesting is checked before anything is
-// built.
+// Destruction, serialization and comparison of nested values are recursive, so the nesting is checked before
+// any value is built.
 void check_json_nesting(std::string_view text, const std::string& source) {
   int depth = 0;
   bool in_string = false;
@@ -47,8 +47,8 @@ void check_json_nesting(std::string_view text, const std::string& source) {
   }
 }
 
-// A character iterator that records its position: the library's callbacks receive the parsed value, but not
-// its position.
+// A character iterator that records its position, because the callbacks of nlohmann::json receive the parsed
+// value but not its position.
 struct TrackingIterator {
   using iterator_category = std::input_iterator_tag;
   using value_type = char;
@@ -163,9 +163,9 @@ std::vector<JsonView> JsonView::elements() const {
 
 std::int64_t JsonView::integer(std::int64_t smallest, std::int64_t largest) const {
   const auto refuse_range = [&]() {
-    if (smallest == INT64_MIN && largest == INT64_MAX) refuse("a whole number");
-    if (largest == INT64_MAX) refuse(fmt::format("a whole number of at least {}", smallest));
-    refuse(fmt::format("a whole number from {} to {}", smallest, largest));
+    if (smallest == INT64_MIN && largest == INT64_MAX) refuse("an integer");
+    if (largest == INT64_MAX) refuse(fmt::format("an integer of at least {}", smallest));
+    refuse(fmt::format("an integer from {} to {}", smallest, largest));
   };
   std::int64_t number = 0;
   if (value_->is_number_unsigned()) {
@@ -176,7 +176,7 @@ std::int64_t JsonView::integer(std::int64_t smallest, std::int64_t largest) cons
     number = value_->get<std::int64_t>();
   } else if (value_->is_number_float() && std::abs(value_->get<double>()) < 0x1p53 &&
              std::trunc(value_->get<double>()) == value_->get<double>()) {
-    number = static_cast<std::int64_t>(value_->get<double>());  // 1e6 is a whole number too
+    number = static_cast<std::int64_t>(value_->get<double>());  // 1e6 is an integer too
   } else {
     refuse_range();
   }

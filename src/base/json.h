@@ -1,12 +1,12 @@
-// JSON with precise error messages. nlohmann::json does the parsing; this header adds messages that name the
-// file, the location in it, the value found and the value expected.
+// JSON with precise error messages. nlohmann::json does the parsing. This header adds messages that name the
+// file, the location in it, the expected value and the actual value.
 //
 //   const Json document = parse_json(text, "config.json");
 //   const JsonView config(document, "config.json");
 //   const auto layers = config.at("num_hidden_layers").integer(1, 100'000);
 //
-// All functions throw UserError on bad input. Nesting is limited, so that malicious files cannot exhaust the
-// stack. Duplicate keys in one object are rejected, because JSON readers disagree about which one counts.
+// All functions throw a UserError on bad input. Nesting is limited, so that malicious files cannot exhaust
+// the stack. Duplicate keys in one object are rejected, because JSON readers disagree about which one wins.
 #pragma once
 
 #include <cstdint>
@@ -24,10 +24,10 @@
 namespace optimus {
 
 using Json = nlohmann::json;
-// Keeps the order in which the keys were inserted; used for files that people read.
+// Keeps the keys in insertion order. Used for files that people read.
 using OrderedJson = nlohmann::ordered_json;
 
-// `source` is the file name for messages.
+// `source` is the file name that messages show.
 Json parse_json(std::string_view text, const std::string& source);
 Json read_json(const Path& path);
 
@@ -61,7 +61,7 @@ class JsonView {
   bool boolean_or(std::string_view key, bool default_value) const;
   std::string text_or(std::string_view key, std::string default_value) const;
 
-  // Throws a UserError such as "config.json: n_head: expected a whole number of at least 1, got -3".
+  // Throws a UserError such as "config.json: n_head: expected an integer of at least 1, got -3".
   [[noreturn]] void refuse(std::string_view expected) const;
 
  private:

@@ -1,4 +1,4 @@
-// Settings, each declared once, next to the code that uses it.
+// Settings. Each is declared once, next to the code that uses it.
 //
 //   struct FilterOptions { std::int64_t min_tokens = 0; bool dedup = false; };
 //   void declare(OptionTable& table, FilterOptions& options) {
@@ -7,9 +7,9 @@
 //   }
 //
 // This one declaration provides the flag (--min-tokens), the key in a --config file (min-tokens or
-// min_tokens), the help text, and the resolved settings with the origin of each. A later origin replaces an
-// earlier one, in this order: default, the run that is resumed, file, flag, value chosen by the planner. The
-// table holds references to the structs; they must outlive it.
+// min_tokens), the help text, and the resolved settings with the origin of each. Origins have ascending
+// precedence in this order: default, resumed run, file, flag, planner. The table holds references to the
+// structs, so the structs must outlive it.
 #pragma once
 
 #include <cstdint>
@@ -34,26 +34,26 @@ std::string text(Origin origin);  // "default", "run", "file", "flag", "chosen"
 
 struct Option {
   std::string name;                      // "min-tokens"
-  std::vector<std::string> old_names{};  // earlier spellings, which are still read
+  std::vector<std::string> old_names{};  // earlier spellings, which are still accepted
   std::string value_name;                // "N"; empty for a switch, which takes no value
   std::string help;
   bool is_positional = false;
   bool is_list = false;
-  // Number of values after one occurrence of the flag; 0 if it takes all values up to the next flag. A list
-  // option may occur several times.
+  // The number of values that follow one occurrence of the flag. 0 means all values up to the next flag. A
+  // list option may occur several times.
   int values_per_occurrence = 1;
   bool is_required = false;
-  bool is_saved = true;              // false for options that concern only one invocation: --json
-  std::vector<std::string> choices;  // the accepted words; empty if the option is not limited to a list
+  bool is_saved = true;              // false for options that concern only one invocation, such as --json
+  std::vector<std::string> choices;  // the accepted words; empty if any value is accepted
 
   Origin origin = Origin::built_in;
-  std::string location;  // for a setting from a file, its place: "run.toml:3"; otherwise empty
+  std::string location;  // "run.toml:3" if a file sets the option, otherwise empty
   // Sets the option to these values (exactly one, unless `is_list`). Throws a UserError that names the
   // option.
   std::function<void(const std::vector<std::string>& values)> assign;
-  // The current value as JSON; null if unset.
+  // The current value as JSON, or null if unset.
   std::function<Json()> value;
-  // The current value in readable form, where that differs from the JSON: "5.00 GiB".
+  // The current value in human-readable form ("5.00 GiB"). Set only if that form differs from the JSON value.
   std::function<std::string()> display_value;
 };
 
@@ -67,15 +67,15 @@ class OptionTable {
   OptionTable& operator=(const OptionTable&) = delete;
 
   // `T` is std::string, Path, std::int64_t or int (with suffixes as in 15T and 300k), double, Bytes,
-  // Seconds, std::vector<std::string>, or std::optional of one of them. The returned reference is valid while
-  // the table exists.
+  // Seconds, std::vector<std::string>, or a std::optional of one of these. The returned reference is valid
+  // while the table exists.
   template <typename T>
   Option& add(std::string name, T& target, std::string value_name, std::string help) {
     return insert(make(std::move(name), target, std::move(value_name), std::move(help)));
   }
   // Adds a switch: --name sets it on the command line, `name = true` or `name = false` in a file.
   Option& add(std::string name, bool& target, std::string help);
-  // Adds an option whose value is one of a fixed set of words, for instance the names of an enum's values.
+  // Adds an option whose value is one of a fixed set of words, such as the names of the values of an enum.
   template <typename Enum>
   Option& add_choice(std::string name, Enum& target,
                      const std::vector<std::pair<std::string, Enum>>& named_values, std::string help);
@@ -110,15 +110,15 @@ class OptionTable {
   std::vector<std::unique_ptr<Option>> options_;
 };
 
-// Reads a TOML file of `key = value` lines into the table; sections only group the lines. An unknown key is
-// an error that names the file, the line and the nearest known key. A duplicate key is an error too, even in
-// different sections. `ignored_keys` lists keys of other commands, which are accepted and ignored, so that
-// one file serves plan, train and profile. `origin` is Origin::file, or Origin::run for the settings of a
-// resumed run.
+// Reads a TOML file of `key = value` lines into the table. Sections only group the lines. Unknown keys are
+// rejected with a message that names the file, the line and the nearest known key. Duplicate keys are
+// rejected too, even if they are in different sections. `ignored_keys` lists keys of other commands, which
+// are accepted and ignored, so that one file serves plan, train and profile. `origin` is Origin::file, or
+// Origin::run for the settings of a resumed run.
 void read_config_file(OptionTable& table, const Path& path, std::span<const std::string> ignored_keys = {},
                       Origin origin = Origin::file);
 
-// Parsing and display of a single value, one overload for each type.
+// Functions that parse and display a single value, with one overload for each type.
 namespace option_value {
 
 void parse(std::string& target, std::string_view text, std::string_view setting_name);
@@ -164,8 +164,7 @@ Option OptionTable::make(std::string name, T& target, std::string value_name, st
     option.value = [&target] { return Json(target); };
   } else {
     option.assign = [&target, setting_name](const std::vector<std::string>& values) {
-      if (values.size() != 1)
-        throw UserError("{} takes one value, {} were given", setting_name, values.size());
+      if (values.size() != 1) throw UserError("{}: expected one value, got {}", setting_name, values.size());
       option_value::parse(target, values[0], setting_name);
     };
     option.value = [&target] { return option_value::show(target); };

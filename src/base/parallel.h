@@ -1,5 +1,4 @@
-// Ordered parallel map: transforms items on several threads and consumes the results in the order of the
-// input.
+// Ordered parallel map: transforms items on several threads and consumes the results in input order.
 #pragma once
 
 #include <condition_variable>
@@ -17,9 +16,9 @@
 namespace optimus {
 
 // Calls produce() until it returns nullopt, transform() on `num_threads` threads, and consume() with the
-// results in the order of production. produce and consume run on the calling thread. At most 2 * num_threads
-// items are in flight, so memory is bounded. The first exception that any of the three functions throws is
-// rethrown here, after all threads have ended.
+// results in the order in which the items were produced. produce() and consume() run on the calling thread.
+// At most 2 * num_threads items are in flight, so memory is bounded. The first exception that any of the
+// three functions throws is rethrown here after all threads have exited.
 template <typename Item, typename Result>
 void transform_in_order(int num_threads, const std::function<std::optional<Item>()>& produce,
                         const std::function<Result(Item)>& transform,

@@ -23,8 +23,8 @@ Words philox4x32(Words counter, std::uint32_t key0, std::uint32_t key1) {
   return counter;
 }
 
-// Calls visit(index, length) for each run of contiguous elements of the box; `index` is the flat index of
-// the first element in the tensor.
+// Calls visit(index, length) for each run of contiguous elements of the box. `index` is the flat index of the
+// first of these elements in the tensor.
 template <typename Visit>
 void for_each_run(const Shape& shape, const Box& box, Visit visit) {
   ensure(shape.num_dims == box.num_dims, "a box of {} dims does not match a tensor of {} dims", box.num_dims,
@@ -45,11 +45,12 @@ void for_each_run(const Shape& shape, const Box& box, Visit visit) {
   }
 }
 
-// Fills `out` with the transformed random words of the box's elements. Each block is computed once per run.
+// Fills `out` with the transformed random words of the box's elements. Each random block is computed once per
+// contiguous run.
 template <typename Number, typename Transform>
 void fill_box(RandomKey key, const Shape& shape, const Box& box, std::span<Number> out, Transform transform) {
   ensure(static_cast<std::int64_t>(out.size()) == box.num_elements(),
-         "the output has {} elements, the box has {}", out.size(), box.num_elements());
+         "the output has {} elements, but the box has {}", out.size(), box.num_elements());
   std::size_t next = 0;
   for_each_run(shape, box, [&](std::int64_t flat, std::int64_t length) {
     for (std::int64_t i = flat; i < flat + length;) {
@@ -62,7 +63,7 @@ void fill_box(RandomKey key, const Shape& shape, const Box& box, std::span<Numbe
   });
 }
 
-// Maps the word to [0, 1). Uses 24 bits, so that float and double results are equal.
+// Maps a random word to [0, 1). Uses only 24 bits, so that float and double results are equal.
 double unit_interval(std::uint32_t word) { return static_cast<double>(word >> 8) * 0x1p-24; }
 
 std::array<double, 4> uniforms(const Words& words) {

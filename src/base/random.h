@@ -51,14 +51,15 @@ struct RandomKey {
 std::array<std::uint32_t, 4> random_block(RandomKey key, std::uint64_t index);
 // 64 random bits: the first two words of block `index`.
 std::uint64_t random_bits(RandomKey key, std::uint64_t index);
-// A uniform number in [0, 1), made of the upper 53 bits of random_bits().
+// A uniform number in [0, 1) made from the upper 53 bits of random_bits().
 double random_uniform(RandomKey key, std::uint64_t index);
 // A uniform integer in [0, bound) with negligible bias. `bound` must be below 2^53.
 std::uint64_t random_below(RandomKey key, std::uint64_t index, std::uint64_t bound);
 
-// Both functions fill `out` with the values of the elements of `box` in a logical tensor of `shape`, in
-// row-major order: fill_uniform() with numbers in [0, 1), fill_normal() with mean 0 and standard deviation 1.
-// Both overloads give the same numbers, rounded to the type. `out` must have box.num_elements() elements.
+// These functions fill `out` with the values of the elements of `box` in a logical tensor of `shape`, in
+// row-major order. fill_uniform() draws from [0, 1), and fill_normal() from the standard normal distribution.
+// The float and double overloads produce the same numbers, each rounded to its type. `out` must have
+// box.num_elements() elements.
 void fill_uniform(RandomKey key, const Shape& shape, const Box& box, std::span<float> out);
 void fill_uniform(RandomKey key, const Shape& shape, const Box& box, std::span<double> out);
 void fill_normal(RandomKey key, const Shape& shape, const Box& box, std::span<float> out);

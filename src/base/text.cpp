@@ -63,7 +63,8 @@ std::string in_quotes(std::string_view text, std::size_t limit) {
 
 namespace {
 
-// Optimal string alignment: insertions, deletions, substitutions and swaps of adjacent characters cost 1.
+// Optimal string alignment: insertions, deletions, substitutions and swaps of adjacent characters cost 1
+// each.
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> before, previous(b.size() + 1), current(b.size() + 1);
   std::iota(previous.begin(), previous.end(), 0);
@@ -82,7 +83,8 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 }  // namespace
 
 std::string nearest(std::string_view word, std::span<const std::string> candidates) {
-  // A word with up to a third of its letters wrong counts as misspelled; beyond that it is a different word.
+  // A word is treated as misspelled if up to a third of its letters are wrong. Beyond that it is a different
+  // word.
   constexpr std::size_t kMaxWordLength = 200;
   if (word.size() > kMaxWordLength) return "";
   std::size_t best_distance = std::max<std::size_t>(2, word.size() / 3) + 1;
@@ -101,7 +103,7 @@ std::string did_you_mean(std::string_view word, std::span<const std::string> can
 
 namespace {
 
-// The number of terminal columns of the text. UTF-8 continuation bytes have no width.
+// The number of terminal columns that the text occupies. UTF-8 continuation bytes have no width.
 std::size_t width(std::string_view text) {
   return static_cast<std::size_t>(
       std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));

@@ -18,8 +18,8 @@ bool ends_with(std::string_view text, std::string_view suffix);
 // Maps each name to its index among the distinct names, in order of first occurrence: a, b, a -> 0, 1, 0.
 std::vector<int> indices_of_distinct(std::span<const std::string> names);
 
-// The text in single quotes for an error message: control bytes are escaped, so it is always one line, and
-// it is truncated after `limit` bytes.
+// Returns the text in single quotes for an error message. Control bytes are escaped, so the result is always
+// one line. Text longer than `limit` bytes is truncated.
 std::string in_quotes(std::string_view text, std::size_t limit = 60);
 
 // The candidate with the smallest edit distance to `word`, or "" if no candidate is close enough.

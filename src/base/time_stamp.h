@@ -1,5 +1,5 @@
-// UTC time stamps at the start of log lines: "2026-11-16 10:57:33.123456 ". They allow merging the lines of
-// several logs in order.
+// UTC time stamps at the start of log lines: "2026-11-16 10:57:33.123456 ". With them, the lines of several
+// logs can be merged in order.
 #pragma once
 
 #include <chrono>
@@ -12,9 +12,9 @@ namespace optimus {
 
 using WallClock = std::chrono::system_clock;
 
-// Returns the time stamp in the form above, including the trailing space.
+// Returns a time stamp such as "2026-11-16 10:57:33.123456 ", including the trailing space.
 std::string time_stamp(WallClock::time_point time = WallClock::now());
-// The time stamp at the start of a log line, in microseconds since 1970; nullopt if the line has none.
+// The time stamp at the start of a log line, in microseconds since 1970, or nullopt if the line has none.
 std::optional<std::int64_t> find_time_stamp(std::string_view line);
 inline constexpr std::size_t kTimeStampLength = 27;
 

@@ -57,9 +57,9 @@ std::int64_t parse_count(std::string_view text, std::string_view setting_name) {
   if (error == std::errc{} && rest == trimmed.data() + trimmed.size() && exact >= 0) return exact;
   const double number = parse_scaled(text, kCountSuffixes, setting_name, "a count such as 1000, 300k or 15T");
   const std::int64_t count = to_integer(number, text, setting_name);
-  // A tolerance is needed, because for 1.1k the product is not exactly 1100.
+  // A tolerance is needed because 2.01 * 1000 is not exactly 2010 in floating point.
   if (std::abs(number - static_cast<double>(count)) > 1e-9 * number)
-    throw UserError("{}: {} is not a whole number", setting_name, in_quotes(text));
+    throw UserError("{}: {} is not an integer", setting_name, in_quotes(text));
   return count;
 }
 

@@ -1,8 +1,9 @@
 // Quantities that do not convert implicitly: Bytes, Seconds, Flops, Rank.
 //
-// A quantity can be added to its own kind, scaled by plain numbers, and divided by its own kind, which gives
-// a plain number. The functions that parse ("70GiB", "15T", "10m") and print ("70.0 GiB") quantities are
-// here too, so that every command accepts and shows sizes, counts and durations in the same form.
+// Quantities of the same kind can be added, subtracted and divided, and a quantity can be scaled by a plain
+// number. The quotient of two quantities is a plain number. The functions that parse ("70GiB", "15T", "10m")
+// and print ("70.0 GiB") quantities are here too, so that every command accepts and shows sizes, counts and
+// durations in the same form.
 #pragma once
 
 #include <compare>
@@ -42,8 +43,8 @@ struct Rank {
   constexpr auto operator<=>(const Rank&) const = default;
 };
 
-// Parses "512", "70GiB", "70 GiB", "1.5MB", "2k": SI letters are powers of 1000, Ki/Mi/Gi/Ti are powers of
-// 1024. Throws a UserError that names `setting_name` ("--max-memory") if the text is not a size or
+// Parses "512", "70GiB", "70 GiB", "1.5MB", "2k". SI suffixes are powers of 1000, and Ki/Mi/Gi/Ti are powers
+// of 1024. Throws a UserError that names `setting_name` ("--max-memory") if the text is not a size or
 // overflows.
 Bytes parse_bytes(std::string_view text, std::string_view setting_name);
 // Parses "1000", "15T", "1.5B", "300k", "2M". B and G both mean 1e9, as is usual for parameter counts.

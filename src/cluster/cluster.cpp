@@ -88,7 +88,7 @@ Link make_link(LinkClass kind, const LinkSpec& spec) {
   return {kind, spec.bytes_per_second, spec.bytes_per_second, spec.latency, &spec.efficiency};
 }
 
-// The bandwidth of one device while all devices of its node send.
+// The network bandwidth of one device while all devices on its node send.
 double bandwidth_share(const NodeGroup& group) {
   return group.network.nic.bytes_per_second * group.network.nics_per_node / group.devices_per_node;
 }
@@ -109,7 +109,7 @@ Link Cluster::link(Device from, Device to) const {
 }
 
 Link Cluster::network_link(const NodeGroup& from, const NodeGroup& to) const {
-  // A single device uses one NIC, or its share if a node has more NICs than devices.
+  // A device that sends alone uses one NIC, or several if its node has more NICs than devices.
   const auto single_device_bandwidth = [](const NodeGroup& group) {
     return std::max(group.network.nic.bytes_per_second, bandwidth_share(group));
   };

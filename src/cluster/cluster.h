@@ -1,8 +1,8 @@
 // Cluster: a validated HardwareProfile with fast queries: the type, node, domain and island of a device, and
-// the link between two devices. Queries take O(log groups) time; memory is O(groups). Immutable and therefore
-// thread-safe.
+// the link between two devices. Queries take O(log groups) time, and memory is O(groups). A Cluster is
+// immutable and therefore thread-safe.
 //
-// Plans refer to virtual devices; cluster/device_map.h maps them to physical ones.
+// Plans refer to virtual devices, which cluster/device_map.h maps to physical devices.
 #pragma once
 
 #include <compare>
@@ -20,18 +20,18 @@ struct Device {
   constexpr auto operator<=>(const Device&) const = default;
 };
 
-// How two devices are connected: through the closest unit that they share, from near to far. `islands` means
-// that they are in different islands.
+// The closest unit that two devices share, in order of increasing distance. `islands` means that they are in
+// different islands.
 enum class LinkClass { same_device, domain, node, network, islands };
 
 struct Link {
   LinkClass kind = LinkClass::same_device;
-  double bytes_per_second = 0;  // in one direction, while the other devices are idle
-  // In one direction, while all devices of both nodes (or islands) send as well.
+  double bytes_per_second = 0;  // in one direction while the other devices are idle
+  // The bandwidth in one direction while all devices of both nodes (or islands) send.
   double shared_bytes_per_second = 0;
   Seconds latency{};
-  // Fraction of `bytes_per_second` that is reached, as a function of the message size in bytes; valid while
-  // the cluster exists; nullptr means 1 for every size.
+  // The fraction of `bytes_per_second` that is reached, as a function of the message size in bytes. nullptr
+  // means 1 for every size. The pointer is valid while the cluster exists.
   const Curve* efficiency = nullptr;
 
   double efficiency_of(Bytes message) const {
@@ -41,7 +41,7 @@ struct Link {
 
 class Cluster {
  public:
-  // Throws a UserError if the profile is invalid (see validate). `source` is the file or name that messages
+  // Throws a UserError if the profile is invalid (see validate()). `source` is the file or name that messages
   // show.
   explicit Cluster(HardwareProfile profile, const std::string& source = "cluster");
 
@@ -58,7 +58,7 @@ class Cluster {
   std::vector<Device> present_devices() const;
   const DeviceType& type_of(Device device) const;
   const NodeGroup& group_of(Device device) const;
-  double speed_of(Device device) const;  // speed relative to the device's type
+  double speed_of(Device device) const;  // relative to the nominal speed of the device's type
   int node_of(Device device) const;
   int domain_of(Device device) const;
   int island_of(Device device) const;
@@ -75,13 +75,13 @@ class Cluster {
 
   HardwareProfile profile_;
   std::vector<GroupStart> starts_;        // first device, node and domain of each group
-  std::vector<int> island_sizes_;         // number of devices of each island
+  std::vector<int> island_sizes_;         // number of devices in each island
   std::vector<IslandLink> island_links_;  // sorted
   int num_devices_ = 0, num_nodes_ = 0, num_domains_ = 0;
 };
 
-// Bytes per second that `devices` devices of the first node receive in total from other nodes of the same
-// island; nullopt if there are no other nodes.
+// The total bytes per second that `devices` devices of the first node receive from other nodes in the same
+// island, or nullopt if there are no other nodes.
 std::optional<double> receive_bytes_per_second(const Cluster& cluster, int devices);
 
 std::string text(LinkClass kind);  // "network"

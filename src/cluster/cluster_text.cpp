@@ -55,7 +55,7 @@ std::string text(const Cluster& cluster) {
     table.row(group_row(profile, profile.groups[i]));
   result += table.text();
   if (profile.groups.size() > kMaxRows)
-    result += fmt::format("and {} more groups\n", profile.groups.size() - kMaxRows);
+    result += fmt::format("… and {} more groups\n", profile.groups.size() - kMaxRows);
   for (std::size_t i = 0; i < profile.island_links.size() && i < kMaxRows; ++i)
     result += fmt::format(
         "islands {} and {}: {}, {}\n", profile.island_links[i].first, profile.island_links[i].second,
@@ -63,8 +63,8 @@ std::string text(const Cluster& cluster) {
   if (!profile.missing_devices.empty())
     result += fmt::format("missing: {}\n", count(static_cast<int>(profile.missing_devices.size()), "device"));
   if (!profile.speed_factors.empty())
-    result +=
-        fmt::format("different speed: {}\n", count(static_cast<int>(profile.speed_factors.size()), "device"));
+    result += fmt::format("non-standard speed: {}\n",
+                          count(static_cast<int>(profile.speed_factors.size()), "device"));
   return result;
 }
 

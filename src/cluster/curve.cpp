@@ -21,7 +21,7 @@ double Curve::at(double size) const {
 
 void validate(const Curve& curve, const std::string& location) {
   if (curve.points.size() > kMaxCurvePoints)
-    throw UserError("{} has {} points, at most {} are supported", location, curve.points.size(),
+    throw UserError("{} has {} points, but at most {} are supported", location, curve.points.size(),
                     kMaxCurvePoints);
   CurvePoint previous_point;
   for (const CurvePoint& point : curve.points) {

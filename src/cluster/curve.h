@@ -1,6 +1,6 @@
-// Curve: the fraction of a peak that is reached, as a function of size. Interpolation is linear with both
-// axes logarithmic; before the first and after the last point the value is constant. Used for GEMMs (size:
-// edge of a cube with the same number of operations) and for messages (size: bytes).
+// Curve: the fraction of a peak that is reached, as a function of size. Interpolation is log-log; before the
+// first and after the last point, the value is constant. Used for GEMMs, where the size is the dimension n of
+// a GEMM of n x n matrices with the same number of operations, and for messages, where the size is in bytes.
 #pragma once
 
 #include <string>
@@ -14,18 +14,19 @@ struct CurvePoint {
 };
 
 struct Curve {
-  // Sizes ascend, fractions never descend; if empty, the fraction is 1 everywhere.
+  // Sizes are strictly ascending, and fractions never decrease. Without points, the fraction is 1 for every
+  // size.
   std::vector<CurvePoint> points;
   bool operator==(const Curve&) const = default;
 
-  // The fraction at `size`; for size <= 0 the first one. O(log points).
+  // The fraction at `size`, or the first fraction if size <= 0. Takes O(log points) time.
   double at(double size) const;
 };
 
 inline constexpr int kMaxCurvePoints = 1'000;
 
-// Throws a UserError that starts with `location` unless sizes are above 0 and ascend, and fractions are above
-// 0, at most 1 and do not descend.
+// Throws a UserError that starts with `location` unless sizes are positive and ascending, and fractions are
+// in (0, 1] and never decrease.
 void validate(const Curve& curve, const std::string& location);
 
 }  // namespace optimus

@@ -13,7 +13,7 @@ DeviceMap::DeviceMap(std::vector<Device> devices) : physical_(std::move(devices)
     sorted_.emplace_back(physical_[i], VirtualDevice{static_cast<int>(i)});
   std::sort(sorted_.begin(), sorted_.end());
   if (!sorted_.empty() && sorted_.front().first.value < 0)
-    throw UserError("device map: virtual device {}: expected a device of at least 0, got {}",
+    throw UserError("device map: virtual device {}: expected a non-negative device number, got {}",
                     sorted_.front().second.value, sorted_.front().first.value);
   for (std::size_t i = 1; i < sorted_.size(); ++i)
     if (sorted_[i].first == sorted_[i - 1].first)

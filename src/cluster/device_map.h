@@ -1,5 +1,5 @@
-// DeviceMap: maps each virtual device of a plan to a physical device. A plain value; when a device is lost,
-// a new map is created.
+// DeviceMap: maps each virtual device of a plan to a physical device. A DeviceMap is a plain value: when a
+// device is lost, a new map is created.
 #pragma once
 
 #include <compare>
@@ -11,7 +11,7 @@
 
 namespace optimus {
 
-// A device of a plan, identified by its index, starting at 0.
+// A device in a plan, identified by its 0-based index.
 struct VirtualDevice {
   int value = 0;
   constexpr auto operator<=>(const VirtualDevice&) const = default;
@@ -27,7 +27,7 @@ class DeviceMap {
 
   int size() const { return static_cast<int>(physical_.size()); }
   Device operator[](VirtualDevice device) const { return physical_[static_cast<std::size_t>(device.value)]; }
-  // The virtual device that is mapped to `device`; nullopt if there is none. O(log size).
+  // The virtual device that is mapped to `device`, or nullopt if there is none. Takes O(log size) time.
   std::optional<VirtualDevice> virtual_of(Device device) const;
   const std::vector<Device>& devices() const { return physical_; }
   bool operator==(const DeviceMap& other) const { return physical_ == other.physical_; }
@@ -37,7 +37,7 @@ class DeviceMap {
   std::vector<std::pair<Device, VirtualDevice>> sorted_;  // sorted by physical device
 };
 
-// Throws a UserError if the map contains a device that the cluster does not have or that is missing.
+// Throws a UserError if the map contains a device that is not in the cluster or is missing.
 void check(const DeviceMap& map, const Cluster& cluster);
 
 }  // namespace optimus

@@ -133,7 +133,8 @@ void read_network_into(NetworkSpec& target, const JsonView& group, bool is_requi
   target.oversubscription = network.number_or("oversubscription", 1);
 }
 
-// The type of a group: one that the file defines, or a built-in one, which is then added to the profile.
+// Returns the index of a type that the file defines or of a built-in type. A built-in type is added to the
+// profile.
 int find_type(std::vector<DeviceType>& types, const JsonView& name) {
   const auto find = [&](std::string_view type_name) {
     return std::find_if(types.begin(), types.end(),
@@ -145,7 +146,7 @@ int find_type(std::vector<DeviceType>& types, const JsonView& name) {
     if (!built_in_type) {
       Names known_names = device_type_names();
       for (const DeviceType& type : types) known_names.push_back(type.name);
-      throw UserError("{} is {}, which is neither in device_types nor a built-in type{}", name.location(),
+      throw UserError("{}: {} is neither in device_types nor a built-in type{}", name.location(),
                       in_quotes(name.text()), did_you_mean(name.text(), known_names));
     }
     match = find(built_in_type->name);

@@ -1,4 +1,4 @@
-// JSON format of HardwareProfile. Keys that are not listed here are rejected by name.
+// JSON format of HardwareProfile. Keys that are not listed here are rejected.
 //
 //   {
 //     "name": "lab",                          optional
@@ -7,7 +7,7 @@
 //       "peak_flops": {"fp32": 67e12, "bf16": 989e12},   also fp64 tf32 fp16 fp8 fp4; dense, per second
 //       "memory_bytes_per_second": 3.35e12,
 //       "watts": 700, "price_per_hour": 2.5,             optional
-//       "product_efficiency": [[128, 0.1], [8192, 0.7]], optional; [edge of a cube, fraction of the peak], …
+//       "product_efficiency": [[128, 0.1], [8192, 0.7]], optional; [n of an n³ GEMM, fraction of peak], …
 //       "kernels": [{"format": "bf16", "launch_seconds": 4e-6, "step_seconds": 1e-4,
 //                    "tables": {"rope": {"axes": [[1e6]], "rates": [2e11]}, …}}]   optional; kernel_times.h
 //     }],
@@ -39,10 +39,10 @@
 
 namespace optimus {
 
-// Reads and validates a profile. `source` is the file name for messages. Throws UserError.
+// Reads and validates a profile. `source` is the file name that messages show. Throws a UserError.
 HardwareProfile hardware_from_json(const Json& document, const std::string& source);
 
-// Writes every value explicitly; hardware_from_json returns the same profile.
+// Writes every value explicitly, so that hardware_from_json() returns the same profile.
 OrderedJson to_json(const HardwareProfile& profile);
 
 }  // namespace optimus

@@ -9,8 +9,8 @@
 namespace optimus {
 namespace {
 
-// The position of a size on an axis: the index of its left neighbor, and the fraction (0 to 1) of the
-// logarithmic distance to the next one.
+// The position of a size on an axis: the index of the grid point to its left, and the fraction (0 to 1) of
+// the logarithmic distance to the next grid point.
 std::pair<std::size_t, double> position_on_axis(const std::vector<double>& axis, double size) {
   if (axis.size() == 1 || !(size > axis.front())) return {0, 0};
   if (size >= axis.back()) return {axis.size() - 2, 1};
@@ -22,7 +22,7 @@ std::pair<std::size_t, double> position_on_axis(const std::vector<double>& axis,
 }  // namespace
 
 double RateTable::at(std::span<const double> sizes) const {
-  ensure(sizes.size() == axes.size(), "{} sizes for a table with {} axes", sizes.size(), axes.size());
+  ensure(sizes.size() == axes.size(), "got {} sizes for a table with {} axes", sizes.size(), axes.size());
   std::array<std::pair<std::size_t, double>, 3> positions{};
   for (std::size_t a = 0; a < axes.size(); ++a) positions[a] = position_on_axis(axes[a], sizes[a]);
   double logarithm = 0;
@@ -50,7 +50,7 @@ double KernelTimes::seconds(std::string_view table, double amount,
 void validate(const KernelTimes& times, const std::string& location) {
   for (const double seconds : {times.launch_seconds, times.step_seconds})
     if (!(seconds >= 0 && seconds < 60))
-      throw UserError("{}: a host time of {} seconds is outside the range 0 to 60", location, seconds);
+      throw UserError("{}: expected a host time from 0 to 60 seconds, got {}", location, seconds);
   for (const auto& [name, table] : times.tables) {
     const bool is_gemm = name.starts_with("product") || name.starts_with("narrow."),
                is_attention = name.starts_with("attention");
@@ -70,10 +70,11 @@ void validate(const KernelTimes& times, const std::string& location) {
       if (points > kMaxTableRates) break;
     }
     if (points == 0 || points != table.rates.size())
-      throw UserError("{}: {} has {} rates, its axes require {}", location, name, table.rates.size(), points);
+      throw UserError("{}: {}: got {} rates, but the axes require {}", location, name, table.rates.size(),
+                      points);
     for (const double rate : table.rates)
       if (!(rate > 0 && std::isfinite(rate)))
-        throw UserError("{}: a rate of {}: expected more than 0, got {}", location, name, rate);
+        throw UserError("{}: rates of {}: expected positive numbers, got {}", location, name, rate);
   }
 }
 

@@ -2,7 +2,7 @@
 // measured by a probe (engine/probe.h). If a device type has kernel times, predictions use them instead of
 // peaks and curves.
 //
-// All tables are optional. Without its table, a kernel is predicted as for a device without measurements.
+// All tables are optional. A kernel without a table is predicted as on a device without measurements.
 //   product, product.add                operations per second over (rows, inner, outer): y = x Wᵀ, y += x Wᵀ
 //   product.input, product.weight       dx = dy W, dW += dyᵀ x
 //   attention                           operations per second over (length, head_dim), counted as in
@@ -34,8 +34,8 @@
 
 namespace optimus {
 
-// Operations or elements per second over a grid of sizes. Interpolation is linear with all axes logarithmic;
-// outside the grid, the rate at its nearest edge applies.
+// Operations or elements per second over a grid of sizes. Rates are interpolated linearly in log-log space.
+// Outside the grid, the rate at the nearest edge applies.
 struct RateTable {
   std::vector<std::vector<double>> axes;  // one to three, each in ascending order
   std::vector<double> rates;              // the last axis varies fastest
@@ -47,21 +47,21 @@ struct RateTable {
 
 struct KernelTimes {
   NumberFormat format = NumberFormat::fp32;
-  // Time that the host needs to launch a kernel, and thus a lower bound on the time of every kernel.
+  // The host time to launch a kernel, which is a lower bound on the time of every kernel.
   double launch_seconds = 0;
-  double step_seconds = 0;  // time that the host needs per step, in addition to launching its kernels
+  double step_seconds = 0;  // host time per step in addition to the kernel launches
   std::map<std::string, RateTable, std::less<>> tables;
   bool operator==(const KernelTimes&) const = default;
 
-  // The time in seconds for `amount` operations or elements (see above) at these sizes; negative if there is
-  // no such table.
+  // The time in seconds for `amount` operations or elements at these sizes. Negative if there is no such
+  // table.
   double seconds(std::string_view table, double amount, std::initializer_list<double> sizes) const;
 };
 
 inline constexpr int kMaxKernelTables = 100, kMaxTableRates = 100'000;
 
-// Throws a UserError that starts with `location` unless axes are above 0 and ascend, rates are above 0, and
-// there is one rate per grid point.
+// Throws a UserError that starts with `location` unless axes are positive and ascending, rates are positive,
+// and there is one rate per grid point.
 void validate(const KernelTimes& times, const std::string& location);
 
 }  // namespace optimus

@@ -13,14 +13,14 @@ namespace {
 struct LauncherRow {
   const char* name;
   const char *rank, *world_size, *local_rank;
-  const char* local_size;  // number of ranks on this machine; empty if not provided
+  const char* local_size;  // number of ranks on this host; empty if not provided
   const char* num_hosts;   // number of hosts; empty if not provided
   const char* hosts;       // a Slurm node list that starts with the host of rank 0; empty if not provided
   std::vector<const char*> job;
 };
 
-// The launchers are tried in the same order as in other trainers. For Slurm, the number of tasks of the step
-// is used, because the number of tasks of the allocation is also set in a shell that srun has not started.
+// The launchers are tried in the same order as in other trainers. For Slurm, the row uses the task count of
+// the job step, because the task count of the allocation is also set in shells that srun did not start.
 const std::vector<LauncherRow>& launcher_rows() {
   static const std::vector<LauncherRow> rows = {
       {"optimus launch",
@@ -91,8 +91,8 @@ bool is_this_host(const std::string& host) {
   return host == "localhost" || host == "::1" || host.starts_with("127.");
 }
 
-// Decides by the number of local ranks or by the number of hosts; if neither is provided, by the name of the
-// rendezvous host.
+// Decides by the number of local ranks or by the number of hosts. If neither is provided, the name of the
+// rendezvous host decides.
 bool is_on_one_host(const LauncherRow& row, const LaunchInfo& info, const Environment& environment) {
   if (const auto local = read_number(environment, row.local_size, 1)) return *local >= info.world_size;
   if (const auto hosts = read_number(environment, row.num_hosts, 1)) return *hosts == 1;
@@ -144,7 +144,7 @@ std::string first_slurm_host(const std::string& list) {
   if (bracket == std::string::npos || comma < bracket) return list.substr(0, comma);
   const std::size_t end = list.find_first_of("-,]", bracket);
   if (end == std::string::npos)
-    throw UserError("SLURM_STEP_NODELIST: {} lacks a closing bracket", in_quotes(list));
+    throw UserError("SLURM_STEP_NODELIST: {} is missing a closing bracket", in_quotes(list));
   return list.substr(0, bracket) + list.substr(bracket + 1, end - bracket - 1);
 }
 

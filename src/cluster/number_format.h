@@ -1,4 +1,4 @@
-// The number formats in which devices compute.
+// The number formats in which devices can compute.
 #pragma once
 
 #include <string>

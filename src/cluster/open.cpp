@@ -23,7 +23,7 @@ Cluster read_cluster(const std::string& path) {
 
 constexpr std::string_view kMeasuredName = "here";
 
-// Returns 12 for "herex12"; nullopt for other names.
+// Returns 12 for "herex12", and nullopt for names of any other form.
 std::optional<int> parse_num_workers(std::string_view name) {
   const std::string prefix = std::string(kMeasuredName) + "x";
   if (!name.starts_with(prefix) || name.size() > prefix.size() + 6) return std::nullopt;
@@ -33,7 +33,7 @@ std::optional<int> parse_num_workers(std::string_view name) {
                                                                                 : std::nullopt;
 }
 
-// The device type that has 1 / `num_parts` of the performance and memory of `type`.
+// Returns a device type with 1 / `num_parts` of the performance and memory of `type`.
 DeviceType part_of_device(DeviceType type, int num_parts) {
   for (double* rate :
        {&type.peak.fp64, &type.peak.fp32, &type.peak.bf16, &type.peak.fp16, &type.memory_bytes_per_second})
@@ -98,8 +98,8 @@ Cluster open_cluster(const std::string& name_or_path) {
     return Cluster(standard_cluster(name_or_path), "cluster " + in_quotes(name_or_path));
   if (is_path || std::filesystem::exists(name_or_path, ignored)) return read_cluster(name_or_path);
   throw UserError(
-      "cluster {} is neither a file, a name such as h100x512 or a100x16+v100x32, nor here (herex2: two "
-      "workers of this machine); types are {}",
+      "cluster {}: expected a file, a name such as h100x512 or a100x16+v100x32, or here (herex2 for two "
+      "workers on this machine); known types are {}",
       in_quotes(name_or_path), join(device_type_names(), ", "));
 }
 

@@ -1,4 +1,4 @@
-// Implements standard.h. The two tables contain all data of the built-in hardware.
+// Implements standard.h. Two tables contain all data of the built-in hardware.
 #include "cluster/standard.h"
 
 #include <algorithm>
@@ -30,8 +30,9 @@ struct NodeRow {
   double domain_microseconds, network_microseconds;
 };
 
-// Fractions of the peak as functions of the edge of a cube. Reference points: a GEMM of size 8192 reaches
-// 0.69 on an H200 and about 0.88 on an A100; on Hopper and Blackwell, power is the limit before arithmetic.
+// Fractions of the peak as functions of n for an n x n x n GEMM. Reference points: with n = 8192, a GEMM
+// reaches 0.69 on an H200 and about 0.88 on an A100. On Hopper and Blackwell, power limits throughput before
+// arithmetic does.
 constexpr CurvePoint kVolta[] = {{128, .04},  {256, .15},  {512, .40}, {1024, .58},
                                  {2048, .68}, {4096, .73}, {8192, .75}};
 constexpr CurvePoint kAmpere[] = {{128, .03},  {256, .12},  {512, .35}, {1024, .57},
@@ -42,7 +43,7 @@ constexpr CurvePoint kBlackwell[] = {{128, .005}, {256, .03},  {512, .13}, {1024
                                      {2048, .55}, {4096, .66}, {8192, .71}};
 constexpr CurvePoint kCpu[] = {{8, .05}, {32, .40}, {128, .75}, {512, .90}, {2048, .95}};
 
-// Fractions of the bandwidth as functions of the message size in bytes; the latency is separate.
+// Fractions of the bandwidth as functions of the message size in bytes. Latency is modeled separately.
 constexpr CurvePoint kFastMessages[] = {
     {4096, .05}, {65536, .30}, {1 << 20, .60}, {1 << 24, .80}, {1 << 28, .87}};
 constexpr CurvePoint kNetworkMessages[] = {
@@ -66,7 +67,7 @@ constexpr TypeRow kTypes[] = {
   {"h800",       80,   1.0, 67.0, 494.7, 989.4, 989.4,  1979,     0, 3.352,  700, kHopper},
   {"h20",        96,   1.0, 44.0,  74.0, 148.0, 148.0, 296.0,     0, 4.000,  400, kHopper},
   {"l40s",       48,   1.4, 91.6, 183.0, 362.0, 362.0, 733.0,     0, 0.864,  350, kAmpere},
-  // 900 W including its CPU
+  // 900 W including the CPU
   {"gh200",      96,  67.0, 67.0, 494.7, 989.4, 989.4,  1979,     0, 4.000,  700, kHopper},
   {"mi300x",    192,  81.7,163.4, 653.7,1307.4,1307.4,2614.9,     0, 5.300,  750, kHopper},
   {"mi325x",    256,  81.7,163.4, 653.7,1307.4,1307.4,2614.9,     0, 6.000, 1000, kHopper},
@@ -77,7 +78,7 @@ constexpr TypeRow kTypes[] = {
   {"rtx2080ti",  11,   0.4, 13.4,     0,     0,  53.8,     0,     0, 0.616,  250, kVolta},
   {"titan-rtx",  24,   0.5, 16.3,     0,     0, 130.5,     0,     0, 0.672,  280, kVolta},
   {"a6000",      48,   0.6, 38.7,  77.4, 154.8, 154.8,     0,     0, 0.768,  300, kAmpere},
-  // One core as a worker.
+  // One worker uses one core.
   {"cpu",         4,  0.05, 0.10,     0,  0.10,     0,     0,     0, 0.010,   15, kCpu},
 };
 
@@ -104,12 +105,12 @@ constexpr NodeRow kNodes[] = {
   {"mi350x",      8,    8,  537,  50,   8, 400,  3072,  4,   6},
   {"mi355x",      8,    8,  537,  50,   8, 400,  3072,  4,   6},
   {"rtx4090",     8,    1,   24,  24,   1,  25,   512, 10,  30},
-  // Eight RTX 3090 copy through host memory; they share the 24 GB/s of its buses.
+  // Eight RTX 3090 copy through host memory and share its bus bandwidth of 24 GB/s.
   {"rtx3090",     8,    1,    3,   3,   1,   1,   512, 10,  50},
   {"rtx2080ti",   8,    1,   12,  12,   1,   1,   512, 10,  50},
   {"titan-rtx",   8,    1,   12,  12,   1,   1,   512, 10,  50},
   {"a6000",       8,    1,   24,  24,   1, 100,   512, 10,  20},
-  {"cpu",        64,   64,    3,   3,   1,  10,   256, 80, 150},  // workers of one machine over loopback
+  {"cpu",        64,   64,    3,   3,   1,  10,   256, 80, 150},  // workers on one machine over loopback
 };
 // clang-format on
 
@@ -136,8 +137,8 @@ Bytes bytes_of_gib(double amount) { return Bytes(static_cast<std::int64_t>(amoun
                   did_you_mean(name, known_names), join(known_names, ", "));
 }
 
-// "h100x512" -> "h100" and "512". split_part() returns nullopt if the text has another form; the count may
-// exceed the range of int.
+// The two parts of "h100x512": "h100" and "512". split_part() returns nullopt if the text has another form.
+// The count may exceed the range of int.
 struct NamePart {
   std::string type, count;
 };
@@ -194,7 +195,7 @@ NodeGroup standard_group(std::string_view type_name, int type, int num_devices) 
     NodeGroup group;
     group.type = type;
     group.num_devices = num_devices;
-    // Fewer devices than usual mean a smaller machine, not a machine that is partly empty.
+    // Fewer devices than usual describe a smaller node, not a partly empty one.
     group.devices_per_node = std::min(row.devices_per_node, num_devices);
     group.devices_per_domain = num_devices < row.devices_per_node
                                    ? std::min(row.devices_per_domain, num_devices)
@@ -220,11 +221,11 @@ namespace {
 
 // Parses and checks one part of a cluster name, such as "h100x512".
 std::pair<DeviceType, int> read_part(std::string_view text, const std::string& source) {
-  // "rtx4090" is not 4,090 devices of type "rt"
+  // "rtx4090" is a device type, not 4,090 devices of type "rt".
   const bool is_type_alone = find_device_type(text).has_value();
   const auto part = split_part(text);
   if (is_type_alone || !part)
-    throw UserError("{}: {} has no number of devices; the form is TYPExCOUNT, such as h100x512", source,
+    throw UserError("{}: {} has no device count; expected TYPExCOUNT, such as h100x512", source,
                     in_quotes(text));
   const auto type = find_device_type(part->type);
   if (!type) refuse_type(part->type, source);
@@ -247,7 +248,8 @@ int find_or_add(std::vector<DeviceType>& types, const DeviceType& type) {
 HardwareProfile standard_cluster(const std::string& name) {
   constexpr std::size_t kMaxNameLength = 1000;
   const std::string source = "cluster " + in_quotes(name);
-  if (name.size() > kMaxNameLength) throw UserError("{}: longer than {} characters", source, kMaxNameLength);
+  if (name.size() > kMaxNameLength)
+    throw UserError("{}: the name is longer than {} characters", source, kMaxNameLength);
   HardwareProfile profile;
   profile.name = lower(name);
   for (const std::string& text : split(profile.name, '+')) {

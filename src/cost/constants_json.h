@@ -1,5 +1,5 @@
-// A file of constants: the values that differ from the fitted constants, by name, and where they come from.
-// Written by `simulate --refit` and read by `--constants FILE`.
+// The constants file. It contains the values that differ from the fitted constants, keyed by name, and their
+// origin. `simulate --refit` writes it, and `--constants FILE` reads it.
 //
 //   {"format": "optimus-constants", "version": 1, "origin": "48 steps of runs/a on h200x1",
 //    "constants": {"residual.compute": 0.93, "residual.host": 1.4}}
@@ -22,7 +22,8 @@ struct NamedConstants {
 NamedConstants builtin_constants();
 
 OrderedJson to_json(const NamedConstants& named);
-// Throws UserError for another format or version, an unknown name, or a value outside its bounds.
+// Throws a UserError if the format or version is not supported, a name is unknown, or a value is out of
+// bounds.
 NamedConstants parse_constants(std::string_view text, const std::string& source);
 NamedConstants read_constants(const Path& path);
 

@@ -18,8 +18,8 @@ class Corrector {
     const std::vector<DeviceType>& types = result_.profile.types;
     const bool is_first_builtin = is_builtin(types[static_cast<std::size_t>(first_type())]);
     // All devices share one set of constants. If they also have the same type, the residual of layers is
-    // applied to the constants, so that the peak rates stay those of the data sheet; otherwise it is
-    // applied to each type.
+    // applied to the constants, so that the peak rates keep their data-sheet values. Otherwise, it is applied
+    // to each type.
     if (types.size() == 1 && is_first_builtin) {
       const double slowdown = factor(ResidualKind::layers, types.front().name);
       result_.constants.compute_residual *= slowdown, result_.constants.memory_residual *= slowdown;
@@ -36,7 +36,8 @@ class Corrector {
 
   void correct_constants(const std::string& name) {
     result_.constants.host_residual *= factor(ResidualKind::host, name);
-    // An update is limited by memory bandwidth, which the residual of layers has already corrected.
+    // The optimizer update is limited by memory bandwidth, which the residual of layers has already
+    // corrected.
     const double layers =
         std::clamp(factor_of(residuals_, ResidualKind::layers, name), 1 / kMaxCorrection, kMaxCorrection);
     if (const Residual* known_residual = find(ResidualKind::optimizer, name))
@@ -103,7 +104,7 @@ CorrectedInputs correct_inputs(HardwareProfile profile, const Constants& constan
 }
 
 std::string text(const CorrectedInputs& inputs) {
-  if (inputs.applied_residuals.empty()) return "history: no runs of these devices and links";
+  if (inputs.applied_residuals.empty()) return "history: no runs on these devices and links";
   std::vector<std::string> parts;
   for (const Residual& residual : inputs.applied_residuals)
     parts.push_back(fmt::format("{} on {} x {:.2f} ({:.2f}–{:.2f}, {} run{})", text(residual.kind),

@@ -9,7 +9,7 @@
 namespace optimus {
 namespace {
 
-// Nominal power of the architecture's devices in watts; 0 if there is no single value. A device with a
+// The nominal power of the architecture's devices in watts, or 0 if there is no single value. A device with a
 // lower power limit computes more slowly.
 double nominal_watts(Architecture architecture) {
   switch (architecture) {
@@ -24,7 +24,7 @@ double nominal_watts(Architecture architecture) {
   return 0;
 }
 
-// Number of multiprocessors of the architecture's devices; 0 if waves of tiles are not modelled.
+// The number of multiprocessors in the architecture's devices, or 0 if waves of tiles are not modeled.
 double multiprocessors_of(Architecture architecture) {
   switch (architecture) {
     case Architecture::ampere:
@@ -39,8 +39,8 @@ double multiprocessors_of(Architecture architecture) {
   return 0;
 }
 
-// Bytes per element of GEMM operands in memory. 8-bit and 4-bit operands are cast from 16 bits, which is
-// charged separately.
+// Bytes per element of GEMM operands in memory. 8-bit and 4-bit operands are cast from 16 bits, and the cast
+// is counted separately.
 double width_of(NumberFormat format) {
   switch (format) {
     case NumberFormat::fp64:
@@ -57,8 +57,8 @@ double width_of(NumberFormat format) {
   return 2;
 }
 
-// Seconds of host time per kernel launch from compiled code. Published runs cannot determine this value; it
-// was measured in runs of the Optimus engine on one device.
+// Seconds of host time per kernel launch from compiled code. Published runs cannot determine this value, so
+// it was measured in runs of the Optimus engine on one device.
 constexpr double kNativeLaunch = 4e-6;
 
 }  // namespace
@@ -128,8 +128,8 @@ const KernelTimes* DeviceCost::measured_kernels(NumberFormat format) const {
     return nullptr;
   };
   if (const KernelTimes* times = find(format)) return times;
-  // The Optimus engine never replaces fp32 by TF32. bf16 and fp16 have the same size, so times in bf16
-  // serve for both.
+  // The Optimus engine never replaces fp32 with TF32. bf16 and fp16 have the same size, so bf16 times are
+  // used for both.
   if (format == NumberFormat::tf32) return find(NumberFormat::fp32);
   const bool is_half = format == NumberFormat::fp16 || format == NumberFormat::bf16;
   if (!is_half) return nullptr;
@@ -138,13 +138,13 @@ const KernelTimes* DeviceCost::measured_kernels(NumberFormat format) const {
   return half != nullptr ? half : find(NumberFormat::fp8);
 }
 
-// Tiles of 128 x 256 elements are computed in parallel, one per multiprocessor; in the last wave of tiles
-// many multiprocessors may be idle. Returns (waves / ceil(waves)) ^ Constants::wave.
+// Returns (waves / ceil(waves)) ^ Constants::wave. Tiles of 128 x 256 elements are computed in parallel, one
+// per multiprocessor, and many multiprocessors may be idle in the last wave of tiles.
 double DeviceCost::wave_efficiency(double rows, double columns) const {
   if (multiprocessors_ == 0) return 1;
   const auto wave_fraction = [&](double height, double width) {
     const double tiles = std::ceil(rows / height) * std::ceil(columns / width) / multiprocessors_;
-    // the efficiency curve includes the idle part of a single wave
+    // The efficiency curve already includes the idle part of a single wave.
     return tiles < 1 ? 1 : tiles / std::ceil(tiles);
   };
   return std::pow(std::max(wave_fraction(128, 256), wave_fraction(256, 128)), constants_.wave);
@@ -163,8 +163,8 @@ double DeviceCost::gemm_seconds(double rows, double inner, double columns, GemmF
   const double multiply_adds = rows * inner * columns;
   if (multiply_adds <= 0) return 0;
   const double fastest_rate = peak_rate(format.format), bf16_peak = peak_rate(NumberFormat::bf16);
-  // A faster format needs a larger GEMM to keep the device busy for the same time. So the bf16 curve is
-  // read at the size of the bf16 GEMM that takes as long at peak rate.
+  // A faster format needs a larger GEMM to keep the device busy for the same time. Therefore the bf16 curve
+  // is read at the size of a bf16 GEMM that takes the same time at peak rate.
   const double edge = std::cbrt(multiply_adds * bf16_peak / fastest_rate) * size_factor_;
   double efficiency = type_.gemm_efficiency.at(edge) * gemm_speed_;
   if (format.is_low_precision()) efficiency *= constants_.fp8;
@@ -178,8 +178,8 @@ double DeviceCost::gemm_seconds(double rows, double inner, double columns, GemmF
       traffic_seconds(bytes));
 }
 
-// As fast as one GEMM with all rows, except that the rows of each expert are padded to whole tiles and the
-// weights of all experts are read.
+// Modeled as one GEMM with all rows, except that the rows of each expert are padded to whole tiles, the
+// weights of all experts are read, and the speed is scaled by Constants::expert_gemm.
 double DeviceCost::grouped_gemm_seconds(double rows, double inner, double columns, double experts,
                                         GemmFormat format) const {
   if (rows <= 0) return 0;

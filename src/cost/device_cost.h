@@ -1,5 +1,5 @@
-// Seconds of work on a single device: GEMMs, attention, memory traffic of the other operations, kernel
-// launches. Sizes are plain numbers; cost/instruction_cost.h derives them from instructions.
+// Seconds of work on a single device: GEMMs, attention, memory traffic of all other operations, and kernel
+// launches. Sizes are plain numbers, which cost/instruction_cost.h derives from instructions.
 #pragma once
 
 #include "cluster/hardware.h"
@@ -9,11 +9,11 @@
 namespace optimus {
 
 enum class Architecture { ampere, hopper, blackwell, other };
-// Derived from the name of the device type. `other`: no published run used this architecture, so only the
-// type's own efficiency curves apply.
+// Returns the architecture for the name of a device type. `other` means that no published run used this
+// architecture, so only the efficiency curves of the device type apply.
 Architecture architecture_of(const DeviceType& type);
 
-// Number format of GEMM inputs. has_blocks: one scale per block of 16 or 32 elements.
+// The number format of GEMM inputs. With `has_blocks`, there is one scale per block of 16 or 32 elements.
 struct GemmFormat {
   NumberFormat format = NumberFormat::bf16;
   bool has_blocks = false;
@@ -23,29 +23,29 @@ struct GemmFormat {
 
 class DeviceCost {
  public:
-  // All references must outlive this object. `speed`: speed of this device relative to its type.
+  // All references must outlive this object. `speed` is the speed of the device relative to its type.
   DeviceCost(const DeviceType& type, double speed, const Software& software, const Constants& constants);
 
   // Seconds of a GEMM [rows, inner] x [inner, columns].
   double gemm_seconds(double rows, double inner, double columns, GemmFormat format) const;
-  // Seconds of one kernel that computes `experts` such GEMMs, among which `rows` are divided evenly.
+  // Seconds of one kernel that computes `experts` GEMMs, with `rows` divided evenly among them.
   double grouped_gemm_seconds(double rows, double inner, double columns, double experts,
                               GemmFormat format) const;
-  // Seconds of flash attention with this number of floating-point operations and heads of width `head_dim`.
+  // Seconds of flash attention with `flops` floating-point operations and heads of width `head_dim`.
   double flash_seconds(double flops, double head_dim, bool is_backward, NumberFormat format) const;
-  // Seconds of the GEMMs of attention that materialises its scores: batched [length, head_dim] x [head_dim,
-  // length].
+  // Seconds of the batched [length, head_dim] x [head_dim, length] GEMMs in attention that materializes its
+  // scores.
   double score_gemm_seconds(double flops, double length, double head_dim, NumberFormat format) const;
-  // Seconds to read or write this number of bytes of device memory.
-  // pointwise_traffic_seconds() multiplies the bytes by the traffic constant of the software's kernel style.
+  // Seconds to read or write `bytes` bytes of device memory. pointwise_traffic_seconds() multiplies the bytes
+  // by the traffic constant of the software's kernel style.
   double traffic_seconds(double bytes) const { return bytes / bandwidth_ * constants_.memory_residual; }
   double pointwise_traffic_seconds(double bytes) const { return traffic_seconds(bytes * pointwise_traffic_); }
   double launch_overhead_seconds(double kernels) const {
     return kernels * launch_seconds_ * constants_.host_residual;
   }
 
-  // Measured times of the engine's kernels in this format on this device; nullptr if there are none or the
-  // software is not the Optimus engine.
+  // The measured times of the engine's kernels in this format on this device, or nullptr if there are none or
+  // the software is not the Optimus engine.
   const KernelTimes* measured_kernels(NumberFormat format) const;
   double speed() const { return speed_; }
 
@@ -54,7 +54,7 @@ class DeviceCost {
 
  private:
   double wave_efficiency(double rows, double columns) const;
-  // peak rate; falls back to the next wider format that the device supports
+  // The peak rate in `format` or, if the device does not support it, in a wider format.
   double peak_rate(NumberFormat format) const;
 
   const DeviceType& type_;

@@ -9,7 +9,7 @@
 namespace optimus {
 namespace {
 
-// The observation of one run. `age_weight` halves every kHalfLife seconds.
+// The observation of one run. `age_weight` halves for every kHalfLife seconds of age.
 struct RunObservation {
   double log = 0, variance = 0, age_weight = 1;
 };
@@ -28,15 +28,16 @@ Sums sums_of(const std::vector<RunObservation>& observations, double run_varianc
   return sums;
 }
 
-// 97.5 % quantile of Student's t-distribution: Cornish-Fisher expansion around the normal quantile, which
-// is 10 % too small at two degrees of freedom.
+// The 97.5 % quantile of Student's t-distribution, by a Cornish-Fisher expansion around the normal quantile.
+// The result is 10 % too small for two degrees of freedom.
 double quantile(double freedom) { return 1.96 + 2.372 / freedom + 2.823 / (freedom * freedom); }
 
-// The variance between runs beyond the variation between steps. Its prior has the weight of kRunWeight
-// runs. `num_others`: number of runs besides the first, weighted by age.
+// The variance between runs in excess of the variation between steps. The prior has the weight of kRunWeight
+// runs. `num_others` is the age-weighted number of runs minus one.
 double run_variance_of(const std::vector<RunObservation>& observations, double num_others) {
   double variance = kRunSpread * kRunSpread;
-  constexpr int kRounds = 3;  // iterations, because the weights of the mean depend on the variance
+  constexpr int kRounds =
+      3;  // the estimate is iterated because the weights of the mean depend on the variance
   for (int round = 0; round < kRounds; ++round) {
     const double mean = sums_of(observations, variance).mean();
     double excess = 0;
@@ -101,7 +102,7 @@ std::vector<Residual> residuals(const History& history) {
       evidence_of[{evidence.kind, evidence.device_type}].emplace_back(run.end_time, &evidence);
   std::vector<Residual> result;
   for (auto& [key, entries] : evidence_of) {
-    // Sorted, so that sums are computed in an order that does not depend on the order of the runs.
+    // Sorts the entries, so that sums do not depend on the order of the runs.
     std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {
       const auto order = [](const auto& one) {
         return std::tuple(one.first, one.second->log_factor, one.second->uncertainty, one.second->steps);

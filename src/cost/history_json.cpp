@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kHistoryVersion = 1;
 constexpr Bytes kMaxHistoryBytes{std::int64_t{4} << 20};
-constexpr double kMaxLogFactor = 10;  // a factor of e^10: no run differs that much from its prediction
+constexpr double kMaxLogFactor = 10;  // a factor of e^10, far more than any plausible prediction error
 constexpr std::int64_t kMaxNumber = std::int64_t{1} << 60;
 constexpr std::size_t kMaxNameLength = 100;
 
@@ -31,8 +31,7 @@ double read_number_within(const JsonView& value, double min_value, double max_va
 }
 
 std::string read_name(const JsonView& value) {
-  if (value.text().empty() || value.text().size() > kMaxNameLength)
-    value.refuse("a name of 1 to 100 letters");
+  if (value.text().empty() || value.text().size() > kMaxNameLength) value.refuse("a name of 1 to 100 bytes");
   return value.text();
 }
 

@@ -1,4 +1,5 @@
-// The history file: local, small, and optional. A command that cannot read it continues without a history.
+// The history file. It is local, small and optional: a command that cannot read it continues without a
+// history.
 //
 //   {"format": "optimus-history", "version": 1, "runs": [
 //     {"when": 1794900000, "device": "h100", "devices": 8, "parameters": 8030261248, "layers": 32,
@@ -16,14 +17,14 @@
 namespace optimus {
 
 OrderedJson to_json(const History& history);
-// Throws UserError for another format, an unknown kind or key, more runs or evidence than the limits, or a
-// number outside its plausible range.
+// Throws a UserError if the format is not supported, a kind or key is unknown, there are too many runs or too
+// much evidence, or a number is outside its plausible range.
 History parse_history(std::string_view text, const std::string& source);
 
 // The path of the history file, in the same folder as the measurements of `optimus profile`.
 Path history_path();
-// Reads the file `name`; "here" stands for history_path(). Throws ReportedError if the file does not exist or
-// is invalid.
+// Reads the file `name`, where "here" stands for history_path(). Throws a ReportedError if the file does not
+// exist or is invalid.
 History read_history(const std::string& name);
 Outcome<void> write_history(FileSystem& files, const Path& path, const History& history);
 

@@ -13,19 +13,19 @@
 namespace optimus {
 namespace {
 
-// Memory traffic of the backward of an inexpensive operation, relative to its counted elements: reads the
-// output gradient and the saved input, writes the input gradient.
+// Memory traffic in the backward pass of an inexpensive operation, relative to the forward pass. The backward
+// pass reads the output gradient and the saved input and writes the input gradient.
 constexpr double kBackwardTraffic = 1.5;
-// Bytes of memory traffic per 16-bit score in unfused attention: the GEMM writes it; mask and softmax read
-// and write it; so does dropout, which also writes its mask; the next GEMM reads it. The backward has the
-// traffic of the scores and of their gradients.
+// Bytes of memory traffic per 16-bit score in unfused attention. In the forward pass, the first GEMM writes
+// the score, mask and softmax read and write it, dropout reads and writes it and also writes a dropout mask,
+// and the second GEMM reads it. The backward pass has the traffic of the scores and of their gradients.
 constexpr double kScoreBytesForward = 13, kScoreBytesBackward = 17;
-// The same with separate kernels for scaling, mask, softmax and dropout, assuming that no score stays in a
-// cache.
+// The same with separate kernels for scaling, mask, softmax and dropout, assuming that scores do not stay in
+// caches.
 constexpr double kEagerScoreForward = 17, kEagerScoreBackward = 22.5;
-// Bytes of memory traffic of an update per byte of optimizer state. Per parameter there are 12 bytes of
-// state, which are read and written (24); the fp32 gradient is read twice (norm, update) and cleared (12),
-// and the 16-bit weight is written (2): 38 bytes in total.
+// Bytes of memory traffic of an optimizer update per byte of optimizer state. For each parameter, 12 bytes of
+// state are read and written (24 bytes), the fp32 gradient is read twice and cleared (12 bytes), and the
+// 16-bit weight is written (2 bytes), for a total of 38 bytes.
 constexpr double kOptimizerTraffic = 38.0 / 12;
 
 bool is_message(Op op) {
@@ -38,7 +38,7 @@ double kernels_of(const WorkItem& item, const Software& software, bool is_low_pr
       return is_low_precision ? 4 : 1.5;
     case OperationKind::attention:
       return software.has_flash_attention() ? 1 : software.has_fused_softmax ? 5 : 9;
-    // scores, top-k, token counts per expert, sorting, copies in both directions
+    // Kernels for scores, top-k, token counts per expert, sorting, and copies in both directions.
     case OperationKind::routing:
       return software.kernels == KernelStyle::eager ? 20 : software.kernels == KernelStyle::fused ? 8 : 4;
     case OperationKind::embedding:
@@ -86,7 +86,7 @@ PricedProgram::PricedProgram(const Setup& setup, const ModelWork& model_work, Pr
   for (const Buffer& buffer : program_.buffers)
     if (buffer.kind == BufferKind::optimizer_state || buffer.kind == BufferKind::copy_state)
       state_[buffer.block] += static_cast<double>(buffer.bytes.value);
-  // Everything on which the cost of an instruction depends.
+  // The key contains everything on which the cost of an instruction depends.
   using Key = std::tuple<Op, Part, int, const LayerStrategy*, int, int, int, std::int64_t, bool, bool>;
   std::map<Key, int> cost_index;
   const Pipeline& pipeline = setup.plan.pipelines[static_cast<std::size_t>(program_.location.pipeline)];
@@ -144,7 +144,7 @@ double PricedProgram::price_instruction(const Instruction& instruction, const De
       return compute_seconds(instruction, device);
     case Op::send:
     case Op::receive:
-    case Op::send_copy:  // the time is charged to the receiver
+    case Op::send_copy:  // the time is counted at the receiver
       return 0;
     case Op::receive_copy:
       return links.message_seconds(setup_.cluster.link(setup_.map[VirtualDevice{program_.device}],
@@ -197,10 +197,10 @@ double PricedProgram::compute_seconds(const Instruction& instruction, const Devi
   for (const WorkItem& item :
        model_work_.patterns[static_cast<std::size_t>(pattern(setup_.model, instruction.block))]) {
     if ((is_ring ? item.ring_part : item.part) != instruction.part) continue;
-    // With a context ring, attention runs in cp steps, each on 1 / cp of the keys.
+    // With context parallelism, attention runs in cp ring steps, each on 1 / cp of the keys.
     const double ring_steps = instruction.part == Part::attention_ring_step ? s.cp : 1;
-    // The Optimus engine does not recompute a layer's output if no later layer of its recompute group reads
-    // it.
+    // The Optimus engine does not recompute the output of a layer if no later layer in the recompute group
+    // reads it.
     const bool is_output_skipped =
         item.ends_layer && instruction.op == Op::recompute && setup_.software.runs_programs;
     const double executed_fraction = is_output_skipped ? 1 - 1.0 / s.recompute_layers : 1;
@@ -233,7 +233,7 @@ double PricedProgram::item_seconds(const WorkItem& item, const Instruction& inst
   const bool is_split_by_rows = item.split == SplitUnit::none && s.sequence_parallel;
   const double own_tokens = is_split_by_rows ? num_tokens / s.tp : num_tokens;
   const bool is_weight = op == Op::backward_weight, is_forward = op == Op::forward || op == Op::recompute;
-  // times that the forward is repeated by selective recompute, charged to the input gradient
+  // How often selective recomputation repeats the forward pass. Its time is added to the input gradient.
   double num_repeats = 0;
   if (op == Op::backward_input && s.recompute == RecomputeMode::selective) {
     const SelectiveMeaning meaning = setup_.software.selective;
@@ -271,7 +271,8 @@ double PricedProgram::item_seconds(const WorkItem& item, const Instruction& inst
     case OperationKind::attention:
       return is_weight ? 0 : attention_seconds(item, op, own_tokens, fraction, device) + repeat_seconds;
     case OperationKind::loss: {
-      // With a chunked loss, the gradient overwrites the logits, so they are written and read only once.
+      // With a chunked loss, the gradient overwrites the logits, so the logits are written and read only
+      // once.
       const double passes = setup_.software.has_chunked_loss ? 1 : device.constants().loss_traffic;
       return is_weight ? 0
                        : device.traffic_seconds(item.accessed_elements * width_ * fraction * own_tokens *
@@ -311,7 +312,7 @@ double PricedProgram::gemm_seconds(const WorkItem& item, Op op, double num_token
   const double experts = item.experts / (is_of_experts ? s.ep : 1);  // number of experts on this device
   const double rows =
       num_tokens * item.passes * (is_of_experts ? expert_imbalance_factor(s, device.constants()) : 1);
-  // All software computes the output projection in 16 bits.
+  // All software computes the output projection in 16-bit formats.
   const bool is_low_precision = setup_.format.is_low_precision() && item.split != SplitUnit::vocab;
   const GemmFormat format =
       setup_.format.is_low_precision() && !is_low_precision ? GemmFormat{} : setup_.format;
@@ -325,10 +326,10 @@ double PricedProgram::gemm_seconds(const WorkItem& item, Op op, double num_token
     bytes += gradients * device.constants().gradient_traffic;
     if (is_low_precision) bytes += rows * (inner * fraction + outer) * 2 * device.constants().fp8_cast;
     if (is_low_precision && has_current_scaling)
-      bytes += rows * inner * fraction * 2;  // copy of the output gradient
+      bytes += rows * inner * fraction * 2;  // a copy of the output gradient
   } else if (is_low_precision) {
-    // The cast reads 16 bits and writes 8. Weights are included unless their fp8 copy is reused by later
-    // micro-batches.
+    // A cast reads 16 bits and writes 8 bits per element. Weights are included unless later micro-batches
+    // reuse their fp8 copy.
     const double cast_elements = op == Op::backward_input ? rows * outer : rows * inner;
     const double weights = setup_.software.kernels == KernelStyle::compiled ? inner * outer * experts : 0;
     bytes += (cast_elements + weights) * 3 * device.constants().fp8_cast;
@@ -344,7 +345,7 @@ double PricedProgram::attention_seconds(const WorkItem& item, Op op, double num_
   const NumberFormat format = setup_.format.is_low_precision() ? NumberFormat::bf16 : setup_.format.format;
   if (setup_.software.has_flash_attention())
     return device.flash_seconds(flops, model_work_.head_dim, is_backward, format);
-  // Counts all positions, including masked ones; the backward recomputes nothing.
+  // Counts all positions, including masked positions. The backward pass recomputes nothing.
   const double length = model_work_.sequence_length;
   const double flops_of_scores =
       4 * model_work_.query_width * length * (is_backward ? 2 : 1) * fraction * num_tokens;
@@ -367,7 +368,7 @@ double PricedProgram::collective_seconds(const Instruction& instruction, const D
         shape, bytes * expert_imbalance_factor(strategy(instruction.block), device.constants()),
         static_cast<double>(setup_.model.mixture.experts_per_token));
   if (instruction.op == Op::gather_parameters) {
-    // Plans of the Optimus engine list their fp8 layers; other software gathers all parameters in one
+    // Plans for the Optimus engine list their fp8 layers. Other software gathers all parameters in one
     // format.
     const bool is_optimus = setup_.software.runs_programs;
     const bool is_fp8_gather =
@@ -392,9 +393,9 @@ double PricedProgram::collective_seconds(const Instruction& instruction, const D
   return setup_.software.overlaps_tensor ? seconds * (1 - device.constants().tensor_hidden) : seconds;
 }
 
-// Seconds of a ring exchange that compute does not hide. Each device sends keys and values while it
-// processes the current ones. The programs of the Optimus engine contain this overlap; other software is
-// assumed to overlap equally well, including in the backward.
+// Seconds of a ring exchange that compute does not hide. Each device sends keys and values while it computes
+// with them. The programs of the Optimus engine contain this overlap. Other software is assumed to overlap
+// equally well, also in the backward pass.
 double PricedProgram::exposed_ring_seconds(const Instruction& instruction, const DeviceCost& device,
                                            const LinkCost& links) const {
   const double seconds = links.collective_seconds(Collective::ring_step,
@@ -412,7 +413,8 @@ double PricedProgram::optimizer_seconds(const Instruction& instruction, const De
   const bool is_offloaded = strategy(instruction.block).offload;
   double bytes = state == state_.end() ? 0 : state->second;
   if (is_offloaded) {
-    // Gradients are copied to the host and weights back; the host updates at the same time.
+    // Gradients are copied to the host and weights are copied back. The host updates the weights at the same
+    // time.
     const LinkSpec& host = setup_.cluster.group_of(device_).host_link;
     for (const Buffer& buffer : program_.buffers)
       if (buffer.block == instruction.block && buffer.kind == BufferKind::gradients)

@@ -1,5 +1,5 @@
-// Seconds of the instructions of a step program. Derives sizes from (op, part, block) and the plan, and
-// applies the formulas of cost/device_cost.h and cost/link_cost.h.
+// Computes the seconds that each instruction of a step program takes. Derives sizes from (op, part, block)
+// and the plan, and applies the formulas in cost/device_cost.h and cost/link_cost.h.
 #pragma once
 
 #include <algorithm>
@@ -26,19 +26,19 @@ struct Setup {
 // The default GEMM format of a plan's precision.
 GemmFormat format_of(Precision precision);
 
-// A program prepared for pricing. Instructions with equal cost are grouped once, so that pricing with other
-// constants evaluates only a few dozen instructions.
+// A step program whose instruction times can be computed repeatedly with different constants. Instructions
+// with equal cost are grouped once, so that each computation evaluates only a few dozen instructions.
 class PricedProgram {
  public:
-  // `model_work` and everything that `setup` refers to must outlive this object. `device`: the physical
+  // `model_work` and everything that `setup` refers to must outlive this object. `device` is the physical
   // device whose speed is used.
   PricedProgram(const Setup& setup, const ModelWork& model_work, Program program, Device device);
 
   const Program& program() const { return program_; }
-  // Whether kernels were measured on this device type. If so, the host overhead is measured too and needs
-  // no assumption.
+  // Whether kernel times were measured on this device type. If so, the host overhead was measured too.
   bool is_measured() const;
-  // Seconds of each instruction. Messages between stages cost 0 here; simulate/pipeline.h models them.
+  // Seconds of each instruction. Messages between stages take 0 seconds here, because simulate/pipeline.h
+  // models them.
   std::vector<double> price(const Constants& constants) const;
 
  private:
@@ -54,7 +54,7 @@ class PricedProgram {
   }
   double gemm_seconds(const WorkItem& item, Op op, double tokens, double fraction,
                       const LayerStrategy& strategy, const DeviceCost& device) const;
-  // Tokens of the busiest device of an MoE layer, relative to the mean.
+  // Tokens on the busiest device in an MoE layer, relative to the mean.
   double expert_imbalance_factor(const LayerStrategy& strategy, const Constants& constants) const;
   double attention_seconds(const WorkItem& item, Op op, double tokens, double fraction,
                            const DeviceCost& device) const;
@@ -73,10 +73,10 @@ class PricedProgram {
   Device device_;
   double width_;                          // bytes per activation element
   std::vector<int> fp8_blocks_;           // blocks that compute in fp8
-  std::vector<GroupShape> group_shapes_;  // [group]: its placement on the cluster
-  std::map<int, double> state_;           // block -> bytes of optimizer state that its update reads or writes
-  std::vector<int> price_index_;          // [instruction]: index into example_instruction_
-  std::vector<int> example_instruction_;  // [price]: one instruction with that price
+  std::vector<GroupShape> group_shapes_;  // placement on the cluster, indexed by group
+  std::map<int, double> state_;           // block -> bytes of optimizer state that its update accesses
+  std::vector<int> price_index_;          // index into example_instruction_, indexed by instruction
+  std::vector<int> example_instruction_;  // one instruction for each distinct cost
 };
 
 }  // namespace optimus

@@ -13,8 +13,8 @@ bool is_slower(const Link& a, const Link& b) {
 
 }  // namespace
 
-// The members of almost every group are ascending, so domains and nodes are counted at each change. Links
-// are evaluated only there, which keeps groups of 100,000 devices inexpensive.
+// The members of almost every group are in ascending order, so a new domain or node is counted at each
+// change. Links are evaluated only at changes, which keeps the cost low for groups of 100,000 devices.
 GroupShape shape_of(std::span<const int> members, const Cluster& cluster, const DeviceMap& map) {
   GroupShape shape;
   shape.size = static_cast<int>(members.size());
@@ -59,8 +59,8 @@ double LinkCost::bandwidth(const Link& link, double bytes, int nodes) const {
   const double typical =
       link.shared_bytes_per_second * std::min(1.0, curve * constants_.network_speed) / contention;
   if (link.kind != LinkClass::network) return typical;
-  // Slow networks do not have the protocol and bus losses of fast ones: any CPU can sustain this rate in
-  // bytes per second.
+  // Slow networks do not have the protocol and bus losses of fast networks, because any CPU can sustain this
+  // rate in bytes per second.
   constexpr double kSustainedBandwidth = 0.5e9;
   const double sustained_fraction =
       std::min(1.0, kSustainedBandwidth / link.bytes_per_second) * std::min(1.0, curve);
@@ -91,7 +91,7 @@ double LinkCost::uncorrected_seconds(Collective kind, const GroupShape& group, d
     return std::max(intra_bandwidth > 0 ? bytes / intra_bandwidth : 0.0,
                     inter_bandwidth > 0 ? bytes / inter_bandwidth : 0.0) +
            std::max(latency(group.intra_node), latency(group.inter_node));
-  // Each of the group's devices in a domain adds its own network link.
+  // Each device of the group in a domain contributes a network link.
   const double per_domain = static_cast<double>(n) / domains;
   double ring_bandwidth = intra_bandwidth;
   if (inter_bandwidth > 0)
@@ -109,7 +109,7 @@ double LinkCost::uncorrected_seconds(Collective kind, const GroupShape& group, d
 double LinkCost::exchange_seconds(const GroupShape& group, double bytes, double copies) const {
   if (group.size <= 1 || bytes <= 0) return 0;
   const double n = group.size, domains = group.domains, per_domain = n / domains;
-  // The expected number of other domains that contain at least one of a token's `copies` experts, if
+  // The expected number of other domains that contain at least one of the `copies` experts of a token, if
   // experts are placed at random.
   const double other_domains = (domains - 1) * (1 - std::pow(1 - 1 / domains, copies));
   const double intra_bytes = bytes * (per_domain - 1) / per_domain,

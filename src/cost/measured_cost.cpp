@@ -6,10 +6,9 @@
 namespace optimus {
 namespace {
 
-// Seconds of an fp8 GEMM, including the casts of its operands. No cast is needed for the inputs of q|k|v,
-// up and down if the norm or activation function that directly precedes the GEMM writes them in fp8; the
-// backward of the activation function also writes the output gradient of up in fp8
-// (engine/layer_block.cpp).
+// Seconds of an fp8 GEMM, including the casts of its operands. The inputs of q|k|v, up and down need no cast
+// if the norm or activation function directly before the GEMM writes them in fp8. The backward pass of the
+// activation function also writes the output gradient of up in fp8 (engine/layer_block.cpp).
 double fp8_gemm_seconds(const KernelTimes& times, const MeasuredTask& task) {
   const WorkItem& item = task.item;
   const double inner = item.inner, outer = item.outer * task.fraction, work = 2 * task.rows * inner * outer;
@@ -22,7 +21,7 @@ double fp8_gemm_seconds(const KernelTimes& times, const MeasuredTask& task) {
     return times.seconds(name, elements, {elements});
   };
   const double inputs = task.rows * inner, gradients = task.rows * outer;
-  // A pass that finds the maximum reads two bytes per element; a cast reads two and writes one.
+  // The pass that finds the amax reads two bytes per element, whereas a cast reads two bytes and writes one.
   const auto maximum_pass = [&](double elements) {
     return task.has_current_scaling ? elementwise("cast", elements) * 2 / 3 : 0;
   };
@@ -44,10 +43,10 @@ double fp8_gemm_seconds(const KernelTimes& times, const MeasuredTask& task) {
 double gemm_seconds(const KernelTimes& times, const MeasuredTask& task) {
   const WorkItem& item = task.item;
   if (task.is_low_precision && times.tables.contains("narrow.product")) return fp8_gemm_seconds(times, task);
-  // If the output is split (heads, ffn, vocabulary), each tensor-parallel part computes its share. If the
+  // If the output is split (heads, ffn, vocabulary), each tensor-parallel rank computes its share. If the
   // input is split instead, the amount of work is the same.
   const double inner = item.inner, outer = item.outer * task.fraction;
-  // Logits are computed for a slice of tokens at a time, so the GEMM has fewer rows.
+  // Logits are computed for one slice of tokens at a time, so the GEMM has fewer rows.
   const double rows = item.split == SplitUnit::vocab
                           ? static_cast<double>(logit_rows(static_cast<std::int64_t>(task.rows)))
                           : task.rows;
@@ -80,10 +79,10 @@ double pointwise_seconds(const KernelTimes& times, const MeasuredTask& task) {
   switch (item.kind) {
     case OperationKind::embedding:
       return task.op == Op::backward_weight ? backward() : is_forward ? forward() : 0;
-    case OperationKind::loss:  // the forward also computes the gradient
+    case OperationKind::loss:  // the forward pass also computes the gradient
       return is_forward ? forward() : 0;
-    // The backward of norms adds the gradients of both branches; with post-norm they are copied after each
-    // sum.
+    // The backward pass of norms adds the gradients of both branches. With post-norm, the gradients are
+    // copied after each sum.
     case OperationKind::residual:
       return is_forward || (task.op == Op::backward_input && task.is_post_norm) ? forward() : 0;
     case OperationKind::rope:

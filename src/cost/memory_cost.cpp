@@ -10,11 +10,11 @@
 namespace optimus {
 namespace {
 
-// Bytes of the activations of one block and micro-batch on one device.
+// Activation bytes of one block for one micro-batch on one device.
 struct ActivationBytes {
-  double saved = 0;       // saved from forward to backward
-  double transient = 0;   // live while the block is processed: recomputed activations, gradients, logits
-  double recomputed = 0;  // recomputed activations, a part of `transient`
+  double saved = 0;       // saved from the forward to the backward pass
+  double transient = 0;   // live while the block runs: recomputed activations, gradients, logits
+  double recomputed = 0;  // recomputed activations; included in `transient`
 };
 
 class StageMemoryModel {
@@ -29,8 +29,8 @@ class StageMemoryModel {
                   static_cast<int>(pipeline_.microbatches.size()), static_cast<int>(stage_.chunks.size())} {}
 
   StageMemory count(const Constants& constants) {
-    // Blocks of the same kind and strategy need the same memory: one is computed and multiplied by their
-    // number.
+    // Blocks of the same kind and strategy need the same memory, so the memory of one block is multiplied by
+    // their number.
     double weights = 0, gradients = 0, optimizer = 0, saved = 0, max_transient = 0, max_gathered = 0;
     for (const Chunk& chunk : stage_.chunks)
       for (const BlockRun& run : chunk.runs)
@@ -38,12 +38,12 @@ class StageMemoryModel {
           const int num_equal = num_equal_blocks(block, run);
           const double elements = elements_of(block);
           const bool is_fully_sharded = run.strategy.zero == 3 && !is_optimus_;
-          // FSDP stores its weight shards in fp32, without a second copy in 16 bits.
+          // FSDP stores weight shards in fp32, without a 16-bit copy.
           weights += num_equal * state(block, StateKind::weights) * (is_fully_sharded ? 2 : 1);
           gradients += num_equal * state(block, StateKind::gradients);
           gradients += num_equal * elements * setup_.software.copied_bytes;
-          // In a pipeline, FSDP keeps the gathered weights and accumulates unsharded gradients until the
-          // last micro-batch.
+          // In a pipeline, FSDP keeps gathered weights and accumulates unsharded gradients until the last
+          // micro-batch.
           if (is_fully_sharded && position_.num_stages > 1)
             weights += num_equal * elements * 2, gradients += num_equal * elements * 4;
           if (!run.strategy.offload)
@@ -84,11 +84,11 @@ class StageMemoryModel {
     return num_equal;
   }
 
-  // A recompute group: its layers share one saved input, and their recomputed activations are live at the
-  // same time.
+  // A group of layers that are recomputed together. They share one saved input, and their recomputed
+  // activations are live at the same time.
   struct LayerGroup {
     int size = 1;
-    double inputs = 1;  // number of saved inputs of `num_equal` layers
+    double inputs = 1;  // number of saved inputs for `num_equal` layers
   };
   LayerGroup group_of(int block, int num_equal, const BlockRun& run) const {
     const int size = run.strategy.recompute_layers;
@@ -102,14 +102,14 @@ class StageMemoryModel {
             static_cast<double>(starts(num_before + num_equal) - starts(num_before))};
   }
 
-  // Peak memory beyond the saved activations of all micro-batches in flight. The activations of a
-  // micro-batch are freed after its last backward.
+  // Peak memory in excess of the saved activations of all micro-batches in flight. The activations of a
+  // micro-batch are freed after its last backward pass.
   double peak_beyond_saved(double saved, double in_flight, double transient) const {
     const double saved_bytes = saved * in_flight;
     double peak = transient + gathered_bytes_at_peak();
     const bool has_end = !setup_.model.is_custom() && (has_embedding() || has_head());
     if (has_end && position_.num_microbatches > 1) {
-      // another forward refills the freed space
+      // Another forward pass refills the freed space.
       const bool is_refilled = position_.num_microbatches > in_flight;
       peak = std::max(peak, transient + between_microbatches() - (is_refilled ? 0 : saved));
     }
@@ -118,8 +118,8 @@ class StageMemoryModel {
         {peak, peak_in_last_microbatch(saved, transient) - saved_bytes, shard_copy_bytes() - saved_bytes});
   }
 
-  // Memory for redundant shard copies. At its peak, after the last backward, the gradients of all shards
-  // whose updates this device repeats have been received, and the gradient of the first block is still
+  // Memory for redundant shard copies. The peak is after the last backward pass, when the gradients of all
+  // shards whose updates this device repeats have been received and the gradient of the first block is still
   // being reduced.
   double shard_copy_bytes() const {
     double sum = 0;
@@ -136,7 +136,7 @@ class StageMemoryModel {
     return sum + gathered_bytes(first).gradient + exchange(first);
   }
 
-  // ZeRO 1 reduces gradients, and needs exchange buffers, only in the last micro-batch.
+  // Peak memory with ZeRO 1, which reduces gradients and needs exchange buffers only in the last micro-batch.
   double peak_in_last_microbatch(double saved, double transient) const {
     double peak = 0;
     for (const Chunk& chunk : stage_.chunks)
@@ -154,8 +154,8 @@ class StageMemoryModel {
     return static_cast<double>(sizes_.exchange_buffer(block, StateKind::gradients).value);
   }
 
-  // Bytes of a block that ZeRO 2 or 3 shards: its gathered weights, its unreduced gradient, and the
-  // exchange buffer with the concatenated shards of all members. 0 for other blocks.
+  // Bytes of a block that ZeRO 2 or 3 shards: the gathered weights, the unreduced gradient, and the exchange
+  // buffer with the concatenated shards of all ranks. 0 for other blocks.
   struct GatheredBytes {
     double weights = 0, gradient = 0, exchange = 0;
   };
@@ -168,8 +168,8 @@ class StageMemoryModel {
     return {s.zero == 3 ? whole(StateKind::weights) : 0, whole(StateKind::gradients), exchange(block)};
   }
 
-  // Gathered weights and unreduced gradients while saved activations are at their peak: for layers, the
-  // weights and gradients of two adjacent layers and the exchange buffer of one.
+  // Bytes of gathered weights and unreduced gradients while saved activations are at their peak. For layers,
+  // these are the weights and gradients of two adjacent layers and one exchange buffer.
   double gathered_bytes_at_peak() const {
     double peak = 0;
     for (const Chunk& chunk : stage_.chunks)
@@ -188,37 +188,38 @@ class StageMemoryModel {
   bool has_embedding() const { return stage_.chunks.front().first_block() == 0; }
   bool has_head() const { return stage_.chunks.back().end_block() == setup_.plan.num_blocks; }
 
-  // The number of unreduced gradients of the head after `num_done` micro-batches. With tp 1 the head's
-  // gradient is computed together with the loss; if all forwards come first (GPipe), each of them leaves
-  // one gradient.
+  // The number of unreduced gradients of the head after `num_done` micro-batches. With tp 1, the gradient of
+  // the head is computed together with the loss. If all forward passes come first (GPipe), each of them
+  // leaves one gradient.
   int num_head_gradients(int num_done) const {
     const bool comes_with_loss = strategy_of(stage_, setup_.plan.num_blocks - 1).tp == 1;
     return comes_with_loss && setup_.plan.schedule == Schedule::gpipe ? position_.num_microbatches - num_done
                                                                       : 1;
   }
 
-  // The head's contribution to a tied embedding's gradient stays live until the embedding adds its own
-  // contribution.
+  // With tied embeddings, the head's contribution to the embedding gradient stays live until the embedding
+  // adds its own contribution.
   double tied_gradient_bytes(int num_done) const {
     const bool is_tied_on_stage = setup_.model.is_tied && has_embedding() && has_head();
     return is_tied_on_stage ? num_head_gradients(num_done) * gathered_bytes(0).gradient : 0;
   }
 
-  // The peak at the embedding: its gradient is computed while the gradient of the next layer is being
-  // reduced to shards, and is then reduced itself.
+  // The peak at the embedding. The embedding gradient is computed while the gradient of the next layer is
+  // being reduced to shards, and is then reduced itself.
   double peak_at_embedding() const {
     const GatheredBytes own_bytes = gathered_bytes(0),
                         next = stage_.chunks.front().end_block() > 1 ? gathered_bytes(1) : GatheredBytes{};
     const bool has_norm = setup_.model.norm_position == NormPosition::post;
     const double regathered =
-        position_.num_microbatches > 1 ? own_bytes.weights : 0;  // gathered again for the next forward
+        position_.num_microbatches > 1 ? own_bytes.weights : 0;  // gathered again for the next forward pass
     return std::max(
         {own_bytes.weights + next.weights,
          own_bytes.gradient + next.gradient + next.exchange + regathered + (has_norm ? own_bytes.weights : 0),
          own_bytes.gradient + own_bytes.exchange});
   }
 
-  // The peak at the head, whose weights are gathered once for a forward and the backward that follows it.
+  // The peak at the head. The weights of the head are gathered once for a forward pass and the backward pass
+  // that follows it.
   double peak_at_head() const {
     const Chunk& chunk = stage_.chunks.back();
     const int head = chunk.end_block() - 1;
@@ -228,8 +229,9 @@ class StageMemoryModel {
            std::max(own_bytes.weights + next.weights, own_bytes.exchange + next.gradient + 2 * next.weights);
   }
 
-  // The last reduction of a micro-batch is that of the stage's first block. It overlaps with the backward
-  // of the stage's last block in the next micro-batch.
+  // Bytes that are live between two micro-batches. The last gradient reduction of a micro-batch, for the
+  // first block of the stage, overlaps with the backward pass of the last block of the stage in the next
+  // micro-batch.
   double between_microbatches() const {
     const Chunk& chunk = stage_.chunks.back();
     const int last = chunk.end_block() - 1;
@@ -251,8 +253,8 @@ class StageMemoryModel {
     return static_cast<double>(sizes_.state(block, kind).value);
   }
 
-  // Additional activations (input, gate, up and activation) of an MoE device that receives more than its
-  // even share of tokens.
+  // Bytes of additional activations (input, gate, up and activation) on an MoE device that receives more than
+  // its even share of tokens.
   double imbalance_bytes(int block, const LayerStrategy& s, const Constants& constants) const {
     if (!is_mixture_block(setup_.model, block) || s.ep == 1 || setup_.software.balances_experts) return 0;
     const auto hidden = static_cast<double>(setup_.model.hidden);
@@ -294,7 +296,7 @@ class StageMemoryModel {
         if (saved.strongest_saving_mode == RecomputeMode::full) input += bytes;
       }
     if (block_kind(setup_.model, block) == BlockKind::head) {
-      // Logits in 16 bits, in fp32, and their gradient in fp32.
+      // Counts the logits in 16 bits, the logits in fp32, and their gradient in fp32.
       const double logits =
           static_cast<double>(setup_.model.vocab) * share_of_part(setup_.model, SplitUnit::vocab, s.tp);
       return {input, tokens * logits * (width + 4 + 4)};
@@ -319,7 +321,8 @@ class StageMemoryModel {
     return {};
   }
 
-  // A compiler saves fewer activations because it fuses kernels; inputs of fp8 GEMMs are saved in fp8.
+  // Compiled code saves fewer activations because the compiler fuses kernels. Inputs of fp8 GEMMs are saved
+  // in fp8.
   double compiled_bytes(double bytes) const {
     if (setup_.software.kernels != KernelStyle::compiled) return bytes;
     return bytes * (setup_.format.is_low_precision() ? 0.6 : 0.85);

@@ -17,11 +17,11 @@ bool has_bias(const ModelSpec& model, const std::string& gemm) {
   if (gemm == "attention.out") return model.has_out_bias;
   if (gemm.starts_with("attention.")) return model.has_qkv_bias;
   if (gemm.starts_with("mlp.")) return model.has_mlp_bias;
-  return model.is_bert();  // the decoder bias of BERT's head
+  return model.is_bert();  // the output bias of BERT's head
 }
 
-// Sets the name of the engine's kernel for an inexpensive operation, and the number of elements per token
-// that it processes.
+// Sets the name of the engine's kernel for an inexpensive operation and the number of elements per token that
+// the kernel processes.
 void name_kernel(const ModelSpec& model, const Operation& op, WorkItem& item) {
   switch (op.kind) {
     case OperationKind::norm:

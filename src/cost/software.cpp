@@ -14,7 +14,7 @@ constexpr auto kFull = RecomputeMode::full;
 
 // clang-format off
 constexpr Software kSoftware[] = {
-  // Measured side by side, its operations between GEMMs are as fast as those of a compiler.
+  // In side-by-side measurements, the engine's operations between GEMMs are as fast as compiled code.
   {.name = "optimus", .runs_programs = true, .launches_from_python = false, .kernels = KernelStyle::compiled,
    .attention = kPortable, .messages = kOverlapped, .has_chunked_loss = true,
    .selective = SelectiveMeaning::pointwise_operations},

@@ -19,7 +19,7 @@ bool looks_binary(const Path& path) {
   return std::find(head.begin(), head.end(), std::byte{0}) != head.end();
 }
 
-// Finished or partial token files are not text, even if they contain no zero byte.
+// Whether the file is a finished or partial token file, which is not text even if it contains no zero byte.
 bool is_token_file(const Path& path) {
   const std::string name = path.filename().string();
   return path.extension() == ".idx" || path.extension() == ".bin" ||
@@ -28,11 +28,11 @@ bool is_token_file(const Path& path) {
 
 bool is_hidden(const Path& path) { return path.filename().string().starts_with('.'); }
 
-// The text files below a folder, sorted by name, so that the result does not depend on the file system.
+// The text files below a folder, sorted by name so that the result does not depend on the file system.
 std::vector<Path> files_below(const Path& folder, EventSink& events) {
   std::vector<Path> files;
   std::error_code error,
-      ignored;  // `ignored` stays unchecked: a dangling link is neither a folder nor a file
+      ignored;  // `ignored` is not checked, because a dangling link is neither a folder nor a file
   for (std::filesystem::recursive_directory_iterator at(folder, error), end; !error && at != end;
        at.increment(error)) {
     if (is_hidden(at->path())) {
@@ -46,9 +46,9 @@ std::vector<Path> files_below(const Path& folder, EventSink& events) {
   const std::size_t num_found = files.size();
   std::erase_if(files, looks_binary);
   if (files.size() < num_found)
-    events.report(Warning{fmt::format("{}: {} of {} files are not text and were skipped", folder.string(),
+    events.report(Warning{fmt::format("{}: skipped {} of {} files that are not text", folder.string(),
                                       num_found - files.size(), num_found)});
-  if (files.empty()) throw UserError("{}: the folder contains no text file", folder.string());
+  if (files.empty()) throw UserError("{}: the folder contains no text files", folder.string());
   return files;
 }
 
@@ -62,7 +62,7 @@ std::string text_of(const RawDocument& document, const std::string& text_key) {
   try {
     line = parse_json(bytes, document.source);
   } catch (const UserError& error) {
-    // The parser counts lines from the start of this document, so its "line 1" is replaced by the line
+    // The parser counts lines from the start of this document, so its "line 1" is replaced with the line
     // number in the file.
     std::string description = error.what();
     const std::string first = document.source + ": line 1";
@@ -74,7 +74,7 @@ std::string text_of(const RawDocument& document, const std::string& text_key) {
   if (text == line.end()) {
     std::vector<std::string> keys;
     for (const auto& [key, value] : line.items()) keys.push_back(key);
-    throw UserError("{}: no key {} (found {}); set --text-key to the key of the text", location,
+    throw UserError("{}: no key {} (found {}); set --text-key to the key that contains the text", location,
                     in_quotes(text_key), in_quotes(join(keys, ", "), 100));
   }
   if (!text->is_string())
@@ -90,7 +90,7 @@ DocumentReader::DocumentReader(const std::vector<Path>& inputs, EventSink& event
       files_.insert(files_.end(), below.begin(), below.end());
     } else if (std::filesystem::exists(input, error)) {
       if (looks_binary(input))
-        throw UserError("{}: not text (a zero byte in its first 8 KiB); expected text in UTF-8 or jsonl",
+        throw UserError("{}: not text (zero byte in the first 8 KiB); expected UTF-8 text or jsonl",
                         input.string());
       files_.push_back(input);
     } else {

@@ -15,8 +15,8 @@ void declare(OptionTable& table, FilterOptions& options) {
   table.add("exclude", options.exclude, "FILE",
             "drop documents that occur in these held-out texts (text, jsonl or folder)");
   table.add("exclude-words", options.overlap_words, "N",
-            "a document occurs in a held-out text if they share N consecutive words (0: only if the "
-            "documents are equal)");
+            "number of consecutive words that a document must share with a held-out text to be dropped "
+            "(0: drop only documents that are equal to a held-out text)");
 }
 
 Fingerprint fingerprint(std::string_view text) {
@@ -39,7 +39,7 @@ std::vector<std::string_view> words_of(std::string_view text) {
   return normalized_words;
 }
 
-// Hashes of words are combined, so that a window hashes only num_words numbers and white space does not
+// Combines the hashes of words. A window then hashes only num_words integers, and white space does not
 // matter.
 Fingerprint combine(std::span<const std::uint64_t> hashes) {
   const XXH128_hash_t hash = XXH3_128bits(hashes.data(), hashes.size_bytes());

@@ -1,4 +1,5 @@
-// Filters that drop documents from large corpora: those that are too short, duplicate, or in a held-out set.
+// Filters that drop documents from large corpora: short documents, duplicates and documents in a held-out
+// set.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,7 @@ struct FilterOptions {
 };
 void declare(OptionTable& table, FilterOptions& options);
 
-// 128 bits, so that the probability of a collision among 10^12 different documents is about 10^-15.
+// A 128-bit hash. The probability of a collision among 10^12 different documents is about 10^-15.
 struct Fingerprint {
   std::uint64_t high = 0, low = 0;
   bool operator==(const Fingerprint&) const = default;
@@ -33,8 +34,8 @@ using FingerprintSet = std::unordered_set<Fingerprint, FingerprintHash>;
 Fingerprint fingerprint(std::string_view text);
 
 // Texts that must not be used for training. A document matches if it equals a held-out document or, unless
-// `num_words` is 0, shares `num_words` consecutive words with one. A run of white space counts as one space.
-// An input without words causes a warning, because it is probably a mistake.
+// `num_words` is 0, shares `num_words` consecutive words with a held-out document. A run of white space
+// counts as one space. An input without words causes a warning, because it is probably a mistake.
 class HeldOut {
  public:
   HeldOut() = default;

@@ -1,5 +1,5 @@
-// llm.c's token shards: a header of 256 int32 values (magic, version, count), then tokens as uint16 (GPT-2)
-// or uint32 (Llama 3).
+// llm.c's token shards: a header of 256 int32 values (magic, version, count, …), followed by tokens as uint16
+// (GPT-2) or uint32 (Llama 3).
 #include <algorithm>
 #include <cstring>
 #include <mutex>
@@ -51,7 +51,7 @@ class LlmcTokenSet final : public TokenSet {
       shards_.push_back(value_or_throw(MappedFile::open(path)));
       const ShardKind& kind = check_shard(shards_.back(), path.string());
       if (kind_ != nullptr && kind_ != &kind)
-        throw UserError("{}: the token type is {}, but the preceding shards have {}", path.string(),
+        throw UserError("{}: the token type is {}, but the preceding shards contain {}", path.string(),
                         kind.dtype, kind_->dtype);
       kind_ = &kind;
       starts_.push_back(starts_.back() + header_word(shards_.back(), 2));
@@ -87,8 +87,7 @@ class LlmcTokenSet final : public TokenSet {
     return static_cast<TokenId>(value);
   }
 
-  // The files do not contain document boundaries. They are found by one pass over the tokens at the first
-  // access.
+  // The files do not store document boundaries, so the first access finds them in one pass over the tokens.
   const std::vector<std::int64_t>& documents() const {
     std::call_once(documents_found_, [this] {
       documents_.push_back(0);

@@ -13,7 +13,7 @@ void mask_tokens(RandomKey key, const MaskingOptions& options, Sample& sample) {
   const RandomKey choice_key = key.derive("choose"), action_key = key.derive("act");
   const RandomKey replacement_key = key.derive("replace");
   std::vector<std::size_t> positions;
-  // The position with the smallest draw; it is chosen if no draw is below options.chosen_fraction.
+  // The position with the smallest draw. It is chosen if no draw is below options.chosen_fraction.
   std::size_t smallest = sample.inputs.size();
   double smallest_draw = 2;
   for (std::size_t i = 0; i < sample.inputs.size(); ++i) {
@@ -32,8 +32,8 @@ void mask_tokens(RandomKey key, const MaskingOptions& options, Sample& sample) {
       sample.inputs[i] = options.mask_token;
     } else if (draw < 0.9) {
       TokenId random = sample.inputs[i];
-      // A special token is drawn again. If the vocabulary contains only special tokens, the input remains
-      // unchanged.
+      // If the drawn token is special, another one is drawn. If all attempts draw special tokens, the input
+      // remains unchanged.
       for (std::uint64_t attempt = 0; attempt < 64; ++attempt) {
         random = static_cast<TokenId>(
             random_below(replacement_key.derive(i), attempt, static_cast<std::uint64_t>(options.vocab_size)));

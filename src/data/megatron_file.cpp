@@ -1,5 +1,5 @@
-// Reads and writes Megatron-LM's .bin/.idx files. The format is little-endian and is read by mmap; every size
-// is checked before it is used.
+// Reads and writes Megatron-LM's .bin/.idx files. The format is little-endian and is read through mmap. Every
+// size is checked before it is used.
 #include "data/megatron_file.h"
 
 #include <algorithm>
@@ -12,7 +12,8 @@
 
 namespace optimus {
 
-static_assert(std::endian::native == std::endian::little, "token files are read in place, little-endian");
+static_assert(std::endian::native == std::endian::little,
+              "token files are little-endian and are read in place");
 
 Path with_extension(const Path& prefix, std::string_view extension) {
   Path result = prefix;
@@ -83,7 +84,7 @@ struct IndexHeader {
   std::int64_t num_sequences, num_bounds;
 };
 
-// Reads the index. Errors have the form "X.idx: byte 18: …".
+// Reads the index file. Error messages have the form "X.idx: byte 18: …".
 class MegatronIndex {
  public:
   MegatronIndex(const MappedFile& file, std::string name) : bytes_(file.bytes()), name_(std::move(name)) {}
@@ -96,12 +97,12 @@ class MegatronIndex {
     if (std::memcmp(bytes_.data(), kMegatronMagic.data(), kMegatronMagic.size()) != 0)
       throw UserError("{}: byte 0: not a token index: expected MMIDIDX", name_);
     if (const auto version = load<std::uint64_t>(bytes_, 9); version != kMegatronVersion)
-      throw UserError("{}: byte 9: version {} is not supported, expected version 1", name_, version);
+      throw UserError("{}: byte 9: version {} is not supported; expected version 1", name_, version);
     const auto code = load<std::uint8_t>(bytes_, 17);
     if (code < 1 || code > 8 || code == 6 || code == 7)
       throw UserError("{}: byte 17: expected element type 1, 2, 3, 4, 5 or 8, got {}", name_, code);
     const auto sequences = load<std::uint64_t>(bytes_, 18), bounds = load<std::uint64_t>(bytes_, 26);
-    // Checked by division first, so that a wrong count cannot cause an overflow of the product.
+    // The counts are first checked by division, so that a wrong count cannot overflow the multiplication.
     const auto available = static_cast<std::uint64_t>(size - kMegatronHeaderBytes);
     if (sequences > available / 12 || bounds > available / 8 || 12 * sequences + 8 * bounds > available)
       throw UserError("{}: byte 18: {} sequences and {} document bounds do not fit into {} bytes", name_,
@@ -109,8 +110,8 @@ class MegatronIndex {
     // Multimodal datasets append one byte per sequence.
     const std::uint64_t remainder = available - 12 * sequences - 8 * bounds;
     if (remainder != 0 && remainder != sequences)
-      throw UserError("{}: {} bytes too long for {} sequences and {} document bounds", name_, remainder,
-                      sequences, bounds);
+      throw UserError("{}: the file is {} bytes too long for {} sequences and {} document bounds", name_,
+                      remainder, sequences, bounds);
     return {static_cast<TokenType>(code), static_cast<std::int64_t>(sequences),
             static_cast<std::int64_t>(bounds)};
   }
@@ -131,7 +132,7 @@ class MegatronIndex {
   std::string name_;
 };
 
-// Sequences are in the order of the index; several of them may form one document.
+// A token set whose sequences are in index order. Several sequences may form one document.
 class MegatronTokenSet final : public TokenSet {
  public:
   explicit MegatronTokenSet(const Path& prefix) {
@@ -177,7 +178,8 @@ class MegatronTokenSet final : public TokenSet {
     starts_.push_back(0);
     for (std::int64_t s = 0; s < header.num_sequences; ++s) {
       const std::int64_t length = index.length(s), offset = index.offset(header, s);
-      if (length < 0) throw UserError("{}: sequence {} has length {}", index.name(), s, length);
+      if (length < 0)
+        throw UserError("{}: sequence {}: expected a length of at least 0, got {}", index.name(), s, length);
       if (offset < 0 || offset > bin_size || length > (bin_size - offset) / width)
         throw UserError("{}: sequence {} ({} tokens at byte {}) lies outside {}, which has {} bytes",
                         index.name(), s, length, offset, bin_name, bin_size);
@@ -199,7 +201,7 @@ class MegatronTokenSet final : public TokenSet {
       previous = bound;
     }
     if (header.num_bounds == 0)
-      document_starts_ = starts_;  // files in the old format: each sequence is a document
+      document_starts_ = starts_;  // in the old format, each sequence is a document
     else if (previous != header.num_sequences)
       throw UserError("{}: last document bound: expected {} (the number of sequences), got {}", index.name(),
                       header.num_sequences, previous);
@@ -226,7 +228,7 @@ class MegatronTokenSet final : public TokenSet {
   MappedFile bin_;
   TokenType type_ = TokenType::uint16;
   bool is_contiguous_ = true;
-  std::vector<std::int64_t> starts_;   // stream position of each sequence, followed by the end of the stream
+  std::vector<std::int64_t> starts_;   // stream position of each sequence, then the end of the stream
   std::vector<std::int64_t> offsets_;  // file offset of each sequence; empty if contiguous
   std::vector<std::int64_t> document_starts_;
 };
@@ -238,7 +240,8 @@ std::unique_ptr<TokenSet> open_megatron(const Path& prefix) {
 }
 
 Outcome<MegatronWriter> MegatronWriter::create(FileSystem& files, const Path& prefix, TokenType type) {
-  ensure(type == TokenType::uint16 || type == TokenType::int32, "token files are written as uint16 or int32");
+  ensure(type == TokenType::uint16 || type == TokenType::int32,
+         "expected uint16 or int32 as the type of token files");
   Outcome<AtomicFile> bin = AtomicFile::create(files, with_extension(prefix, ".bin"));
   if (!bin) return tl::unexpected(bin.error());
   return MegatronWriter(files, prefix, type, std::move(*bin));

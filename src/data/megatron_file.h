@@ -1,5 +1,5 @@
-// Writer of Megatron-LM's token files, and the constants of the format. The reader is open_megatron() in
-// data/token_set.h; docs/use/formats.md describes the format.
+// The writer for Megatron-LM's token files and the constants of the format. The reader is open_megatron() in
+// data/token_set.h. docs/use/formats.md describes the format.
 #pragma once
 
 #include <array>
@@ -27,7 +27,7 @@ std::string_view text(TokenType type);  // "uint16"
 class MegatronWriter {
  public:
   static Outcome<MegatronWriter> create(FileSystem& files, const Path& prefix, TokenType type);
-  // Adds one document as one sequence. The token ids must fit into the element type.
+  // Adds one document as one sequence. The token ids must fit the element type.
   Outcome<void> add(std::span<const TokenId> tokens);
   Outcome<void> finish();
 
@@ -47,7 +47,7 @@ class MegatronWriter {
   std::string buffer_;
 };
 
-// PREFIX with an extension appended, even if PREFIX contains dots.
+// Appends an extension to PREFIX, even if PREFIX contains dots.
 Path with_extension(const Path& prefix, std::string_view extension);
 
 }  // namespace optimus

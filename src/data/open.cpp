@@ -43,7 +43,7 @@ std::shared_ptr<const TokenSet> open_data(const std::string& name, const Tokeniz
   if (const auto prefix = megatron_prefix(name)) return open_megatron(*prefix);
   if (const auto shards = llmc_shards(name); !shards.empty()) return open_llmc(shards);
   if (Path(name).extension() == ".bin")
-    throw UserError("{}: neither an llm.c shard nor part of a Megatron .bin/.idx pair", name);
+    throw UserError("{}: expected an llm.c shard or a file of a Megatron .bin/.idx pair", name);
   if (!path_exists(name))
     throw UserError(
         "{} does not exist; expected a text file, a jsonl file, a folder, or the prefix of token files "

@@ -1,6 +1,6 @@
-// A balanced Feistel network over the smallest even number of bits that covers n. Values outside [0, n) pass
-// through the network again until they are inside (at most 4 passes on average, because the domain has at
-// most 4 n values).
+// A balanced Feistel network over the smallest even number of bits that covers n. A value outside [0, n)
+// passes through the network again until it is inside. This takes at most 4 passes on average, because the
+// domain has at most 4 n values.
 #include "data/permutation.h"
 
 #include <bit>

@@ -1,5 +1,5 @@
-// Implements prepare.h. One thread locates documents and writes tokens; the others parse, filter and
-// tokenize.
+// Implements prepare.h. One thread locates documents and writes tokens, and the other threads parse, filter
+// and tokenize.
 #include "data/prepare.h"
 
 #include <chrono>
@@ -24,8 +24,8 @@ struct TokenizedDocument {
 
 using Batch = std::vector<RawDocument>;
 
-// A batch is large enough to amortize the synchronization and small enough to keep all threads busy until the
-// end.
+// Returns a batch that is large enough to amortize synchronization and small enough to keep all threads busy
+// until the end.
 std::optional<Batch> next_batch(DocumentReader& reader) {
   constexpr std::size_t kBatchBytes = 256 * 1024, kBatchDocuments = 1024;
   Batch batch;
@@ -113,8 +113,8 @@ PrepareSummary prepare_token_files(const PrepareOptions& options, const Tokenize
                                    const Path& prefix, FileSystem& files, EventSink& events) {
   if (!prefix.has_filename())
     throw UserError("--out: {0} is a folder; specify a prefix, such as {0}tokens", prefix.string());
-  // Created with the first document, after the inputs have been listed, so that an output inside an input
-  // folder is not read.
+  // The writer is created with the first document, after the inputs have been listed, so that an output file
+  // inside an input folder is not read as input.
   std::optional<MegatronWriter> writer;
   const TokenType type = token_type_for(tokenizer.vocab_size());
   const PrepareSummary summary =
@@ -124,7 +124,8 @@ PrepareSummary prepare_token_files(const PrepareOptions& options, const Tokenize
       });
   if (summary.documents_kept == 0)
     throw UserError(
-        "all documents were dropped, nothing was written: {} read, {} empty, {} too short, {} duplicates, {} "
+        "all documents were dropped and nothing was written: {} read, {} empty, {} too short, {} duplicates, "
+        "{} "
         "held out",
         summary.documents_read, summary.dropped_empty, summary.dropped_short, summary.dropped_duplicate,
         summary.dropped_held_out);

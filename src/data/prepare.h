@@ -1,7 +1,7 @@
 // Converts raw text to token files in one pass on several threads: read, filter, tokenize, write.
 //
-// The result does not depend on the number of threads: documents are written in the order of the input, and
-// only the first of several duplicate documents is kept. No output file appears unless the whole conversion
+// The result does not depend on the number of threads, because documents are written in input order and only
+// the first of several duplicate documents is kept. No output file appears unless the whole conversion
 // succeeds.
 #pragma once
 
@@ -18,7 +18,7 @@ struct PrepareOptions {
   std::vector<std::string> inputs;
   std::string text_key = "text";
   FilterOptions filters;
-  int threads = 0;  // 0 for one per core
+  int threads = 0;  // 0 means one per core
 };
 
 struct PrepareSummary {
@@ -34,12 +34,12 @@ OrderedJson to_json(const PrepareSummary& summary);
 std::string text(const PrepareSummary& summary);
 
 // Calls `consume` with the tokens of each document that passes the filters, in order, on the calling thread.
-// Appends the end-of-document token if the tokenizer has one. Throws ReportedError for invalid input.
+// Appends the end-of-document token if the tokenizer has one. Throws a ReportedError for invalid input.
 PrepareSummary tokenize_documents(const PrepareOptions& options, const Tokenizer& tokenizer,
                                   EventSink& events,
                                   const std::function<void(std::vector<TokenId>)>& consume);
 
-// Like tokenize_documents, but writes the tokens to PREFIX.bin and PREFIX.idx.
+// Like tokenize_documents(), but writes the tokens to PREFIX.bin and PREFIX.idx.
 PrepareSummary prepare_token_files(const PrepareOptions& options, const Tokenizer& tokenizer,
                                    const Path& prefix, FileSystem& files, EventSink& events);
 

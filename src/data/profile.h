@@ -14,13 +14,13 @@ struct DatasetProfile {
   std::string name;
   std::string dtype;
   std::int64_t documents = 0, tokens = 0;
-  TokenId largest_token = -1;  // the vocabulary must have at least one more token than this id
-  // Lengths of the documents, in tokens.
+  TokenId largest_token = -1;  // the vocabulary must be larger than this id
+  // Document lengths in tokens.
   std::int64_t shortest = 0, longest = 0, median = 0, p90 = 0, p99 = 0;
   double mean = 0;
 
-  // For one sequence length: the number of samples per epoch, and the fraction of their positions that
-  // contain a token, for stream packing (stream_*) and for document packing (data/samples.h).
+  // For one sequence length, the number of samples per epoch and the fraction of their positions that contain
+  // a token, with stream packing (stream_*) and with document packing (data/samples.h).
   std::int64_t sequence_length = 0;
   std::int64_t stream_samples = 0;
   double stream_efficiency = 0;
@@ -30,7 +30,7 @@ struct DatasetProfile {
   double documents_per_sample = 0;
 };
 
-// Reads all document lengths and all tokens once.
+// Reads every document length and every token once.
 DatasetProfile profile_data(const TokenSet& tokens, std::int64_t sequence_length, std::string name);
 OrderedJson to_json(const DatasetProfile& profile);
 std::string text(const DatasetProfile& profile);

@@ -1,4 +1,4 @@
-// Sample: one training sequence. A plain value.
+// Sample: one training sequence, as a plain value.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace optimus {
 
-// The target of a position without a loss: padding, a target in another document, or a position that
-// masked-LM training does not mask.
+// The target at positions without a loss: padding, positions whose target is in another document, and
+// positions that masked-LM training does not mask.
 inline constexpr TokenId kNoTarget = -1;
 
 struct Sample {

@@ -11,25 +11,25 @@
 namespace optimus {
 
 void declare(OptionTable& table, SampleOptions& options) {
-  table.add_choice<Packing>("packing", options.packing,
-                            {{"stream", Packing::stream}, {"document", Packing::document}},
-                            "stream: concatenate the documents and split every --seq tokens; document: split "
-                            "each document separately");
+  table.add_choice<Packing>(
+      "packing", options.packing, {{"stream", Packing::stream}, {"document", Packing::document}},
+      "how to form sequences: concatenate documents and split every --seq tokens (stream), or split "
+      "each document separately (document)");
   table.add_choice<DocumentMask>("document-mask", options.mask,
                                  {{"across", DocumentMask::across}, {"within", DocumentMask::within}},
-                                 "across: attention spans all documents of a window; within: only its own "
-                                 "document, and positions restart");
+                                 "attention across all documents of a sequence (across), or only within each "
+                                 "document, where positions restart (within)");
 }
 
 Split split_for_validation(std::shared_ptr<const TokenSet> tokens, double fraction) {
   if (!(fraction >= 0 && fraction < 1))
-    throw UserError("the validation fraction: expected at least 0 and below 1, got {}", fraction);
+    throw UserError("validation fraction: expected at least 0 and below 1, got {}", fraction);
   const std::int64_t end = tokens->num_tokens();
   const auto num_validation = static_cast<std::int64_t>(std::llround(static_cast<double>(end) * fraction));
   std::int64_t boundary = end - num_validation;
   if (num_validation > 0 && boundary > 0 && boundary < end) {
-    // Moves the boundary to the start of the next document, unless that would take more than half of the
-    // validation part.
+    // Moves the boundary to the start of the next document, unless this would remove more than half of the
+    // validation tokens.
     const std::int64_t next = tokens->document_start(tokens->document_of(boundary - 1) + 1);
     if (next < end && next - boundary <= num_validation / 2) boundary = next;
   }
@@ -58,7 +58,7 @@ Windows::Windows(StreamRange range, Packing packing, std::int64_t sequence_lengt
                              std::max<std::int64_t>(0, (inputs + sequence_length - 1) / sequence_length));
   }
   if (size() == 0)
-    throw UserError("every document is shorter than the {} tokens that a sample needs", overlap_ + 1);
+    throw UserError("no document is long enough: a sample needs at least {} tokens", overlap_ + 1);
 }
 
 std::int64_t Windows::size() const {
@@ -86,10 +86,10 @@ Samples::Samples(std::vector<BlendPart> parts, SampleOptions options, std::int64
   if (parts.empty()) throw UserError("no data was specified");
   for (const BlendPart& part : parts) {
     if (!(part.weight > 0) || !std::isfinite(part.weight))
-      throw UserError("the weight of a data set in a blend: expected more than 0, got {}", part.weight);
+      throw UserError("weight of a data set in a blend: expected a positive number, got {}", part.weight);
     windows_.emplace_back(part.range, options.packing, options.sequence_length, !masking_.has_value());
   }
-  // The share of a part is relative to the total weight of this part and all later ones.
+  // The share of a part is relative to the total weight of this part and all later parts.
   std::vector<double> remaining_weights(parts.size() + 1);
   for (std::size_t i = parts.size(); i > 0; --i)
     remaining_weights[i - 1] = remaining_weights[i] + parts[i - 1].weight;
@@ -100,8 +100,8 @@ Samples::Samples(std::vector<BlendPart> parts, SampleOptions options, std::int64
 }
 
 // Sample n comes from part 0 if floor((n + 1) w) - floor(n w) is 1, where w is the share of part 0. The
-// remaining samples are renumbered and assigned to the other parts in the same way. After n samples every
-// part has provided its share up to rounding, without any table.
+// remaining samples are renumbered and assigned to the other parts in the same way. After n samples, every
+// part has provided its share up to rounding. No table is needed.
 Samples::SampleSource Samples::source_of(std::int64_t n) const {
   __extension__ using Wide = unsigned __int128;
   std::size_t part = 0;
@@ -195,14 +195,14 @@ Sample Samples::slice(std::size_t part, Span window) const {
 std::vector<std::pair<double, std::string>> parse_blend(const std::vector<std::string>& arguments) {
   if (arguments.size() == 1) return {{1.0, arguments[0]}};
   if (arguments.size() % 2 != 0)
-    throw UserError("--data: expected a blend of pairs of weight and name (0.7 a 0.3 b), got {} words",
+    throw UserError("--data: expected pairs of weight and name (0.7 a 0.3 b), got {} words",
                     arguments.size());
   std::vector<std::pair<double, std::string>> parts;
   for (std::size_t i = 0; i < arguments.size(); i += 2) {
     double weight = 0;
     option_value::parse(weight, arguments[i], "--data: weight of " + arguments[i + 1]);
     if (!(weight > 0))
-      throw UserError("--data: the weight of {}: expected more than 0, got {}", arguments[i + 1],
+      throw UserError("--data: weight of {}: expected a positive number, got {}", arguments[i + 1],
                       arguments[i]);
     parts.emplace_back(weight, arguments[i + 1]);
   }

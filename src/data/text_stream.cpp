@@ -8,8 +8,8 @@ namespace optimus {
 namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
-// A character has at most four bytes and a token at least one. A longer sequence of pending tokens is
-// therefore not the start of a character.
+// A character has at most four bytes, and a token has at least one. Therefore more pending tokens than this
+// cannot be the start of a character.
 constexpr std::size_t kMaxPendingTokens = 8;
 
 bool is_control(CodePoint point) {

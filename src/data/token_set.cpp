@@ -1,5 +1,5 @@
-// The functions that all token sets share, and the in-memory token set. The file formats are in
-// megatron_file.cpp and llmc_file.cpp.
+// Functions shared by all token sets, and the in-memory token set. The file formats are in megatron_file.cpp
+// and llmc_file.cpp.
 #include "data/token_set.h"
 
 #include <algorithm>
@@ -9,7 +9,8 @@ namespace optimus {
 std::int64_t TokenSet::document_of(std::int64_t position) const {
   ensure(position >= 0 && position < num_tokens(), "position {} is out of range for {} tokens", position,
          num_tokens());
-  // The last document that starts at or before the position. Empty documents before it have the same start.
+  // Finds the last document that starts at or before the position. Empty documents before it may have the
+  // same start.
   std::int64_t low = 0, high = num_documents();
   while (high - low > 1) {
     const std::int64_t middle = low + (high - low) / 2;
@@ -24,9 +25,9 @@ class MemoryTokenSet final : public TokenSet {
  public:
   MemoryTokenSet(std::vector<TokenId> tokens, std::vector<std::int64_t> starts)
       : tokens_(std::move(tokens)), starts_(std::move(starts)) {
-    ensure(std::is_sorted(starts_.begin(), starts_.end()), "the document starts are not in ascending order");
+    ensure(std::is_sorted(starts_.begin(), starts_.end()), "expected document starts in ascending order");
     starts_.push_back(static_cast<std::int64_t>(tokens_.size()));
-    ensure(starts_.front() == 0, "the first document starts at {}", starts_.front());
+    ensure(starts_.front() == 0, "expected the first document to start at 0, got {}", starts_.front());
   }
 
   std::int64_t num_documents() const override { return static_cast<std::int64_t>(starts_.size()) - 1; }

@@ -1,6 +1,6 @@
-// The fixed properties of each model family, in one table. Neither a config.json nor a preset can change
-// them. spec.cpp checks specs against the table, and hf_config.cpp fills specs from it. The names of
-// parameters in checkpoints are in model/hf_names.h.
+// The fixed properties of each model family, in one table. A config.json or a preset cannot change them.
+// spec.cpp checks specs against the table, and hf_config.cpp fills specs from it. Parameter names in
+// checkpoints are in model/hf_names.h.
 #pragma once
 
 #include <span>
@@ -28,7 +28,7 @@ enum class PositionKind { learned, rope };
 
 struct FamilyTraits {
   Family family;
-  std::string_view model_type;    // model_type in config.json; also the name of the family in this project
+  std::string_view model_type;    // model_type in config.json, and the name of the family in this project
   std::string_view architecture;  // the corresponding class in transformers
   NormKind norm;
   NormPosition norm_position;

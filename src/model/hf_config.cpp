@@ -1,4 +1,4 @@
-// Implements hf_config.h. The defaults are those of the configuration classes of transformers.
+// Implements hf_config.h. The defaults are the same as in the configuration classes of transformers.
 #include "model/hf_config.h"
 
 #include "base/error.h"
@@ -41,7 +41,7 @@ Activation read_activation(const JsonView& config, std::string_view key, Activat
                   in_quotes(value->text()));
 }
 
-// Reads a dimension that may have either of two names.
+// Returns a dimension that may be under either of two keys.
 JsonView either_of(const JsonView& config, std::string_view name, std::string_view other_name) {
   const auto first = config.find(name), second = config.find(other_name);
   if (first && second && first->raw() != second->raw())
@@ -98,7 +98,7 @@ void read_bert(const JsonView& config, ModelSpec& spec) {
   spec.attention_dropout = config.number_or("attention_probs_dropout_prob", 0.1);
 }
 
-// Defaults for absent keys of Llama-like families; 0 if the default is derived from the other dimensions.
+// Defaults for absent keys of Llama-like families. 0 means that the default is derived from other dimensions.
 struct LlamaDefaults {
   std::int64_t max_positions, kv_heads, head_dim;
 };
@@ -126,7 +126,8 @@ LlamaDefaults llama_defaults(Family family) {
   return {};
 }
 
-// Accepts a sliding window only if no sequence exceeds it; otherwise it would change the computation.
+// Accepts a sliding window only if it covers max_position_embeddings. A smaller window would change the
+// computation.
 void reject_active_window(const JsonView& config, const ModelSpec& spec) {
   const bool is_qwen =
       spec.family == Family::qwen2 || spec.family == Family::qwen3 || spec.family == Family::qwen3_moe;
@@ -153,13 +154,13 @@ void reject_active_window(const JsonView& config, const ModelSpec& spec) {
         config.location(), spec.max_positions, window, is_absent ? " by default" : "");
 }
 
-// The number of dense layers of configs that list these layers individually; they must be the first layers.
+// Returns the number of dense layers for configs that list them individually. They must be the first layers.
 std::int64_t read_dense_layers(const JsonView& config) {
   std::int64_t next = 0;
   if (const auto dense = config.find("mlp_only_layers"))
     for (const JsonView& layer : dense->elements())
       if (layer.integer(0, kMaxConfigNumber) != next++)
-        throw UserError("{}: expected the dense layers to be the first ones, 0, 1, …, got {} (not supported)",
+        throw UserError("{}: expected the first layers (0, 1, …) as dense layers, got {} (not supported)",
                         layer.location(), layer.integer(0, kMaxConfigNumber));
   return next;
 }
@@ -207,7 +208,7 @@ void read_latent(const JsonView& config, ModelSpec& spec) {
   l.rope_dim = read_dimension_or(config, "qk_rope_head_dim", 64),
   l.value_dim = read_dimension_or(config, "v_head_dim", 128);
   spec.head_dim = read_dimension_or(config, "qk_nope_head_dim", 128) + l.rope_dim;
-  // transformers also writes the rotary width and the sum of both widths under these keys.
+  // transformers also writes the rotary width (head_dim) and the total head width (qk_head_dim).
   const auto check_repeated = [&](const char* key, std::int64_t value) {
     if (const std::int64_t found = read_dimension_or(config, key, value); found != value)
       throw UserError("{}: {}: expected {} or an absent key, got {}", config.location(), key, value, found);
@@ -220,7 +221,7 @@ void read_llama(const JsonView& config, ModelSpec& spec) {
   spec.layers = read_dimension(config.at("num_hidden_layers"));
   spec.hidden = read_dimension(config.at("hidden_size"));
   spec.heads = read_dimension(config.at("num_attention_heads"));
-  // A null value stands for the number of heads.
+  // A null value means the number of heads.
   const bool has_kv_heads_key = config.raw().contains("num_key_value_heads");
   const std::int64_t default_kv_heads =
       has_kv_heads_key || defaults.kv_heads == 0 ? spec.heads : defaults.kv_heads;
@@ -287,7 +288,7 @@ ModelSpec read_hf_config(const Path& path) {
   const std::string text = read_input_file(file, kMaxFileBytes);
   ModelSpec spec = spec_from_hf_config(parse_json(text, file.string()), file.string());
   const Path folder = std::filesystem::absolute(file, ignored).lexically_normal().parent_path();
-  // The name of a folder may contain arbitrary bytes, but the name of the spec must be valid in JSON.
+  // A folder name may contain arbitrary bytes, but the name of the spec must be valid JSON text.
   const std::string name =
       Json(folder.filename().string()).dump(-1, ' ', false, Json::error_handler_t::replace);
   spec.name = Json::parse(name).get<std::string>();

@@ -11,10 +11,10 @@
 namespace optimus {
 namespace {
 
-// A key that would change the computation in an unsupported way, unless it has its neutral value or is null.
+// A key that would change the computation in an unsupported way unless it is null or has its neutral value.
 struct NeutralKey {
   std::string_view key;
-  std::string_view neutral;  // the value without effect, as JSON
+  std::string_view neutral;  // the value that has no effect, as JSON
 };
 
 struct FamilyKeys {
@@ -87,8 +87,8 @@ constexpr NeutralKey kNeutralForAll[] = {
 constexpr NeutralKey kNeutralForLlamaLike[] = {
     {"partial_rotary_factor", "1.0"}, {"rope_interleaved", "false"}};
 
-// Names, versions, token ids, other heads, output formats, text generation, and entries of other tools: keys
-// on which the trained computation does not depend.
+// Keys on which the trained computation does not depend: names, versions, token ids, other heads, output
+// formats, text generation, and entries of other tools.
 constexpr std::string_view kBookkeeping[] = {
     // origin
     "_name_or_path", "name_or_path", "architectures", "transformers_version", "_commit_hash", "auto_map",
@@ -153,7 +153,7 @@ bool is_listed(std::span<const std::string_view> keys, std::string_view key) {
   return std::find(keys.begin(), keys.end(), key) != keys.end();
 }
 
-// Returns whether the key must have a neutral value; throws if it must, but has another value.
+// Returns whether the key must have a neutral value. Throws a UserError if it must but has another value.
 bool is_neutral_key(const FamilyKeys& keys, std::string_view key, const JsonView& value) {
   const auto row = std::find_if(keys.neutral.begin(), keys.neutral.end(),
                                 [&](const NeutralKey& candidate) { return candidate.key == key; });

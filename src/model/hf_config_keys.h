@@ -1,4 +1,4 @@
-// Classifies the keys of a config.json; the tables are in the source file. Used only by hf_config.cpp.
+// Classifies the keys of a config.json. The tables are in hf_config_keys.cpp. Used only by hf_config.cpp.
 #pragma once
 
 #include "base/json.h"
@@ -6,8 +6,8 @@
 
 namespace optimus {
 
-// Throws a UserError for the first key that is neither supported for this family, nor has the one value
-// without effect, nor is bookkeeping. Keys whose value is null are accepted.
+// Throws a UserError for the first key that is not supported for this family, unless it is bookkeeping or has
+// a value that has no effect. Keys whose value is null are accepted.
 void reject_unsupported_keys(const JsonView& config, Family family);
 
 }  // namespace optimus

@@ -1,5 +1,5 @@
-// Implements hf_config_from_spec of hf_config.h. Token ids are not set: the caller that exports a trained
-// model knows its tokenizer.
+// Implements hf_config_from_spec() of hf_config.h. Token ids are not set here, because only the caller that
+// exports a model knows its tokenizer.
 #include "base/error.h"
 #include "model/family.h"
 #include "model/hf_config.h"

@@ -66,7 +66,8 @@ constexpr HfNames kLlama{
     .shared_down = "mlp.shared_experts.down_proj",
 };
 
-// The output bias of both BERT families is "cls.predictions.bias"; their output matrix is the word embedding.
+// In both BERT families, the output bias is "cls.predictions.bias", and the output matrix is the word
+// embedding.
 constexpr HfNames kBert{
     .words = "bert.embeddings.word_embeddings",
     .positions = "bert.embeddings.position_embeddings",
@@ -121,7 +122,7 @@ const HfNames& hf_names(Family family) {
     case Family::megatron_bert:
       return kMegatronBert;
   }
-  ensure(false, "family {} has no names", static_cast<int>(family));
+  ensure(false, "family {} has no Hugging Face names", static_cast<int>(family));
   return kGpt2;
 }
 

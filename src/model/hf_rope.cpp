@@ -21,7 +21,7 @@ RopeScalingKind read_kind(const JsonView& settings) {
   throw UserError("{}: expected default, linear or llama3, got {}", kind.location(), in_quotes(kind.text()));
 }
 
-// Rejects all keys that would change the rotation in an unsupported way.
+// Throws a UserError for keys that would change the rotation in an unsupported way.
 void allow_keys_of(const JsonView& settings, RopeScalingKind kind) {
   std::vector<std::string> known_names = {"rope_type", "type", "rope_theta", "partial_rotary_factor"};
   if (kind != RopeScalingKind::none) known_names.push_back("factor");

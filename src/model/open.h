@@ -1,4 +1,4 @@
-// Opens a model by the name that a user specifies: a preset, a Hugging Face folder, or a config.json.
+// Opens the model that a user specifies: a preset name, a Hugging Face folder or a config.json.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace optimus {
 
-// Presets have precedence; "./gpt2" refers to the folder. Throws a UserError: for an unknown name with the
-// nearest preset and the list of presets, for a path with the problem found in it.
+// Preset names have precedence over paths, so a folder with the name of a preset is opened as "./gpt2".
+// Throws a UserError. For an unknown name, the message suggests the nearest preset and lists all presets.
 ModelSpec open_model(const std::string& name_or_path);
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// Implements operations.h. Each block is listed once, operation by operation.
+// Implements operations.h. Each kind of block is listed once, operation by operation.
 #include "model/operations.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace {
 constexpr RecomputeMode kAlwaysSaved = RecomputeMode::full;  // saved in every mode
 // Saved unless the whole block is recomputed.
 constexpr RecomputeMode kSavedBySelective = RecomputeMode::selective;
-constexpr RecomputeMode kRecomputedFirst = RecomputeMode::none;  // recomputed by selective and by full
+constexpr RecomputeMode kRecomputedFirst = RecomputeMode::none;  // recomputed in the selective and full modes
 
 double as_double(std::int64_t number) { return static_cast<double>(number); }
 
@@ -55,13 +55,14 @@ class BlockOperations {
       add_norm("norm1", kSavedBySelective);
       add_mlp("norm1.output");
       add_residual("residual2");
-      // The output is the input of the next block and is saved there, so its statistics are not recomputed.
+      // The output of this norm is the input of the next block and is saved there, so the norm is not
+      // recomputed and its statistics are always saved.
       add_norm("norm2", kSavedBySelective, false, kAlwaysSaved);
     }
   }
 
-  // The loss and its gradient are computed together in the forward, so the tensors of the head are saved in
-  // every mode.
+  // The loss and its gradient are computed together in the forward pass, so the tensors of the head are saved
+  // in every mode.
   void add_head() {
     const bool is_pre = spec_.norm_position == NormPosition::pre;
     if (is_pre) add_norm("head.norm", kAlwaysSaved, false, kAlwaysSaved);
@@ -102,7 +103,8 @@ class BlockOperations {
         .saved = {{"attention.kv_norm.output", as_double(l.kv_rank), SavedType::activation, SplitUnit::none,
                    kRecomputedFirst}};
     add_rope("attention.rope_q", heads * rope_width, SplitUnit::heads);
-    add_rope("attention.rope_k", heads * rope_width, SplitUnit::heads);  // its input is copied to every head
+    add_rope("attention.rope_k", heads * rope_width,
+             SplitUnit::heads);  // the shared rotary key is copied to every head
     add_flash_attention();
     add_gemm("attention.out", spec_.heads * l.value_dim, spec_.hidden, SplitUnit::heads);
   }
@@ -129,18 +131,19 @@ class BlockOperations {
       add_rope("attention.rope_k", kv_, SplitUnit::kv_heads);
     }
     add_flash_attention();
-    // Its input is attention.output.
+    // The input is attention.output, which is saved already.
     add_gemm("attention.out", spec_.query_width(), spec_.hidden, SplitUnit::heads);
   }
 
   void add_flash_attention() {
     const double positions = spec_.is_causal ? (length_ + 1) / 2 : length_;
     Operation& attention = add_operation("attention.core", OperationKind::attention, SplitUnit::heads);
-    attention.forward_flops = 2 * (query_ + output_) * positions;  // scores, then weighted sum of values
+    attention.forward_flops = 2 * (query_ + output_) * positions;  // scores and weighted sum of values
     attention.backward_flops = 2 * attention.forward_flops;
-    attention.attention_recompute_flops = 2 * query_ * positions;  // the scores are computed again
+    attention.attention_recompute_flops = 2 * query_ * positions;  // the scores are recomputed
     attention.accessed_elements = query_ + output_ + kv_ + value_;
-    // With norms on q and k, their inputs are already saved, and recomputing the outputs is inexpensive.
+    // If q and k are normalized, the inputs of the norms are already saved, and recomputing the outputs is
+    // inexpensive.
     const RecomputeMode qk_mode = spec_.has_qk_norm ? kRecomputedFirst : kSavedBySelective;
     const std::string qk_matrix = spec_.has_qk_norm ? "" : "qkv";
     attention.saved = {
@@ -170,15 +173,14 @@ class BlockOperations {
         {"mlp.activation.output", ffn_, SavedType::activation, SplitUnit::ffn, kRecomputedFirst}};
   }
 
-  // The router weights are applied at the activation function, so that the outputs of the experts need not be
-  // saved.
+  // Router weights are applied at the activation function, so that expert outputs need not be saved.
   void add_mixture(std::string input) {
     const Mixture& m = spec_.mixture;
     const double k = as_double(m.experts_per_token), expert_width = k * as_double(m.ffn);
     add_gemm("router", spec_.hidden, m.experts, SplitUnit::none).saved = {
         {std::move(input), hidden_, SavedType::activation, SplitUnit::none, kRecomputedFirst}};
     Operation& routing = add_operation("routing", OperationKind::routing, SplitUnit::none);
-    // The scores in fp32, the copy of each token for each of its experts, and the gathered and summed
+    // Counts the scores in fp32, a copy of each token for each of its experts, and the gathered and summed
     // outputs.
     routing.accessed_elements = 4 * as_double(m.experts) + 2 * (k + 1) * hidden_;
     routing.saved = {
@@ -283,7 +285,7 @@ namespace {
 
 std::vector<Operation> transformer_operations(const ModelSpec& spec, BlockKind block, bool is_mixture,
                                               std::int64_t sequence_length) {
-  ensure(sequence_length >= 1, "the sequence length: expected at least 1, got {}", sequence_length);
+  ensure(sequence_length >= 1, "sequence length: expected at least 1, got {}", sequence_length);
   BlockOperations operations(spec, sequence_length);
   switch (block) {
     case BlockKind::embedding:
@@ -296,7 +298,7 @@ std::vector<Operation> transformer_operations(const ModelSpec& spec, BlockKind b
       operations.add_head();
       break;
     case BlockKind::custom:
-      ensure(false, "the operations of a custom block require its index, not only its kind");
+      ensure(false, "operations of a custom block require the block index, not only its kind");
   }
   return operations.take();
 }
@@ -337,7 +339,7 @@ int bytes_per_element(SavedType type, int activation_bytes) {
   return 0;
 }
 
-// Gradients of a layer in the order in which its backward computes them. With post-norms and with dropout,
+// The gradients of a layer in the order in which its backward pass computes them. With post-norm or dropout,
 // the gradient of a GEMM output differs from the gradient of the residual stream.
 std::vector<GradientTensor> layer_gradients(const ModelSpec& spec, bool is_mixture) {
   const double hidden = as_double(spec.hidden), query = as_double(spec.query_width()),
@@ -390,7 +392,7 @@ std::vector<GradientTensor> gradients(const ModelSpec& spec, BlockKind block) {
       return {{"head.transform.gradient", hidden, SplitUnit::none, true},
               {"input.gradient", hidden, SplitUnit::none, false}};
     case BlockKind::custom:
-      ensure(false, "the gradients of a custom block require its index, not only its kind");
+      ensure(false, "gradients of a custom block require the block index, not only its kind");
   }
   return {};
 }

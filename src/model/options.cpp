@@ -14,12 +14,12 @@ void declare(OptionTable& table, ModelOptions& options) {
   table.add("heads", o.heads, "N", "override the number of attention heads");
   table.add("kv-heads", o.kv_heads, "N", "override the number of key/value heads");
   table.add("head-dim", o.head_dim, "N",
-            "override the head dimension (hidden / heads if those are overridden)");
+            "override the head dimension (default: hidden / heads if either is overridden)");
   table.add("ffn", o.ffn, "N", "override the inner width of the feed-forward network");
   table.add("vocab", o.vocab, "N", "override the vocabulary size");
   table.add("max-positions", o.max_positions, "N", "override the maximum sequence length");
-  table.add("tied", options.tied, "use the word embedding as output projection");
-  table.add("untied", options.untied, "use a separate matrix as output projection");
+  table.add("tied", options.tied, "use the word embedding as the output projection");
+  table.add("untied", options.untied, "use a separate matrix as the output projection");
 }
 
 ModelSpec resolve(const ModelOptions& options) {

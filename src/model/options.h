@@ -1,4 +1,4 @@
-// --model and the flags that override its dimensions, shared by train, plan, profile and simulate.
+// The --model option and the flags that override its dimensions, shared by train, plan, profile and simulate.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ struct ModelOptions {
 };
 void declare(OptionTable& table, ModelOptions& options);
 
-// The model that the options specify, with its overrides. Throws UserError.
+// Opens the model that the options specify and applies the overrides. Throws a UserError.
 ModelSpec resolve(const ModelOptions& options);
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// Implements presets.h. The tables contain all data; a comment above a table applies to all of its rows.
+// Implements presets.h. The tables contain all data. A comment above a table applies to all of its rows.
 #include "model/presets.h"
 
 #include <span>
@@ -17,7 +17,7 @@ struct Row {
 struct SharedSettings {
   double norm_eps = 1e-5, rope_theta = 10000, dropout = 0;
   bool is_tied = false;
-  double llama3_factor = 0;  // rotary scaling relative to 8,192 positions; 0 if there is none
+  double llama3_factor = 0;  // factor of rotary scaling from 8,192 positions; 0 means no scaling
 };
 
 struct Series {
@@ -41,9 +41,9 @@ constexpr Row kGpt2Sizes[] = {
   {"megatron-8.3b",  72,  3072,  32,  32,  96,  12288, 50257, 1024},
 };
 
-// Architecture of GPT-2; shapes of the GPT-3 paper, of PTD-P (2021, "gpt-*") and of MT-NLG. The table of the
-// GPT-3 paper has two well-known errors, which are corrected here: 1.3b with 24 heads of 128 (correct: 16),
-// 13b with a width of 5140 (correct: 5120). Vocabulary sizes are those of the tokenizer; the common 51,200
+// The architecture of GPT-2 with shapes from the GPT-3 paper, the PTD-P paper (2021, "gpt-*") and MT-NLG. Two
+// well-known errors in the table of the GPT-3 paper are corrected here: 1.3b has 16 heads, not 24, and 13b
+// has a width of 5120, not 5140. The vocabulary size is the tokenizer's. The commonly used size of 51,200
 // includes padding.
 constexpr Row kGpt3[] = {
   {"gpt3-125m",      12,   768,  12,  12,  64,   3072, 50257, 2048},
@@ -91,7 +91,7 @@ constexpr Row kLlama32[] = {
 };
 
 // The released config specifies a sliding window of 4,096, which later versions dropped. This preset has no
-// window; there is no difference for sequences up to that length.
+// window. For sequences up to 4,096, both are equivalent.
 constexpr Row kMistral[] = {
   {"mistral-7b",     32,  4096,  32,   8, 128,  14336,  32000, 32768},
 };
@@ -142,8 +142,8 @@ constexpr Row kQwen3Moe30b[] = {
 constexpr Row kQwen3Moe235b[] = {
   {"qwen3-235b-a22b", 94, 4096,  64,   4, 128,  12288, 151936, 40960},
 };
-// The shape of pre-training: without the later extension of the positions, and without the multi-token
-// prediction modules.
+// The shape used in pre-training, without the later context extension and without the multi-token prediction
+// modules.
 constexpr Row kDeepseekV3[] = {
   {"deepseek-v3",    61,  7168, 128, 128, 192,  18432, 129280, 4096},
 };
@@ -159,7 +159,7 @@ constexpr Mixture kDeepseekV3Experts{
 constexpr LatentAttention kDeepseekV3Latent{
     .query_rank = 1536, .kv_rank = 512, .rope_dim = 64, .value_dim = 128};
 
-// With the vocabulary of the uncased models.
+// These presets have the vocabulary of the uncased models.
 constexpr Row kBertSizes[] = {
   {"bert-base",      12,   768,  12,  12,  64,   3072, 30522, 512},
   {"bert-large",     24,  1024,  16,  16,  64,   4096, 30522, 512},

@@ -1,5 +1,6 @@
-// Presets: published model shapes under their common names. A preset contains shape and initialization, but
-// no weights. Read next: model/open.h (opens a preset, a folder or a config.json by name).
+// Presets: published model shapes under their common names. A preset specifies the shape and the
+// initialization but contains no weights. Read next: model/open.h, which opens a preset, a folder or a
+// config.json by name.
 #pragma once
 
 #include <optional>
@@ -11,10 +12,10 @@
 
 namespace optimus {
 
-// Returns nullopt if there is no such preset. Names are lower case; look-up ignores case.
+// Returns nullopt if there is no such preset. Names are lower case, but lookup is case-insensitive.
 std::optional<ModelSpec> find_preset(std::string_view name);
 
-// The names of all presets, in the order of the table: by family, then by size.
+// The names of all presets in table order, which is by family and then by size.
 std::vector<std::string> preset_names();
 
 }  // namespace optimus

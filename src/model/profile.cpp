@@ -1,4 +1,4 @@
-// Implements profile.h. The output of profiles is in profile_text.cpp.
+// Implements profile.h. profile_text.cpp formats profiles.
 #include "model/profile.h"
 
 #include <algorithm>
@@ -64,9 +64,8 @@ BlockProfile profile_block(const ModelSpec& spec, int block, std::int64_t length
 ModelProfile profile_model(const ModelSpec& spec, std::int64_t sequence_length) {
   validate(spec);
   if (spec.is_custom())
-    throw UserError("{}: only transformers can be profiled by their dimensions", spec.name);
-  if (sequence_length < 1)
-    throw UserError("the sequence length: expected at least 1, got {}", sequence_length);
+    throw UserError("{}: expected a transformer; models with custom blocks cannot be profiled", spec.name);
+  if (sequence_length < 1) throw UserError("sequence length: expected at least 1, got {}", sequence_length);
   if (spec.positions == PositionKind::learned && sequence_length > spec.max_positions)
     throw UserError("sequence length {} exceeds the {} learned positions of {}", sequence_length,
                     spec.max_positions, spec.name.empty() ? "the model" : spec.name);

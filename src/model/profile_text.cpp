@@ -141,7 +141,7 @@ std::string text(const ModelProfile& profile) {
   if (const Mixture& m = spec.mixture; spec.is_mixture())
     result += fmt::format("{} of the layers are mixtures of {} experts, ffn {}{}; each token uses {}\n",
                           num_mixture_layers(profile), m.experts, m.ffn,
-                          m.shared_ffn > 0 ? fmt::format(", plus a shared one, ffn {}", m.shared_ffn) : "",
+                          m.shared_ffn > 0 ? fmt::format(", plus a shared expert, ffn {}", m.shared_ffn) : "",
                           m.experts_per_token);
   TextTable model_table({"parameters", with_commas(parameters)});
   if (spec.is_mixture()) model_table.row({"  active per token", with_commas(profile.active_parameters)});
@@ -153,8 +153,8 @@ std::string text(const ModelProfile& profile) {
                                 total_flops(profile, &BlockProfile::backward_flops);
   if (spec.is_causal) model_table.row({"  without masked attention", text(Flops(executed_flops))});
   result += model_table.text() +
-            "\nPer block; FLOPs and saved activations (bf16) are per token; tp: fraction that tensor "
-            "parallelism divides\n";
+            "\nPer block. FLOPs and saved activations (bf16) are per token. tp: fraction divided by tensor "
+            "parallelism.\n";
   result += table_text(profile);
   result += fmt::format("Pipelines: up to {} stages, {} elements per token between two stages\n",
                         profile.max_stages, profile.boundary_elements_per_token);

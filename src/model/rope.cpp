@@ -7,8 +7,8 @@
 namespace optimus {
 namespace {
 
-// Llama 3 scaling: low frequencies are divided by the factor, high ones remain unchanged, and those between
-// are interpolated by their number of rotations within the positions of the original training.
+// Llama 3 scaling: low frequencies are divided by the factor, high frequencies remain unchanged, and
+// frequencies in between are interpolated by their number of rotations over the original context length.
 double llama3_scaled(double frequency, const RopeScaling& scaling) {
   const double positions = static_cast<double>(scaling.original_max_positions);
   const double turns = positions * frequency / (2 * std::numbers::pi);

@@ -7,8 +7,8 @@
 
 namespace optimus {
 
-// The rotation per position of each of the head_dim / 2 pairs of elements, in radians, including the scaling
-// that the model specifies.
+// Returns the rotation per position, in radians, for each of the head_dim / 2 pairs of elements. Includes the
+// scaling that the model specifies.
 std::vector<double> rope_frequencies(const ModelSpec& spec);
 
 }  // namespace optimus

@@ -11,8 +11,8 @@
 namespace optimus {
 namespace {
 
-// Limits far beyond any model, but small enough that no product of dimensions overflows and no list of
-// tensors is too large.
+// These limits are far beyond any real model, but small enough that products of dimensions do not overflow
+// and lists of tensors do not become too large.
 constexpr std::int64_t kMaxLayers = 10'000;
 constexpr std::int64_t kMaxDimension = std::int64_t{1} << 30;
 constexpr double kMaxParameters = 1e17;
@@ -58,10 +58,10 @@ void check_mixture(const ModelSpec& spec) {
   const Range rows[] = {
       {"experts", m.experts, 1, kMaxExperts},
       {"experts per token", m.experts_per_token, 1, m.experts},
-      {"the ffn of an expert", m.ffn, 1, kMaxDimension},
-      {"the ffn of the shared expert", m.shared_ffn, 0, kMaxDimension},
-      {"the first layer with experts", m.first_layer, 0, spec.layers - 1},
-      {"the interval of layers with experts", m.layer_interval, 1, spec.layers},
+      {"ffn of each expert", m.ffn, 1, kMaxDimension},
+      {"ffn of the shared expert", m.shared_ffn, 0, kMaxDimension},
+      {"first mixture-of-experts layer", m.first_layer, 0, spec.layers - 1},
+      {"interval of mixture-of-experts layers", m.layer_interval, 1, spec.layers},
   };
   for (const Range& row : rows)
     if (row.value < row.smallest || row.value > row.largest)
@@ -69,27 +69,28 @@ void check_mixture(const ModelSpec& spec) {
                       row.largest, row.value);
   if (spec.family == Family::deepseek_v3 && (m.shared_ffn % m.ffn != 0 || m.shared_ffn == 0))
     throw UserError(
-        "{}: the ffn of the shared expert: expected a positive multiple of {} (the ffn of one expert), got "
+        "{}: ffn of the shared expert: expected a positive multiple of {} (the ffn of each expert), got "
         "{}",
         model_label(spec), m.ffn, m.shared_ffn);
   if (spec.family == Family::deepseek_v3 && m.layer_interval != 1)
-    throw UserError("{}: the interval of layers with experts: expected 1 in {}, got {}", model_label(spec),
+    throw UserError("{}: interval of mixture-of-experts layers: expected 1 in {}, got {}", model_label(spec),
                     text(spec.family), m.layer_interval);
   if (m.first_layer / m.layer_interval == spec.layers / m.layer_interval)
     throw UserError(
-        "{}: none of the {} layers is a mixture of experts: mixtures are every {} layers, starting at layer "
+        "{}: none of the {} layers has experts; mixture-of-experts layers are every {} layers, from layer "
         "{}",
         model_label(spec), spec.layers, m.layer_interval, m.first_layer);
   if (m.groups < 1 || m.experts % m.groups != 0 || m.groups_per_token < 1 || m.groups_per_token > m.groups)
     throw UserError(
-        "{}: expert groups: expected a divisor of the {} experts, and 1 to all groups per token; got {} "
-        "groups, {} per token",
+        "{}: expert groups must divide the {} experts, and each token must use between 1 and all groups; got "
+        "{} "
+        "groups and {} per token",
         model_label(spec), m.experts, m.groups, m.groups_per_token);
   if (!(m.scale > 0 && m.scale <= 1e6))
-    throw UserError("{}: the scale of the expert weights: expected more than 0 and at most a million, got {}",
+    throw UserError("{}: scale of the expert weights: expected a positive number of at most 1e6, got {}",
                     model_label(spec), m.scale);
   if (!(m.balance_loss >= 0 && m.balance_loss <= 1e6))
-    throw UserError("{}: the weight of the balance loss: expected 0 to a million, got {}", model_label(spec),
+    throw UserError("{}: weight of the load-balancing loss: expected 0 to 1e6, got {}", model_label(spec),
                     m.balance_loss);
 }
 
@@ -103,14 +104,14 @@ void check_numbers(const ModelSpec& spec) {
     refuse("init-range", spec.init_range, "a value above 0 and at most 1");
   const auto is_fraction = [](double value) { return value >= 0 && value < 1; };
   if (!is_fraction(spec.embedding_dropout))
-    refuse("embedding dropout", spec.embedding_dropout, "a value from 0 to below 1");
+    refuse("embedding dropout", spec.embedding_dropout, "a value of at least 0 and below 1");
   if (!is_fraction(spec.hidden_dropout))
-    refuse("hidden dropout", spec.hidden_dropout, "a value from 0 to below 1");
+    refuse("hidden dropout", spec.hidden_dropout, "a value of at least 0 and below 1");
   if (!is_fraction(spec.attention_dropout))
-    refuse("attention dropout", spec.attention_dropout, "a value from 0 to below 1");
+    refuse("attention dropout", spec.attention_dropout, "a value of at least 0 and below 1");
 }
 
-// Checks the size before any integer multiplication of dimensions.
+// Checks the number of parameters in floating point, before dimensions are multiplied as integers.
 void check_size(const ModelSpec& spec) {
   const auto d = [](std::int64_t value) { return static_cast<double>(value); };
   const double tables = d(spec.vocab) * (spec.is_tied ? 1 : 2) + d(spec.max_positions) + d(spec.token_types);
@@ -130,9 +131,9 @@ void check_heads(const ModelSpec& spec) {
     throw UserError("{}: kv-heads: expected a divisor of heads {}, got {}", model_label(spec), spec.heads,
                     spec.kv_heads);
   if (!family_traits.has_grouped_heads && spec.kv_heads != spec.heads)
-    throw UserError("{}: kv-heads: expected {} (heads), got {}: {} has no grouped-query attention",
+    throw UserError("{}: kv-heads: expected {} (heads), got {}; {} does not support grouped-query attention",
                     model_label(spec), spec.heads, spec.kv_heads, family_traits.model_type);
-  // Llama's config class requires this even if head_dim is specified.
+  // Llama's config class requires divisibility even if head_dim is specified.
   const bool must_divide = !family_traits.has_independent_head_dim || spec.family == Family::llama;
   if (must_divide && spec.hidden % spec.heads != 0)
     throw UserError("{}: heads: expected a divisor of hidden {}, got {}", model_label(spec), spec.hidden,
@@ -148,7 +149,7 @@ void check_heads(const ModelSpec& spec) {
 void check_latent(const ModelSpec& spec) {
   const LatentAttention& l = spec.latent;
   if (traits(spec.family).is_latent != spec.is_latent())
-    throw UserError("{}: the rank of keys and values: expected {} in {}, got {}", model_label(spec),
+    throw UserError("{}: key/value rank: expected {} in {}, got {}", model_label(spec),
                     spec.is_latent() ? "0" : "at least 1", text(spec.family), l.kv_rank);
   if (!spec.is_latent()) return;
   const std::int64_t large = kMaxDimension;
@@ -167,14 +168,14 @@ void check_rope(const ModelSpec& spec) {
   const auto is_positive = [](double value) { return std::isfinite(value) && value > 0; };
   if (spec.positions == PositionKind::learned) {
     if (scaling.kind != RopeScalingKind::none)
-      throw UserError("{}: rotary scaling needs rotary positions, but {} has learned positions",
+      throw UserError("{}: rotary scaling requires rotary positions, but {} has learned positions",
                       model_label(spec), text(spec.family));
     return;
   }
   if (!is_positive(spec.rope_theta))
     throw UserError("{}: rope-theta: expected more than 0, got {}", model_label(spec), spec.rope_theta);
   if (!is_positive(scaling.factor))
-    throw UserError("{}: the factor of rotary scaling: expected more than 0, got {}", model_label(spec),
+    throw UserError("{}: rotary scaling factor: expected more than 0, got {}", model_label(spec),
                     scaling.factor);
   if (scaling.kind != RopeScalingKind::llama3) return;
   if (!is_positive(scaling.low_freq_factor) || !is_positive(scaling.high_freq_factor) ||
@@ -200,20 +201,20 @@ void check_biases(const ModelSpec& spec) {
     case Family::gpt2:
     case Family::bert:
     case Family::megatron_bert:
-      return require(has_all, "has biases in all projections");
+      return require(has_all, "requires biases in all projections");
     case Family::mistral:
     case Family::mixtral:
     case Family::deepseek_v3:
-      return require(!has_some, "has no biases");
+      return require(!has_some, "does not support biases");
     case Family::qwen2:
       return require(spec.has_qkv_bias && !spec.has_out_bias && !spec.has_mlp_bias,
-                     "has biases in q, k, v only");
+                     "requires biases in q, k and v only");
     case Family::qwen3:
     case Family::qwen3_moe:
       return require(spec.has_qkv_bias == spec.has_out_bias && !spec.has_mlp_bias,
-                     "has either all attention biases or none, and none in the mlp");
+                     "requires all attention biases or none, and no mlp biases");
     case Family::llama:
-      return require(spec.has_qkv_bias == spec.has_out_bias, "has either all attention biases or none");
+      return require(spec.has_qkv_bias == spec.has_out_bias, "requires all attention biases or none");
   }
 }
 
@@ -224,11 +225,11 @@ void check_family(const ModelSpec& spec) {
       spec.positions == family_traits.positions && spec.is_gated == family_traits.is_gated &&
       spec.has_qk_norm == family_traits.has_qk_norm && spec.is_causal == family_traits.is_causal;
   if (!matches_family)
-    throw UserError("{}: norms, positions, gating or causality differ from those of {}", model_label(spec),
+    throw UserError("{}: norms, positions, gating and causality must match the family {}", model_label(spec),
                     family_traits.model_type);
   check_biases(spec);
   if (spec.is_bert() && !spec.is_tied)
-    throw UserError("{}: {}'s output projection is its word embedding; it cannot be untied",
+    throw UserError("{}: {} uses the word embedding as the output projection, so it cannot be untied",
                     model_label(spec), family_traits.model_type);
   if (spec.is_bert() != (spec.token_types > 0))
     throw UserError("{}: token-types: expected {}, got {}", model_label(spec),
@@ -249,7 +250,8 @@ double num_custom_elements(const ModelSpec& spec, const CustomTensor& tensor) {
 
 void check_custom(const ModelSpec& spec) {
   if (spec.layers != 0 || spec.is_tied)
-    throw UserError("{}: a model of custom blocks has no layers and is not tied", model_label(spec));
+    throw UserError("{}: layers and tied embeddings cannot be set for a model with custom blocks",
+                    model_label(spec));
   if (std::ssize(spec.custom) > kMaxLayers)
     throw UserError("{}: expected at most {} blocks, got {}", model_label(spec), kMaxLayers,
                     spec.custom.size());
@@ -271,7 +273,7 @@ void check_custom(const ModelSpec& spec) {
     if (is_last ? block.outputs != 0 : block.outputs < 1)
       throw UserError("{}: block {}: outputs per sample: expected {}, got {}", model_label(spec),
                       in_quotes(block.name),
-                      is_last ? "0, because the last block ends in the loss" : "at least 1", block.outputs);
+                      is_last ? "0, because the last block computes the loss" : "at least 1", block.outputs);
     for (const CustomTensor& tensor : block.tensors) {
       if (tensor.name.empty() || !names.insert(tensor.name).second)
         throw UserError("{}: block {}: expected a unique parameter name, got {}", model_label(spec),

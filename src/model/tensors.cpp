@@ -1,5 +1,5 @@
-// Implements tensors.h. Each block is listed once, in the order of use; everything else is derived from that
-// list.
+// Implements tensors.h. The tensors of each kind of block are listed once, in the order of use. Everything
+// else is derived from this list.
 #include "model/tensors.h"
 
 #include <fmt/format.h>
@@ -14,9 +14,9 @@ namespace {
 
 constexpr TensorSplit kNotSplit{};
 
-// The location of a logical tensor inside a checkpoint tensor that combines several of them.
+// The location of a logical tensor inside a checkpoint tensor that fuses several logical tensors.
 struct Fusion {
-  std::int64_t offset = 0, total = 0;  // in rows; `total` is 0 if the tensor is stored alone
+  std::int64_t offset = 0, total = 0;  // in rows; `total` is 0 if the tensor is not fused
 };
 
 // Collects the tensors of one block.
@@ -116,7 +116,7 @@ class BlockTensors {
     if (spec_.has_mlp_bias) add_bias("mlp.down", names_.down, spec_.hidden, kNotSplit);
   }
 
-  // Experts are stacked along the rows; checkpoints store gate and up of each expert together.
+  // Experts are stacked along the rows. Checkpoints store gate and up of each expert in one matrix.
   void add_mixture() {
     const Mixture& m = spec_.mixture;
     const std::int64_t hidden = spec_.hidden;
@@ -139,14 +139,14 @@ class BlockTensors {
     add_matrix("shared.down", names_.shared_down, {hidden, m.shared_ffn}, kNotSplit, spec_.init_range);
   }
 
-  // GPT-2 initializes projections into the residual stream with a smaller deviation in deeper models; the
-  // other families do not.
+  // In GPT-2, projections into the residual stream are initialized with a smaller standard deviation in
+  // deeper models. The other families do not depend on the depth.
   double residual_deviation() const {
     if (spec_.family != Family::gpt2) return spec_.init_range;
     return spec_.init_range / std::sqrt(2.0 * static_cast<double>(spec_.layers));
   }
 
-  // A table is either looked up by row or multiplied by its transpose, so it is never stored transposed.
+  // Embedding tables are looked up by row or used as [out, in] matrices, so they are never stored transposed.
   void add_table(const char* logical_name, const char* hf_name, std::int64_t rows, TensorSplit split) {
     const Shape shape{rows, spec_.hidden};
     add(logical_name, hf_name, ".weight", shape, split, {InitKind::normal, spec_.init_range},
@@ -183,7 +183,7 @@ class BlockTensors {
 
   void add(const char* logical_name, const char* hf_name, const char* suffix, Shape shape, TensorSplit split,
            Init init, StoredTensor tensor_location) {
-    ensure(hf_name != nullptr, "{} has no name in the checkpoint format", logical_name);
+    ensure(hf_name != nullptr, "{} has no name in Hugging Face checkpoints", logical_name);
     LogicalTensor tensor;
     tensor.name = logical_prefix_ + logical_name + suffix;
     tensor.shape = shape;
@@ -235,7 +235,7 @@ BlockKind block_kind(const ModelSpec& spec, int block) {
   return block <= spec.layers ? BlockKind::layer : BlockKind::head;
 }
 
-// The patterns are embedding, layer, head, and layers that are mixtures of experts.
+// The patterns are embedding, dense layer, head and mixture layer.
 constexpr int kMixturePattern = 3;
 
 int num_patterns(const ModelSpec& spec) {

@@ -1,12 +1,12 @@
 // The parameters of a model as *logical tensors* in a canonical form: q, k, v, gate and up are separate,
-// there is no padding, and matrices are [out, in]. Each has a shape, an initialization, the way in which
-// tensor parallelism may split it, and its location in a Hugging Face checkpoint. Layouts, checkpoints,
-// engines and planners all refer to parameters through this list.
+// there is no padding, and matrices are [out, in]. Each tensor has a shape, an initialization, the split that
+// tensor parallelism may apply, and a location in Hugging Face checkpoints. Layouts, checkpoints, engines and
+// planners all refer to parameters through this list.
 //
 // A model is a sequence of blocks: the embedding (block 0), the layers (blocks 1 .. layers) and the head
-// (block layers + 1: final norm and output projection). Pipelines are split between blocks. The word
-// embedding of a tied model is one logical tensor that the first and the last block use. A custom model
-// consists of its custom blocks.
+// (block layers + 1: final norm and output projection). Pipelines are split between blocks. In a model with
+// tied embeddings, the word embedding is one logical tensor that both the first and the last block use. A
+// custom model consists of its custom blocks.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +22,10 @@ enum class BlockKind { embedding, layer, head, custom };
 std::string text(BlockKind kind);  // "layer"
 
 // The unit in which tensor parallelism splits a tensor: whole heads, whole key/value heads, single ffn
-// columns, vocabulary rows. Tensors of a mixture's experts stack all experts along the rows; expert
+// columns or vocabulary rows. Tensors of a mixture's experts stack all experts along the rows. Expert
 // parallelism distributes whole experts, of `ffn` rows each (expert_inner) or `hidden` rows each
-// (expert_outer), and tensor parallelism never splits them. The heads of latent attention are wider than
-// head_dim (key_value_heads) or narrower (value_heads).
+// (expert_outer), and tensor parallelism never splits experts. In latent attention, heads may have other
+// widths than head_dim (key_value_heads, value_heads).
 enum class SplitUnit {
   none,
   heads,
@@ -42,28 +42,29 @@ inline bool is_expert(SplitUnit unit) {
 }
 
 struct TensorSplit {
-  SplitUnit unit = SplitUnit::none;  // none means that every tensor-parallel rank has the whole tensor
+  SplitUnit unit = SplitUnit::none;  // none: every tensor-parallel rank has the whole tensor
   int dim = 0;                       // the dimension that is split
   bool operator==(const TensorSplit&) const = default;
 };
 
-// custom: the creator of the model provides the values.
+// With `custom`, the creator of the model provides the initial values.
 enum class InitKind { normal, zeros, ones, custom };
 
 struct Init {
   InitKind kind = InitKind::normal;
-  double deviation = 0;  // standard deviation; normal only
+  double deviation = 0;  // standard deviation, for InitKind::normal only
   bool operator==(const Init&) const = default;
 };
 
 // The location of a logical tensor in a Hugging Face checkpoint: rows [offset, offset + n) of the output
-// dimension of tensor `name`, which is stored as [in, out] if `is_transposed` (GPT-2's Conv1D). A mixture's
-// experts are stored as [pieces, out, in]; the logical tensor has n / pieces rows of each of these matrices.
+// dimension of tensor `name`. If `is_transposed`, that tensor is stored as [in, out] (GPT-2's Conv1D). A
+// mixture's experts are stored as [pieces, out, in], and the logical tensor consists of n / pieces rows of
+// each of these matrices.
 struct HfLocation {
   std::string name;
   bool is_transposed = false;
   std::int64_t offset = 0;
-  Shape shape;  // of the whole tensor in the checkpoint
+  Shape shape;  // shape of the whole tensor in the checkpoint
   std::int64_t pieces = 1;
   bool operator==(const HfLocation&) const = default;
 };
@@ -72,9 +73,9 @@ struct LogicalTensor {
   std::string name;  // "layers.3.attention.q.weight"
   Shape shape;
   int block = 0;                 // the block that uses it first
-  bool is_tied_to_head = false;  // a tied word embedding, which the head block uses too
-  // True for norms of heads: the tensor is not split, but each tensor-parallel rank applies it only to its
-  // own heads and therefore computes only a part of its gradient.
+  bool is_tied_to_head = false;  // whether this is a tied word embedding, which the head also uses
+  // True for norms of query and key heads. The tensor is not split, but each tensor-parallel rank applies it
+  // only to its own heads and therefore computes only a part of the gradient.
   bool is_per_head = false;
   TensorSplit split;
   Init init;
@@ -84,29 +85,29 @@ struct LogicalTensor {
 
 int num_blocks(const ModelSpec& spec);
 BlockKind block_kind(const ModelSpec& spec, int block);
-// Blocks of the same pattern differ only in their names. The dense layers of a transformer have one pattern
-// and its mixture layers another; each custom block is a pattern of its own.
+// Blocks of the same pattern differ only in their names. All dense layers of a transformer have one pattern,
+// and all mixture layers have another. Each custom block has a separate pattern.
 int num_patterns(const ModelSpec& spec);
 int pattern(const ModelSpec& spec, int block);
-// The first block of a pattern; -1 if there is none (for instance no dense layer in a mixture model).
+// The first block of a pattern, or -1 if there is none. For example, a mixture model may have no dense
+// layers.
 int first_of_pattern(const ModelSpec& spec, int pattern);
 std::int64_t num_blocks_of_pattern(const ModelSpec& spec, int pattern);
 bool is_mixture_block(const ModelSpec& spec, int block);
-// Elements per token (per sample in a custom model) that a block passes to the next one.
+// The number of elements per token (per sample in a custom model) that a block passes to the next block.
 std::int64_t output_width(const ModelSpec& spec, int block);
 
-// All parameters in the order of the blocks; within a block in the order of use.
+// All parameters, block by block and in the order of use within each block.
 std::vector<LogicalTensor> logical_tensors(const ModelSpec& spec);
-// The parameters that one block uses first, in the same order; a tied head does not list the word embedding.
+// The parameters of one block, in the same order. The head of a tied model does not list the word embedding.
 std::vector<LogicalTensor> logical_tensors(const ModelSpec& spec, int block);
 
 std::int64_t num_parameters(const ModelSpec& spec);
-// The parameters that one token uses: all of them, except that only the token's own experts of a mixture
-// count.
+// The number of parameters that one token uses. Only the experts to which the token is routed are counted.
 std::int64_t num_active_parameters(const ModelSpec& spec);
 
-// The number of units into which tensor parallelism may divide a tensor (for instance the number of heads),
-// and the size of each unit in elements. Both are 1 for SplitUnit::none.
+// The number of units into which tensor parallelism may divide a tensor (such as the number of heads), and
+// the size of each unit in elements. Both are 1 for SplitUnit::none.
 std::int64_t num_units(const ModelSpec& spec, SplitUnit unit);
 std::int64_t unit_width(const ModelSpec& spec, SplitUnit unit);
 

@@ -1,5 +1,5 @@
-// A KeyStore in etcd, accessed through its JSON gateway (v3). The keys of a run are under optimus/ followed
-// by a hash of the token. etcd itself controls access.
+// A KeyStore in etcd, accessed through its JSON gateway (v3). The keys of a run are stored under
+// optimus/HASH, where HASH is a hash of the token. Access control is left to etcd.
 #include <fmt/format.h>
 
 #include <mutex>
@@ -19,7 +19,7 @@ std::string run_prefix(const std::string& token) {
   return fmt::format("optimus/{:016x}/", RandomKey(0).derive(token).value);
 }
 
-// The first key after all keys with the prefix.
+// Returns the first key after all keys with the prefix.
 std::string prefix_end(std::string prefix) {
   prefix.back() = static_cast<char>(prefix.back() + 1);
   return prefix;
@@ -39,7 +39,7 @@ class EtcdStore final : public KeyStore {
     const auto answer = post("range", {{"key", encoded_key(key)}});
     if (!answer) return tl::unexpected(answer.error());
     return catch_user_errors([&]() -> Outcome<std::optional<std::string>> {
-      const auto pairs = JsonView(*answer, "etcd's answer").find("kvs");
+      const auto pairs = JsonView(*answer, "etcd's response").find("kvs");
       if (!pairs || pairs->elements().empty()) return std::nullopt;
       const auto value = from_base64(pairs->elements()[0].text_or("value", ""));
       if (!value) return failure("etcd: {}", value.error().why);
@@ -47,13 +47,13 @@ class EtcdStore final : public KeyStore {
     });
   }
 
-  // Uses etcd's version of a key, which counts its writes. The answer to a write contains the version before
-  // it.
+  // Uses the version that etcd keeps for each key, which counts the writes to it. The response to a write
+  // contains the version before the write.
   Outcome<std::int64_t> increment(const std::string& key) override {
     const auto answer = post("put", {{"key", encoded_key(key)}, {"value", ""}, {"prev_kv", true}});
     if (!answer) return tl::unexpected(answer.error());
     return catch_user_errors([&]() -> Outcome<std::int64_t> {
-      const auto previous_pair = JsonView(*answer, "etcd's answer").find("prev_kv");
+      const auto previous_pair = JsonView(*answer, "etcd's response").find("prev_kv");
       if (!previous_pair) return 1;
       const std::string version = previous_pair->at("version").text();
       return static_cast<std::int64_t>(std::strtoll(version.c_str(), nullptr, 10)) + 1;
@@ -70,7 +70,9 @@ class EtcdStore final : public KeyStore {
   }
 
   std::string own_address() const override { return own_address_; }
-  std::string store_address() const override { return ""; }  // the address of etcd is not that of a rank
+  std::string store_address() const override {
+    return "";
+  }  // the address of etcd is not the address of a rank
 
   Outcome<void> connect(const Deadline& deadline) {
     Outcome<Socket> socket = Socket::connect(address_.host, address_.port, deadline);
@@ -101,9 +103,9 @@ class EtcdStore final : public KeyStore {
       return failure("etcd at {}:{}: {}", address_.host, address_.port, answer.error().why);
     }
     if (answer->status != 200)
-      return failure("etcd at {}:{} answered {} with status {}: {}", address_.host, address_.port, method,
+      return failure("etcd at {}:{}: {} failed with status {}: {}", address_.host, address_.port, method,
                      answer->status, in_quotes(answer->body, 100));
-    return catch_user_errors([&]() -> Outcome<Json> { return parse_json(answer->body, "etcd's answer"); });
+    return catch_user_errors([&]() -> Outcome<Json> { return parse_json(answer->body, "etcd's response"); });
   }
 
   Outcome<HttpResponse> exchange(const std::string& method, const Json& body, const Deadline& deadline) {

@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t kMaxHeadBytes = 1 << 14, kMaxBodyBytes = std::size_t{96} << 20;
 constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-// Reads lines and bytes from a connection and buffers the bytes that follow them.
+// Reads lines and byte blocks from a connection and buffers bytes that were received early.
 class HttpReader {
  public:
   HttpReader(Socket& socket, const Deadline& deadline) : socket_(socket), deadline_(deadline) {}
@@ -43,7 +43,7 @@ class HttpReader {
   Outcome<void> read_more() {
     const auto received = socket_.receive_some(1 << 16, deadline_);
     if (!received) return tl::unexpected(received.error());
-    if (received->empty()) return failure("the peer has closed the connection");
+    if (received->empty()) return failure("the peer closed the connection");
     buffer_ += *received;
     return {};
   }
@@ -117,7 +117,7 @@ Outcome<HttpResponse> read_http_response(Socket& socket, const Deadline& deadlin
   if (!head) return tl::unexpected(head.error());
   Outcome<std::string> body = head->is_chunked ? read_chunks(reader) : reader.bytes(head->size);
   if (!body) return tl::unexpected(body.error());
-  if (!reader.is_empty()) return failure("the response is longer than announced");
+  if (!reader.is_empty()) return failure("the response is longer than its Content-Length");
   return HttpResponse{head->status, std::move(*body)};
 }
 

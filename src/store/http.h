@@ -1,5 +1,5 @@
-// The subset of HTTP/1.1 that an etcd server needs (POST of JSON over a persistent connection), and GET for
-// polling the preemption notices of cloud machines. No TLS.
+// The subset of HTTP/1.1 that the project needs: POST of JSON over a persistent connection for etcd, and GET
+// to poll for preemption notices on cloud machines. TLS is not supported.
 #pragma once
 
 #include <string>
@@ -13,10 +13,11 @@ struct HttpResponse {
   std::string body;
 };
 
-// Reads one response. Its size is limited; anything that is not valid HTTP is a failure.
+// Reads one response. Fails if the response is too large or is not valid HTTP.
 Outcome<HttpResponse> read_http_response(Socket& socket, const Deadline& deadline);
 
-// The bytes of a request. A GET includes the headers that the metadata services of cloud machines require.
+// These functions return the bytes of a request. A GET includes the headers that the metadata services of
+// cloud machines require.
 std::string http_get(const std::string& host, const std::string& path);
 std::string http_post(const std::string& host, const std::string& path, const std::string& body);
 

@@ -1,5 +1,5 @@
-// A KeyStore that can switch to another store while it is in use: when the process that hosts the store is
-// lost, another one takes over. The contents of the previous store are lost with it. Thread-safe.
+// A KeyStore that can switch to another store while it is in use. It switches when the process that hosts the
+// store is lost and another process takes over. The contents of the previous store are lost. Thread-safe.
 #pragma once
 
 #include <memory>
@@ -32,7 +32,7 @@ class MovableStore final : public KeyStore {
   std::string store_address() const override { return current()->store_address(); }
 
  private:
-  // Shared ownership: a call may still be using the previous store.
+  // Ownership is shared because a call may still be using the previous store.
   std::shared_ptr<KeyStore> current() const {
     const std::lock_guard lock(mutex_);
     return store_;

@@ -46,7 +46,7 @@ Outcome<void> wait_for(int handle, short events, const Deadline& deadline) {
     const int ready = ::poll(&poll_entry, 1, milliseconds);
     if (ready > 0) return {};
     if (ready < 0 && errno != EINTR) return failure("{}", std::strerror(errno));
-    if (deadline.has_passed()) return failure("no answer in time ({})", deadline.name());
+    if (deadline.has_passed()) return failure("no response in time ({})", deadline.name());
   }
 }
 
@@ -75,8 +75,7 @@ std::string numeric_address(const sockaddr_storage& address, socklen_t size) {
   return starts_with(host, mapped) ? std::string(host).substr(mapped.size()) : std::string(host);
 }
 
-// Returns a Socket that is not open if the system does not support this address family or the port is in
-// use.
+// Returns a closed Socket if the system does not support this address family or the port is in use.
 Socket open_listener(int family, Listening interface, int port) {
   Socket socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket.is_open()) return socket;
@@ -158,7 +157,7 @@ Outcome<std::string> Socket::receive(std::size_t size, const Deadline& deadline)
   while (bytes.size() < size) {
     const Outcome<std::string> received = receive_some(size - bytes.size(), deadline);
     if (!received) return received;
-    if (received->empty()) return failure("the peer has closed the connection");
+    if (received->empty()) return failure("the peer closed the connection");
     bytes += *received;
   }
   return bytes;
@@ -185,7 +184,7 @@ Socket listen_at(Listening interface, int port) {
   if (interface == Listening::everywhere) socket = open_listener(AF_INET6, interface, port);
   if (!socket.is_open()) socket = open_listener(AF_INET, interface, port);
   if (!socket.is_open())
-    throw RuntimeFailure("port {} of {} is not available: {}; set MASTER_PORT to another port", port,
+    throw RuntimeFailure("port {} on {} is not available: {}; set MASTER_PORT to another port", port,
                          interface == Listening::on_loopback ? "the loopback interface" : "this machine",
                          std::strerror(errno));
   return socket;
@@ -213,8 +212,7 @@ std::pair<std::string, int> parse_host_port(std::string_view text, std::string_v
   std::string_view host = text.substr(0, colon == std::string_view::npos ? 0 : colon);
   if (starts_with(host, "[") && ends_with(host, "]")) host = host.substr(1, host.size() - 2);
   if (host.empty() || host.size() > 255 || port < 1 || port > 65535)
-    throw UserError("{}: {} is not of the form HOST:PORT, such as node1:29400", setting_name,
-                    in_quotes(text));
+    throw UserError("{}: expected HOST:PORT, such as node1:29400, got {}", setting_name, in_quotes(text));
   return {std::string(host), port};
 }
 

@@ -1,4 +1,4 @@
-// TCP with deadlines: connections whose calls never block beyond a deadline, and listening sockets. The
+// TCP sockets with deadlines: connections whose calls never block past a deadline, and listening sockets. The
 // protocols are implemented in tcp_store.cpp, etcd_store.cpp and store_server.cpp.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace optimus {
 
-// A connection, which the destructor closes. Not thread-safe.
+// A TCP connection. The destructor closes it. Not thread-safe.
 class Socket {
  public:
   Socket() = default;
@@ -30,18 +30,19 @@ class Socket {
   bool is_open() const { return handle_ >= 0; }
   int handle() const { return handle_; }
   Outcome<void> send(std::string_view bytes, const Deadline& deadline);
-  // Receives exactly `size` bytes. Fails if the peer closes the connection before that.
+  // Receives exactly `size` bytes. Fails if the peer closes the connection first.
   Outcome<std::string> receive(std::size_t size, const Deadline& deadline);
-  // Receives the available bytes, at least 1 and at most `max_bytes`; empty if the peer has closed the
-  // connection.
+  // Receives between 1 and `max_bytes` bytes, as many as are available. The result is empty if the peer has
+  // closed the connection.
   Outcome<std::string> receive_some(std::size_t max_bytes, const Deadline& deadline);
 
-  // Numeric addresses of this end of the connection and of the peer.
+  // The numeric addresses of this end of the connection and of the peer.
   std::string own_address() const;
   std::string peer_address() const;
 
   // Optimizes for short requests and responses: sends without delay, and retransmits at constant intervals
-  // on lossy networks. To be called for accepted connections; connect() does it itself.
+  // on lossy networks. Call this on accepted connections. connect() does so for the connections that it
+  // opens.
   void optimize_latency() const;
 
  private:
@@ -54,10 +55,11 @@ enum class Listening { on_loopback, everywhere };
 Socket listen_at(Listening interface, int port);
 int port_of(const Socket& listener);
 
-// Whether `host` is in 127.0.0.0/8, ::1 (both in numeric form) or "localhost".
+// Whether `host` is "localhost" or a numeric loopback address (127.0.0.0/8 or ::1).
 bool is_loopback(std::string_view host);
 
-// Splits "host:port" or "[::1]:port". `setting_name` names the value in errors. Throws UserError.
+// Splits "host:port" or "[::1]:port". Error messages start with `setting_name`. Throws a UserError if the
+// text has another form.
 std::pair<std::string, int> parse_host_port(std::string_view text, std::string_view setting_name);
 
 }  // namespace optimus

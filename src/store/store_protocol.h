@@ -1,9 +1,9 @@
-// The protocol between a StoreServer and its clients. A client first sends its greeting, a line with the
-// token of the run. The server answers kAccepted, or closes the connection without an answer. Then the
-// client sends requests, which are answered in order:
+// The protocol between a StoreServer and its clients. A client first sends a greeting, which is a line with
+// the token of the run. The server replies with kAccepted or closes the connection without a reply. After
+// that, the client sends requests, and the server responds to them in order:
 //
 //   request:  operation (1 byte)  size of key (4)  size of value (4)  key  value
-//   answer:   kind (1 byte)  size (4)  bytes
+//   response: kind (1 byte)  size (4)  bytes
 //
 // Numbers are little-endian.
 #pragma once
@@ -18,8 +18,8 @@ namespace optimus::store_protocol {
 inline constexpr std::string_view kGreeting = "optimus-store 1 ";  // followed by the token and a newline
 inline constexpr std::string_view kAccepted = "ok\n";
 inline constexpr std::size_t kMaxGreetingBytes = 512;
-// kWill registers the key and value that the server sets when this connection ends, unless the key exists;
-// an empty key removes the will.
+// kWill registers the key and value that the server sets when this connection ends, unless the key exists. An
+// empty key removes the last-will.
 inline constexpr char kSet = 's', kFind = 'f', kCount = 'c', kWill = 'w';
 inline constexpr char kValue = 'v', kNothing = 'n', kRejected = 'e';
 inline constexpr std::size_t kRequestHeader = 9, kAnswerHeader = 5;

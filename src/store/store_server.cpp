@@ -1,4 +1,4 @@
-// Implements store_server.h. One thread serves all connections with epoll and never blocks on a single one.
+// Implements store_server.h. One thread serves all connections with epoll and never blocks on any of them.
 #include "store/store_server.h"
 
 #include <netinet/in.h>
@@ -24,15 +24,15 @@ using namespace store_protocol;
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kGreetingTimeout = std::chrono::seconds(2);
-constexpr std::size_t kMaxUnauthenticated = 128;     // connections that have not sent the token
+constexpr std::size_t kMaxUnauthenticated = 128;     // connections that have not sent the token yet
 constexpr std::size_t kMaxStoredBytes = 1ULL << 30;  // total size of all keys and values
-// If more bytes of answers are unsent, further requests of the connection wait.
+// While a connection has more unsent response bytes than this, its further requests wait.
 constexpr std::size_t kMaxUnsentBytes = 1ULL << 20;
 constexpr std::size_t kMaxWillBytes = 1 << 12;
-// Connections accepted per turn, before the existing ones are served again.
+// The number of connections to accept before existing connections are served again.
 constexpr int kMaxAcceptsPerTurn = 64;
 
-// Raises the limit of open files to the maximum, to allow as many connections as possible.
+// Raises the limit on open files to the maximum, so that as many connections as possible can be opened.
 void raise_file_limit() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return;
@@ -84,7 +84,7 @@ struct StoreServer::Impl {
   void drop_oldest_unauthenticated() {
     if (!unauthenticated.empty()) drop(unauthenticated.begin()->second);
   }
-  // These return false if the connection must be closed.
+  // These functions return false if the connection must be closed.
   bool read(Connection& connection);
   bool write(Connection& connection);
   bool handshake(Connection& connection);
@@ -99,7 +99,7 @@ struct StoreServer::Impl {
   const std::string token;
   Socket listener, epoll, wake_event;
   std::map<int, Connection> connections;
-  std::multimap<Clock::time_point, int> unauthenticated;  // keyed by the time of acceptance
+  std::multimap<Clock::time_point, int> unauthenticated;  // keyed by the time at which they were accepted
   std::unordered_map<std::string, std::string> values;
   std::size_t stored_bytes = 0;
   std::thread thread;
@@ -134,8 +134,8 @@ void StoreServer::Impl::accept_connections() {
       continue;
     }
     if (!socket.is_open()) {
-      // The process has no free file descriptors. New connections wait in the queue of the socket; the pause
-      // prevents a busy loop of this thread.
+      // The process has no free file descriptors. New connections wait in the socket's backlog, and the pause
+      // keeps this thread from spinning.
       if (errno == EMFILE || errno == ENFILE) std::this_thread::sleep_for(std::chrono::milliseconds(10));
       return;
     }
@@ -175,7 +175,7 @@ bool StoreServer::Impl::read(Connection& connection) {
   return !connection.is_authenticated || (answer_all(connection) && write(connection));
 }
 
-// A client that does not know the token never receives an answer.
+// A client that does not know the token never receives a response.
 bool StoreServer::Impl::handshake(Connection& connection) {
   const std::size_t end = connection.in.find('\n');
   const std::string_view line = std::string_view(connection.in).substr(0, end);
@@ -276,7 +276,7 @@ bool StoreServer::Impl::write(Connection& connection) {
     connection.out.clear(), connection.num_sent = 0;
     if (connection.waits_until_writable) watch(handle, EPOLLIN | EPOLLRDHUP, EPOLL_CTL_MOD);
     connection.waits_until_writable = false;
-    // Handles requests that waited because too many bytes of answers were unsent.
+    // Handles requests that waited because too many response bytes were unsent.
     if (!answer_all(connection)) return false;
     if (connection.out.empty()) return true;
   }

@@ -1,10 +1,11 @@
-// StoreServer: the store of a run, hosted by the process that starts the run. A thread keeps keys and values
+// StoreServer: the store of a run, hosted by the process that starts the run. A thread stores keys and values
 // for clients that know the token of the run.
 //
 // Unauthenticated clients cannot cause harm or read data: a connection must send the token within 2 seconds,
 // in a line of limited length. Until then it uses only a few hundred bytes of memory, and if there are too
-// many such connections, the oldest one is closed. The memory of clients is limited as well. The token is
-// sent in plain text: an attacker who can read the traffic of the run can also read its gradients.
+// many such connections, the oldest one is closed. The memory of authenticated clients is limited as well.
+// The token is sent in plain text. This is acceptable because an attacker who can read the traffic of the run
+// can read its gradients too.
 #pragma once
 
 #include <memory>
@@ -19,7 +20,7 @@ struct StoreServerOptions {
   // the loopback interface.
   std::string token{};
   Listening interface = Listening::on_loopback;
-  int port = 0;  // 0 for any free port
+  int port = 0;  // 0 means any free port
 };
 
 class StoreServer {
@@ -35,7 +36,7 @@ class StoreServer {
   std::unique_ptr<Impl> impl_;
 };
 
-// Compares in a time that depends only on the lengths, not on where the strings differ.
+// Compares two secrets in a time that depends only on their lengths, not on where they differ.
 bool is_same_secret(std::string_view a, std::string_view b);
 
 }  // namespace optimus

@@ -16,12 +16,12 @@ namespace {
 using namespace store_protocol;
 
 constexpr Seconds kAnswerTimeout{5};
-// Timeout of the calls after one that the store did not answer. It is shorter, because a process that ends
-// makes several calls in a row.
+// The timeout after a call to which the store did not respond. It is shorter because a process makes several
+// calls in a row when it ends.
 constexpr Seconds kRetryTimeout{1};
 
-// There are two deadlines because the kernel accepts connections even while the store's process is busy, but
-// only the process answers.
+// There are two deadlines because the kernel accepts connections even while the store's process is busy,
+// whereas only the process can respond.
 Outcome<Socket> handshake(const StoreAddress& address, const Deadline& connect_deadline,
                           const Deadline& deadline) {
   Outcome<Socket> socket = Socket::connect(address.host, address.port, connect_deadline);
@@ -30,7 +30,7 @@ Outcome<Socket> handshake(const StoreAddress& address, const Deadline& connect_d
   if (const auto sent = socket->send(greeting, deadline); !sent) return tl::unexpected(sent.error());
   const Outcome<std::string> answer = socket->receive(kAccepted.size(), deadline);
   if (!answer) return failure("{}; check the token", answer.error().why);
-  if (*answer != kAccepted) return failure("the process that listens there is not an Optimus store");
+  if (*answer != kAccepted) return failure("the process on that port is not an Optimus store");
   return socket;
 }
 
@@ -39,7 +39,7 @@ Deadline attempt_deadline(const Deadline& deadline) {
                          deadline.name());
 }
 
-// Receives the answers of one round trip in large blocks and returns them one by one.
+// Receives the responses of one round trip in large blocks and returns them one by one.
 struct AnswerReader {
   Socket& socket;
   const Deadline& deadline;
@@ -51,7 +51,7 @@ struct AnswerReader {
     while (bytes.size() - num_parsed < size) {
       const Outcome<std::string> received = socket.receive_some(kBlockBytes, deadline);
       if (!received) return received;
-      if (received->empty()) return failure("the peer has closed the connection");
+      if (received->empty()) return failure("the peer closed the connection");
       bytes += *received;
     }
     num_parsed += size;
@@ -89,11 +89,11 @@ class TcpStore final : public KeyStore {
     const std::string text = answer->value_or("");
     std::int64_t count = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
-    if (error != std::errc() || text.empty()) return failure("the store: the answer is not a number");
+    if (error != std::errc() || text.empty()) return failure("the store: expected a number as the response");
     return count;
   }
-  // Uses a separate connection, because the main connection is closed after a timeout, which must not
-  // trigger the will.
+  // Uses a separate connection, because the main connection is closed after a timeout and closing it must not
+  // trigger the last-will.
   Outcome<void> set_last_will(const std::string& key, const std::string& value) override {
     const std::lock_guard lock(mutex_);
     const Deadline deadline = Deadline::after(timeout(), "the store");
@@ -117,8 +117,8 @@ class TcpStore final : public KeyStore {
     std::string_view key, value;
   };
   using Answers = std::vector<std::optional<std::string>>;
-  // The store stops reading from a client that does not read its answers. Up to this number of short
-  // requests per round trip fit into the network buffers.
+  // The store stops reading from a client that does not read its responses. This number of short requests per
+  // round trip fits into the network buffers.
   static constexpr std::size_t kMaxRequestsPerRoundTrip = 256;
 
   Seconds timeout() const { return timed_out_before_ ? kRetryTimeout : kAnswerTimeout; }
@@ -130,12 +130,12 @@ class TcpStore final : public KeyStore {
     return std::move(answers->front());
   }
 
-  // A connection that has failed is not reused, because a late answer would be mistaken for the answer to
+  // A connection that has failed is not reused, because a late response would be mistaken for the response to
   // another request.
   Outcome<Answers> request(const std::vector<Request>& requests) {
     for (const auto& [kind, key, value] : requests)
       if (key.size() > kMaxKeyBytes || value.size() > kMaxValueBytes)
-        return failure("the store: a value of {} bytes for key {} is too large", value.size(),
+        return failure("the store: the value of {} bytes is too large for key {}", value.size(),
                        key.substr(0, 60));
     const std::lock_guard lock(mutex_);
     const Deadline deadline = Deadline::after(timeout(), "the store");
@@ -185,7 +185,7 @@ class TcpStore final : public KeyStore {
     const auto header = reader.take(kAnswerHeader);
     if (!header) return tl::unexpected(header.error());
     const std::size_t size = size_at(*header, 1);
-    if (size > kMaxValueBytes) return failure("the answer is too large: {} bytes", size);
+    if (size > kMaxValueBytes) return failure("the response is too large: {} bytes", size);
     auto bytes = reader.take(size);
     if (!bytes) return tl::unexpected(bytes.error());
     if ((*header)[0] == kNothing) return std::optional<std::string>();

@@ -8,7 +8,8 @@
 namespace optimus {
 
 bool AddedTokenMatcher::add(const AddedToken& token) {
-  ensure(token.pattern.size() <= kMaxPatternBytes, "an added token has {} bytes", token.pattern.size());
+  ensure(token.pattern.size() <= kMaxPatternBytes, "an added token is too long: {} bytes",
+         token.pattern.size());
   if (token.pattern.empty()) return true;  // such a token can be decoded but never matches
   if (!patterns_.insert(token.pattern, static_cast<std::int32_t>(tokens_.size()))) return false;
   tokens_.push_back(token);

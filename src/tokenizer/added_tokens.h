@@ -1,6 +1,6 @@
 // Added tokens: tokens that were added to a vocabulary explicitly ("<|endoftext|>", "[MASK]"). They are
-// matched in the raw text before any other processing, or, if they are marked `normalized`, after
-// normalization.
+// matched in the raw text before any other processing. Tokens marked `normalized` are matched after
+// normalization instead.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace optimus {
 struct AddedToken {
   TokenId id = 0;
   std::string content;
-  std::string pattern;       // the text to match: `content`, in normalized form if `normalized` is set
+  std::string pattern;       // the text to match: `content`, normalized if `normalized` is set
   bool single_word = false;  // matches only whole words
   bool lstrip = false;       // the match includes the spaces on its left
   bool rstrip = false;       // the match includes the spaces on its right
@@ -27,11 +27,11 @@ struct AddedToken {
   bool special = false;
 };
 
-// Finds the leftmost match of the patterns of a set of added tokens, and the longest one at that position.
-// Immutable after the last add().
+// Finds the leftmost match of any added token, and the longest match at that position. Immutable after the
+// last add().
 class AddedTokenMatcher {
  public:
-  // Maximum length of a pattern in bytes, which keeps matching linear in the length of the text.
+  // The maximum length of a pattern in bytes. The limit keeps matching linear in the length of the text.
   static constexpr std::size_t kMaxPatternBytes = 1024;
 
   bool is_empty() const { return tokens_.empty(); }
@@ -43,7 +43,7 @@ class AddedTokenMatcher {
     std::optional<TokenId> id;  // set if the part is an added token
   };
   // Splits `text` into added tokens and the text between them, and calls on_part(Part) from left to right.
-  // No part is empty, except that the `text` of an added token is not set.
+  // Text between added tokens is never empty. Parts that are added tokens have no `text`.
   template <typename OnPart>
   void for_each_part(std::string_view text, const CharClasses& classes, OnPart&& on_part) const;
 

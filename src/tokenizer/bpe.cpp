@@ -14,14 +14,14 @@
 namespace optimus {
 namespace {
 
-// Up to this number of symbols, scanning all pairs after each merge is faster than a heap.
+// For words of up to this number of symbols, scanning all pairs after each merge is faster than a heap.
 constexpr std::size_t kShortWord = 64;
 constexpr std::size_t kNumPairSlots = 1 << 18;
 constexpr std::uint32_t kNoNeighbour = UINT32_MAX;
 
-// The index of the smallest number; of the first one if there are several. Four independent comparisons at a
-// time avoid the dependency chain of std::min_element, where text without spaces spends half of its encoding
-// time.
+// Returns the index of the first occurrence of the smallest number. Four independent comparisons at a time
+// avoid the dependency chain of std::min_element, in which text without spaces would spend half of its
+// encoding time.
 std::size_t index_of_smallest(const std::vector<std::uint32_t>& numbers) {
   std::array<std::uint32_t, 4> smallest;
   smallest.fill(UINT32_MAX);
@@ -54,7 +54,7 @@ void MergeTable::reserve(std::size_t num_merges) {
 }
 
 void MergeTable::add(TokenId left, TokenId right, TokenId merged) {
-  ensure(merged_.size() < kMaxMerges, "more than {} merges", kMaxMerges);
+  ensure(merged_.size() < kMaxMerges, "expected at most {} merges", kMaxMerges);
   if ((merged_.size() + 1) * 4 > slots_.size() * 3) reserve(slots_.size());
   insert(key_of(left, right), static_cast<std::uint32_t>(merged_.size()));
   merged_.push_back(merged);
@@ -96,7 +96,7 @@ std::size_t Bpe::pair_slot(char32_t left, char32_t right) {
   return mix_bits((static_cast<std::uint64_t>(left) << 32) | right) % kNumPairSlots;
 }
 
-// Fills mergeable_pairs_, unless the text of a symbol may differ from the text of the word at its position.
+// Fills mergeable_pairs_, unless the text of a symbol may differ from the corresponding text of the word.
 void Bpe::find_mergeable_pairs(const Vocabulary& vocabulary) {
   if (options_.is_byte_level || options_.ignore_merges || !options_.byte_fallback || !has_all_bytes_) return;
   std::vector<bool> is_byte(static_cast<std::size_t>(vocabulary.end())), mergeable(kNumPairSlots);
@@ -141,8 +141,8 @@ void Bpe::add_byte_symbols(std::string_view word, std::vector<TokenId>& ids) con
 }
 
 void Bpe::add_character_symbols(std::string_view word, std::vector<TokenId>& ids) const {
-  // The unknown token is emitted before the next known character, after the tokens of any bytes in between:
-  // the tokenizers library does the same.
+  // The unknown token is emitted just before the next known character, after any byte tokens in between, as
+  // in the tokenizers library.
   bool has_unknown = false;
   const auto put_unknown = [&] {
     if (std::exchange(has_unknown, false)) ids.push_back(*options_.unknown_id);
@@ -166,10 +166,10 @@ void Bpe::add_character_symbols(std::string_view word, std::vector<TokenId>& ids
   put_unknown();
 }
 
-// Repeatedly merges the leftmost of the pairs with the lowest rank, until no pair can be merged.
+// Repeatedly merges the leftmost pair of lowest rank until no pair can be merged.
 void Bpe::merge_short(BpeScratch& scratch) const {
   std::vector<TokenId>& ids = scratch.ids;
-  // [symbol]: rank of the pair that it forms with the next symbol
+  // Indexed by symbol: the rank of the pair that the symbol forms with the next one.
   std::vector<std::uint32_t>& ranks = scratch.ranks;
   ranks.clear();
   for (std::size_t i = 0; i + 1 < ids.size(); ++i) ranks.push_back(merges_.find(ids[i], ids[i + 1]));
@@ -184,7 +184,7 @@ void Bpe::merge_short(BpeScratch& scratch) const {
   }
 }
 
-// The same algorithm with a heap of (rank, position) over a linked list of symbols.
+// The same algorithm as merge_short(), with a heap of (rank, position) over a linked list of symbols.
 void Bpe::merge_long(BpeScratch& scratch) const {
   std::vector<TokenId>& ids = scratch.ids;
   const auto size = static_cast<std::uint32_t>(ids.size());
@@ -207,7 +207,7 @@ void Bpe::merge_long(BpeScratch& scratch) const {
     const auto left = static_cast<std::uint32_t>(scratch.heap.back());
     scratch.heap.pop_back();
     const std::uint32_t right = ids[left] < 0 ? kNoNeighbour : scratch.next[left];
-    // Stale entry: one of the two symbols has been merged since it was pushed.
+    // The entry is stale if one of the two symbols has been merged since the entry was pushed.
     if (right == kNoNeighbour || merges_.find(ids[left], ids[right]) != rank) continue;
     ids[left] = merges_.merged_id(rank);
     ids[right] = -1;

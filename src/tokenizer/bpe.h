@@ -1,7 +1,7 @@
 // Byte-pair encoding: repeatedly merges the adjacent pair of symbols that was learned first.
 //
-// Symbols are bytes (GPT-2, Llama 3, Qwen 2) or characters (Llama 2, Mistral). Character vocabularies have
-// byte tokens for characters that they do not contain. Immutable after construction.
+// Symbols are bytes (GPT-2, Llama 3, Qwen 2) or characters (Llama 2, Mistral). Character vocabularies may
+// have byte tokens for characters that they do not contain. Immutable after construction.
 #pragma once
 
 #include <array>
@@ -24,8 +24,8 @@ class MergeTable {
   static constexpr std::size_t kMaxMerges = kNone;
 
   void reserve(std::size_t num_merges);
-  // The rank of the new merge is the number of merges added before. If a pair is added again, the later rank
-  // replaces the earlier one.
+  // The rank of a new merge is the number of merges that were added before it. If a pair is added again, the
+  // later rank replaces the earlier one.
   void add(TokenId left, TokenId right, TokenId merged);
 
   // Returns the rank of the pair, or kNone.
@@ -53,30 +53,33 @@ class MergeTable {
   static std::uint64_t key_of(TokenId left, TokenId right) {
     return (static_cast<std::uint64_t>(left) << 22) | static_cast<std::uint64_t>(right);
   }
-  // Most pairs have no merge. This Bloom filter rejects 15 of 16 of them without a cache miss.
+  // A Bloom filter. Most pairs have no merge, and the filter rejects 15 of 16 such pairs without a cache
+  // miss.
   bool may_contain(std::uint64_t hash) const {
     const std::uint64_t bit = hash >> (shift_ - 3);
     return ((present_[bit / 64] >> (bit % 64)) & 1) != 0;
   }
   void insert(std::uint64_t key, std::uint32_t rank);
 
-  // 22 bits of left id, 22 bits of right id, 20 bits of rank: one word per merge, because cache misses in
-  // this table dominate the time of encoding. Open addressing; the size is a power of two.
+  // Each slot packs the left id (22 bits), the right id (22 bits) and the rank (20 bits) into one word,
+  // because cache misses in this table dominate the encoding time. The table uses open addressing, and its
+  // size is a power of two.
   std::vector<std::uint64_t> slots_ = std::vector<std::uint64_t>(16, kEmpty);
   int shift_ = 60;
-  std::vector<std::uint64_t> present_ = std::vector<std::uint64_t>(2);  // 8 bits per slot
-  std::vector<TokenId> merged_;                                         // indexed by rank
+  std::vector<std::uint64_t> present_ =
+      std::vector<std::uint64_t>(2);  // bits of the Bloom filter, 8 per slot
+  std::vector<TokenId> merged_;       // indexed by rank
 };
 
 struct BpeOptions {
-  bool is_byte_level = false;  // the vocabulary uses the byte-level alphabet; words are raw bytes
+  bool is_byte_level = false;  // tokens use the byte-level alphabet, and words are raw bytes
   bool ignore_merges = false;  // a word that is itself a token is not split
   bool byte_fallback = false;  // unknown characters become "<0x..>" tokens
   bool fuse_unknown = false;   // adjacent unknown characters become one unknown token
   std::optional<TokenId> unknown_id = std::nullopt;
 };
 
-// The working memory of one thread.
+// Working memory for one thread.
 struct BpeScratch {
   std::vector<TokenId> ids;
   std::vector<std::uint32_t> ranks;
@@ -91,8 +94,8 @@ class Bpe {
   // Appends the ids of one word to `out`. Takes O(n log n) time, where n is the length of the word.
   void encode(std::string_view word, BpeScratch& scratch, std::vector<TokenId>& out) const;
 
-  // For character symbols only: the length of a prefix of `word` that can be encoded independently, because
-  // no merge crosses its end. Allows splitting text without spaces into words.
+  // For character symbols only. Returns the length of a prefix of `word` that can be encoded independently,
+  // because no merge crosses its end. With this, text without spaces can be split into words.
   std::size_t independent_prefix(std::string_view word) const;
   // Whether every byte has a token, so that any text can be encoded.
   bool has_all_bytes() const { return has_all_bytes_; }
@@ -109,10 +112,10 @@ class Bpe {
 
   MergeTable merges_;
   BpeOptions options_;
-  Vocabulary word_ids_;                  // whole words and characters for look-up; raw bytes if byte-level
+  Vocabulary word_ids_;                  // words and characters to look up; raw bytes if byte-level
   std::array<TokenId, 256> byte_ids_{};  // indexed by byte; -1 if the vocabulary has no token for it
   bool has_all_bytes_ = false;
-  // Pairs of characters that a merge may join, as a set of hashes. False positives are harmless.
+  // A set of hashes of the character pairs that a merge may join. False positives are harmless.
   std::vector<bool> mergeable_pairs_;
 };
 

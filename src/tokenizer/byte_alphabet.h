@@ -1,5 +1,5 @@
-// GPT-2's byte-level alphabet, which maps every byte to a printable character. Byte-level vocabularies use it
-// to write their tokens.
+// GPT-2's byte-level alphabet, which maps every byte to a printable character. Byte-level vocabularies spell
+// their tokens in it.
 #pragma once
 
 #include <array>
@@ -11,8 +11,8 @@
 
 namespace optimus {
 
-// The 256 characters, indexed by byte: printable Latin-1 characters map to themselves, the other 68 bytes to
-// U+0100 and above.
+// The 256 characters, indexed by byte. Printable Latin-1 characters map to themselves, and the other 68 bytes
+// map to U+0100 and above.
 constexpr std::array<char32_t, 256> byte_alphabet() {
   std::array<char32_t, 256> result{};
   char32_t next = 256;
@@ -23,7 +23,7 @@ constexpr std::array<char32_t, 256> byte_alphabet() {
   return result;
 }
 
-// The bytes that a token represents; nullopt if it contains a character outside the alphabet.
+// The bytes that a token represents, or nullopt if it contains a character outside the alphabet.
 std::optional<std::string> bytes_of_token(std::string_view token);
 
 }  // namespace optimus

@@ -7,8 +7,8 @@
 
 namespace optimus {
 
-// A byte-level BPE without merges: every byte is a token, with ids 0 to 255. Text is split into words only
-// so that libraries can cache them; the split does not change the tokens.
+// A byte-level BPE without merges: every byte is a token, and the ids are 0 to 255. Text is split into words
+// only so that libraries can cache the words. The split does not change the tokens.
 std::string byte_tokenizer_json() {
   const std::unique_ptr<Tokenizer> tokenizer = byte_tokenizer();
   const TokenId end_id = tokenizer->end_of_document().value();

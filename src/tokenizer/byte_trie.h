@@ -1,5 +1,5 @@
-// A trie that maps strings to integers and finds the longest key that is a prefix of a text. The time is
-// linear in the length of that prefix.
+// A trie that maps strings to integers and finds the longest key that is a prefix of a text. A search takes
+// linear time in the number of bytes that it follows.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +19,12 @@ class ByteTrie {
     std::int32_t value;
   };
 
-  // Inserts `key` with a value of at least 0. Returns false and has no effect if the key is already present.
+  // Inserts `key` with a non-negative value. Returns false and has no effect if the key is already present.
   bool insert(std::string_view key, std::int32_t value);
-  // The node that the bytes of `key` lead to, starting at `from`; kNoNode if there is none.
+  // The node that is reached from `from` by the bytes of `key`, or kNoNode if there is none.
   Node walk(std::string_view key, Node from = kRoot) const;
-  // The longest match at the start of `text` of a key that continues at node `from`. At least one byte of
-  // `text` must match; Match::size counts only bytes of `text`.
+  // The longest match at the start of `text` among the keys that continue at node `from`. At least one byte
+  // of `text` must match. Match::size counts only bytes of `text`.
   std::optional<Match> longest(std::string_view text, Node from = kRoot) const;
 
  private:

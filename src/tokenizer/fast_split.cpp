@@ -23,7 +23,7 @@ class Reader {
 
   const char* at() const { return offset_; }
   bool is_done() const { return offset_ == end_; }
-  // The classes of the next character; 0 at the end.
+  // The classes of the next character, or 0 at the end of the text.
   std::uint16_t peek() const { return is_done() ? 0 : classes_->of(decode_char(offset_).code_point); }
   bool next_is(char ascii) const { return !is_done() && *offset_ == ascii; }
   bool next_is_newline() const { return next_is('\n') || next_is('\r'); }
@@ -51,8 +51,8 @@ class Reader {
   const CharClasses* classes_;
 };
 
-// The end of a contraction ('s 't 'm 'd 're 've 'll) at `begin`, which points to the apostrophe; nullptr if
-// there is none.
+// Returns the end of a contraction ('s 't 'm 'd 're 've 'll), or nullptr if there is none. `begin` points to
+// the apostrophe.
 const char* contraction_end(const char* begin, const char* end, bool ignore_case) {
   const auto letter = [&](int i) -> char {
     if (end - begin <= i) return '\0';
@@ -64,12 +64,12 @@ const char* contraction_end(const char* begin, const char* end, bool ignore_case
   if (first == 'r' && second == 'e') return begin + 3;
   if (first == 'v' && second == 'e') return begin + 3;
   if (first == 'l' && second == 'l') return begin + 3;
-  // U+017F, the long s, matches s if case is ignored.
+  // The long s (U+017F) matches s if case is ignored.
   if (ignore_case && first == '\xC5' && second == '\xBF') return begin + 3;
   return nullptr;
 }
 
-// \s+(?!\S)|\s+ : all spaces, except that the last one belongs to a following word.
+// \s+(?!\S)|\s+ : all spaces, except that the last one belongs to the word that follows, if any.
 const char* spaces_end(const char* begin, Reader reader) {
   const char* last = begin;
   while ((reader.peek() & kSpace) != 0) {
@@ -97,7 +97,7 @@ const char* gpt2_end(const char* begin, const char* end, const CharClasses& clas
   return reader.at();
 }
 
-// \s*[\r\n]+ : up to the last line break among the spaces; otherwise the same as spaces_end.
+// \s*[\r\n]+ : all spaces up to the last line break. Without a line break, the same as spaces_end().
 const char* lines_or_spaces_end(const char* begin, const char* end, const CharClasses& classes) {
   Reader reader(begin, end, classes);
   const char* after_newline = nullptr;

@@ -1,5 +1,5 @@
 // Hand-written implementations of the splitting patterns of GPT-2, Llama 3 and Qwen 2. They are ten times as
-// fast as a regular expression and are tested against it (tests/tokenizer/fast_split_test.cpp).
+// fast as the regular expressions and are tested against them (tests/tokenizer/fast_split_test.cpp).
 #pragma once
 
 #include <optional>

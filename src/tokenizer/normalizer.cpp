@@ -30,7 +30,7 @@ int combining_class(CodePoint c) {
   return utf8proc_get_property(static_cast<utf8proc_int32_t>(c))->combining_class;
 }
 
-// Sorts each run of combining marks into canonical order. utf8proc's own implementation takes quadratic time
+// Sorts each run of combining marks into canonical order. The implementation in utf8proc takes quadratic time
 // on long runs.
 void order_marks(std::vector<CodePoint>& run) {
   for (auto begin = run.begin(); begin != run.end();) {
@@ -53,8 +53,8 @@ void append_decomposed(CodePoint c, bool is_compatible, std::vector<CodePoint>& 
                                                       (is_compatible ? UTF8PROC_COMPAT : 0));
   const auto count =
       utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c), parts, kMaxLength, options, &boundary);
-  ensure(count >= 0 && count <= kMaxLength, "decomposition of U+{:04X} failed: {}", static_cast<unsigned>(c),
-         count);
+  ensure(count >= 0 && count <= kMaxLength, "cannot decompose U+{:04X}: utf8proc returned {}",
+         static_cast<unsigned>(c), count);
   out.insert(out.end(), parts, parts + count);
 }
 
@@ -76,13 +76,13 @@ void append_run(UnicodeForm form, std::string_view text, const CharClasses& clas
     const auto size = utf8proc_normalize_utf32(
         reinterpret_cast<utf8proc_int32_t*>(run.data()), static_cast<utf8proc_ssize_t>(run.size()),
         static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
-    ensure(size >= 0, "composition failed: {}", size);
+    ensure(size >= 0, "cannot compose characters: utf8proc returned {}", size);
     run.resize(static_cast<std::size_t>(size));
   }
   for (const CodePoint c : run) append_utf8(c, out);
 }
 
-// Whether the text already has the normal form. The check is fast, because this is true for most texts.
+// Whether the text is already in the normal form. The check is fast because this is true for most texts.
 bool is_stable(UnicodeForm form, std::string_view text, const CharClasses& classes) {
   const std::uint16_t unstable = unstable_classes(form);
   for (const char *at = text.data(), *end = at + text.size(); at != end;) {
@@ -97,8 +97,8 @@ bool is_stable(UnicodeForm form, std::string_view text, const CharClasses& class
   return true;
 }
 
-// BERT's normalizer in one pass: clean, put spaces around Chinese characters, decompose, strip accents,
-// convert to lower case.
+// BERT's normalizer in one pass: cleans the text, puts spaces around Chinese characters, decomposes, strips
+// accents and converts to lower case.
 class BertPass {
  public:
   BertPass(const BertNormalizer& options, const CharClasses& classes, std::vector<CodePoint>& run,
@@ -177,7 +177,7 @@ void append_normal_form(UnicodeForm form, std::string_view text, const CharClass
     const DecodedChar next = decode_char(text.data() + at);
     return classes.is(next.code_point, unstable) ? static_cast<std::size_t>(next.size) : 0;
   };
-  // `previous` is the last stable character, with which marks may combine
+  // `previous` is the position of the last stable character, with which marks may combine.
   std::size_t copied_end = 0, previous = 0;
   for (std::size_t at = 0; at < text.size();) {
     if (size_if_unstable(at) == 0) {
@@ -185,8 +185,8 @@ void append_normal_form(UnicodeForm form, std::string_view text, const CharClass
       at += static_cast<std::size_t>(decode_char(text.data() + at).size);
       continue;
     }
-    // A mark that is classified as stable is newer than the Unicode tables of the tokenizers library; it is
-    // left unchanged.
+    // A mark that is classified as stable is newer than the Unicode tables of the tokenizers library, so it
+    // is left unchanged.
     const bool joins_previous = composes(form) && previous < at &&
                                 combining_class(decode_char(text.data() + previous).code_point) == 0;
     const std::size_t begin = joins_previous ? previous : at;
@@ -228,7 +228,7 @@ bool Normalizer::may_remove_text() const {
 
 std::string_view Normalizer::apply(std::string_view text, const CharClasses& classes,
                                    NormalizerScratch& scratch, RegexScratch& regex_scratch) const {
-  // A normal form expands a byte to at most 11 bytes. The limit is needed because a file may chain
+  // Unicode normalization expands a byte to at most 11 bytes. The limit is needed because a file may chain
   // replacements that double the text each time.
   const std::size_t num_bytes = text.size(), largest = 32 * num_bytes + (64 << 10);
   for (const NormalizerStep& step : steps_) {
@@ -248,7 +248,7 @@ std::string_view Normalizer::apply(std::string_view text, const CharClasses& cla
       append_replaced(std::get<Replace>(step), text, regex_scratch, out);
     if (out.size() > largest)
       throw UserError(
-          "the tokenizer's normalizer produces {} bytes from a text of {} bytes; at most {} are supported",
+          "the tokenizer's normalizer produces {} bytes from {} bytes of text; at most {} are supported",
           out.size(), num_bytes, largest);
     scratch.text.swap(scratch.other_text);
     text = scratch.text;

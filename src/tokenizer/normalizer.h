@@ -30,7 +30,7 @@ struct Replace {
 };
 using NormalizerStep = std::variant<UnicodeForm, BertNormalizer, Lowercase, Prepend, Replace>;
 
-// The working memory of one thread.
+// Working memory for one thread.
 struct NormalizerScratch {
   std::string text, other_text;
   std::vector<CodePoint> run;

@@ -12,7 +12,7 @@
 namespace optimus {
 namespace {
 
-// The working memory of one encoding thread.
+// Working memory for one encoding thread.
 struct Scratch {
   WordCache cache;
   BpeScratch bpe;
@@ -20,7 +20,7 @@ struct Scratch {
   PreTokenizerScratch pre_tokenizer;
   RegexScratch regex;
 
-  // Whether a very large word or document has enlarged the buffers, so that they should be freed.
+  // Whether a very large word or document has enlarged the buffers so much that they should be freed.
   bool is_bloated() const {
     constexpr std::size_t kLargeCapacity = 1 << 20;
     std::size_t num_bytes = normalizer.text.capacity() + normalizer.other_text.capacity();
@@ -30,7 +30,7 @@ struct Scratch {
   }
 };
 
-// A pool of Scratch objects that are currently unused. Reusing them keeps their caches warm across calls.
+// A pool of unused Scratch objects. Reusing them keeps their caches warm across calls.
 class ScratchPool {
  public:
   std::unique_ptr<Scratch> take() {
@@ -55,7 +55,7 @@ class ScratchPool {
   std::vector<std::unique_ptr<Scratch>> free_;
 };
 
-// Encodes one text. Exists for the duration of one call.
+// Encodes one text. An Encoding exists for the duration of one call.
 class Encoding {
  public:
   Encoding(const TokenizerParts& parts, Scratch& scratch, std::vector<TokenId>& out)
@@ -125,7 +125,7 @@ class PipelineTokenizer final : public Tokenizer {
 
   void encode(std::string_view text, std::vector<TokenId>& out) const override {
     if (text.size() > INT32_MAX)
-      throw UserError("the text has {} bytes, which is too long for the tokenizer; at most {} are supported",
+      throw UserError("the text is too long for the tokenizer: {} bytes; at most {} are supported",
                       text.size(), INT32_MAX);
     std::string repaired_text;
     if (!is_valid_utf8(text)) text = repaired_text = repair_utf8(text);

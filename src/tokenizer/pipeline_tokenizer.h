@@ -1,5 +1,5 @@
-// A tokenizer as described by a file: added tokens -> normalizer -> pre-tokenizer -> model for encoding, and
-// a decoder for the reverse direction. tokenizer_json.h creates the parts.
+// A tokenizer that is described by a file. Encoding runs added tokens -> normalizer -> pre-tokenizer ->
+// model, and a decoder converts tokens back to text. tokenizer_json.h creates the parts.
 #pragma once
 
 #include <memory>
@@ -27,7 +27,8 @@ struct TokenizerParts {
   AddedTokenMatcher raw_tokens, normalized_tokens;
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
-  std::optional<std::variant<Bpe, WordPiece>> model;  // set before make_pipeline_tokenizer() is called
+  std::optional<std::variant<Bpe, WordPiece>>
+      model;  // must be set before make_pipeline_tokenizer() is called
   // Tokens that encode_with_specials() adds before and after the text.
   std::vector<TokenId> prefix_tokens, suffix_tokens;
   TokenDecoder decoder;

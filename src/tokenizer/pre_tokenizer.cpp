@@ -34,7 +34,8 @@ class PieceBuilder {
   void finish() { emit(begin_, end_); }
 
  private:
-  // Extends the pending piece, or emits it and makes the part the new pending piece.
+  // If `joins` is true, extends the pending piece by the part. Otherwise emits the pending piece and makes
+  // the part the new pending piece.
   void join_if(bool joins, std::size_t begin, std::size_t end) {
     if (!joins) {
       emit(begin_, end_);
@@ -93,7 +94,7 @@ void split_words(std::string_view text, const CharClasses& classes, PieceSink si
   }
 }
 
-// Returns the text with spaces replaced and, if the scheme requires it, the replacement character prepended.
+// Returns the text with spaces replaced. Also prepends the replacement character if the scheme requires it.
 std::string_view with_metaspaces(const Metaspace& step, std::string_view text, bool is_text_start,
                                  std::string& out) {
   const bool starts_with_one = text.starts_with(' ') || text.starts_with(step.replacement);
@@ -117,7 +118,7 @@ struct StepContext {
   bool is_text_start;
 };
 
-// One overload per step: splits `piece` and passes the resulting pieces to `sink`.
+// There is one overload per step. Each splits `piece` and passes the resulting pieces to `sink`.
 void split_piece(const FastSplit& step, std::string_view piece, StepContext& context, PieceSink sink) {
   const char* const end = piece.data() + piece.size();
   for (const char* at = piece.data(); at != end;) {
@@ -164,7 +165,7 @@ void split_piece(const Metaspace& step, std::string_view piece, StepContext& con
   builder.finish();
 }
 
-// Applies the steps from `index` on to one piece.
+// Applies the steps to one piece.
 struct StepRunner {
   const std::vector<PreTokenizerStep>& steps;
   const CharClasses& classes;

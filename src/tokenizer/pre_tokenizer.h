@@ -1,6 +1,6 @@
 // Pre-tokenization: splits normalized text into the words that the model encodes. A pre-tokenizer is a list
-// of steps, each of which splits a piece into smaller ones and may change it. Pieces pass through all steps
-// one at a time; no intermediate list is built. Read next: bpe.h, wordpiece.h.
+// of steps. Each step splits a piece into smaller pieces and may change its text. Pieces pass through all
+// steps one at a time, so no intermediate list is built. Read next: bpe.h, wordpiece.h.
 #pragma once
 
 #include <string>
@@ -18,27 +18,28 @@ namespace optimus {
 // How a split treats the matches of its pattern.
 enum class SplitBehavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
-// A pattern with a hand-written implementation. It covers the whole text, so all behaviors that keep the
-// matches are equivalent.
+// Splits with a hand-written implementation of a pattern. The pattern matches the whole text, so all
+// behaviors that keep the matches are equivalent.
 struct FastSplit {
   FastPattern pattern;
 };
 struct PatternSplit {
   std::variant<std::string, SplitRegex> pattern;
   SplitBehavior behavior = SplitBehavior::kIsolated;
-  // True if the pattern describes the text to keep: the text between its matches is treated as the match.
+  // If true, the text between the matches of the pattern is treated as the match.
   bool invert = false;
 };
-// Splits at every character of one of the classes `any_of` (see CharClass); each such character is a match.
+// Splits at every character that belongs to one of the classes `any_of` (see CharClass). Each such character
+// is a match.
 struct ClassSplit {
   std::uint16_t any_of;
   SplitBehavior behavior;
 };
-// Splits into runs of \w and runs of characters that are neither \w nor space; removes the spaces.
+// Splits into runs of \w and runs of characters that are neither \w nor spaces, and removes the spaces.
 struct WordSplit {};
 // Prepends a space to a piece that does not start with one.
 struct PrefixSpace {};
-// Replaces spaces by the replacement character and splits before each of them.
+// Replaces each space with the replacement character and splits before each replacement.
 struct Metaspace {
   enum class Prepend { kFirst, kNever, kAlways };
   std::string replacement;  // one character
@@ -49,7 +50,7 @@ using PreTokenizerStep = std::variant<FastSplit, PatternSplit, ClassSplit, WordS
 
 // A reference to the callable that receives the pieces, as callable(piece, readable_end). The callable must
 // outlive the call that the sink is passed to. `readable_end` is the end of the readable memory around the
-// piece; WordCache::find() uses it to load short words without a byte loop.
+// piece. WordCache::find() uses it to load short words without a byte loop.
 class PieceSink {
  public:
   template <typename Callable>
@@ -67,7 +68,7 @@ class PieceSink {
   void (*call_)(void*, std::string_view, const char*);
 };
 
-// The working memory of one thread.
+// Working memory for one thread.
 struct PreTokenizerScratch {
   std::vector<std::string> texts;  // indexed by step, for steps that change the text
 };

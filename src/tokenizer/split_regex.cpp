@@ -1,4 +1,4 @@
-// Implements split_regex.h. PCRE2's objects are C handles; the two structs here own them.
+// Implements split_regex.h. PCRE2's objects are C handles, which the two structs in this file own.
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "tokenizer/split_regex.h"
 
@@ -34,7 +34,7 @@ class Translator {
 
   std::string run() {
     if (pattern_.size() > kMaxPatternBytes)
-      throw UserError("{} is {} bytes long, at most {} are supported", location_, pattern_.size(),
+      throw UserError("{} is {} bytes long; at most {} are supported", location_, pattern_.size(),
                       kMaxPatternBytes);
     while (offset_ < pattern_.size()) {
       if (pattern_[offset_] == '\\')
@@ -59,9 +59,9 @@ class Translator {
   }
 
   void translate_escape() {
-    if (offset_ + 1 >= pattern_.size()) refuse("a \\ at the end");
+    if (offset_ + 1 >= pattern_.size()) refuse("a trailing \\");
     const char c = pattern_[offset_ + 1];
-    if (c == 's' || c == 'S') {  // PCRE2 treats U+180E as a space, Unicode does not
+    if (c == 's' || c == 'S') {  // PCRE2 treats U+180E as a space, but Unicode does not
       out_ += c == 's' ? "\\p{White_Space}" : "\\P{White_Space}";
       offset_ += 2;
     } else if (c == 'p' || c == 'P') {
@@ -186,7 +186,8 @@ SplitRegex::SplitRegex(std::string_view pattern, std::string location)
   if (compiled_->code == nullptr)
     throw UserError("{}: the pattern {} is invalid: {}", location_, in_quotes(pattern, 200),
                     message_of(error));
-  pcre2_jit_compile(compiled_->code, PCRE2_JIT_COMPLETE);  // if this fails, PCRE2 interprets the pattern
+  pcre2_jit_compile(compiled_->code,
+                    PCRE2_JIT_COMPLETE);  // if this fails, PCRE2 falls back to its interpreter
 }
 
 SplitRegex::~SplitRegex() = default;
@@ -195,7 +196,8 @@ SplitRegex::SplitRegex(SplitRegex&&) noexcept = default;
 std::optional<SplitRegex::Match> SplitRegex::find(std::string_view text, std::size_t from,
                                                   RegexScratch& scratch) const {
   RegexScratch::Memory& memory = *scratch.memory_;
-  // A reasonable pattern may backtrack once over a long run ("\s*[\r\n]+" over spaces), but not more.
+  // A reasonable pattern may backtrack once over a long run ("\s*[\r\n]+" over spaces), but not several
+  // times.
   const std::size_t limit = std::min<std::size_t>(50'000 + 8 * text.size(), UINT32_MAX);
   pcre2_set_match_limit(memory.context, static_cast<std::uint32_t>(limit));
   pcre2_set_depth_limit(memory.context, static_cast<std::uint32_t>(limit));

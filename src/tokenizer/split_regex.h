@@ -1,9 +1,9 @@
-// Regular expressions of tokenizer files, executed by PCRE2 with its just-in-time compiler.
+// Regular expressions from tokenizer files, executed by PCRE2 with its just-in-time compiler.
 //
-// The files are written for the Oniguruma library (Ruby syntax). Constructs that PCRE2 interprets
-// differently or does not support are rejected with a message that names them; all others are translated.
-// Characters newer than PCRE2's Unicode tables belong to whatever classes PCRE2 assigns. The patterns of
-// GPT-2, Llama 3 and Qwen 2 are implemented in fast_split.h instead.
+// The files are written for the Oniguruma library (Ruby syntax). Constructs that PCRE2 interprets differently
+// or does not support are either translated or rejected with a message that names them. The classes of
+// characters that are newer than PCRE2's Unicode tables depend on PCRE2. The patterns of GPT-2, Llama 3 and
+// Qwen 2 are implemented in fast_split.h instead.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,11 @@
 
 namespace optimus {
 
-// Translates a pattern to PCRE2 syntax. `location` is the place in the file that a UserError names.
+// Translates a pattern to PCRE2 syntax. Throws a UserError that starts with `location`, the place of the
+// pattern in the file.
 std::string translate_pattern(std::string_view oniguruma, const std::string& location);
 
-// Working memory for matching with any SplitRegex; one per thread.
+// Working memory for matching with any SplitRegex. Each thread needs its own.
 class RegexScratch {
  public:
   RegexScratch();
@@ -30,7 +31,7 @@ class RegexScratch {
   std::unique_ptr<Memory> memory_;
 };
 
-// A compiled pattern. May be used by several threads at the same time.
+// A compiled pattern. Several threads may use it at the same time.
 class SplitRegex {
  public:
   // Throws a UserError that starts with `location` if the pattern is invalid or not supported.
@@ -43,7 +44,7 @@ class SplitRegex {
   };
 
   // The first match that begins at or after `from`. `text` must be valid UTF-8. Throws a UserError if
-  // matching exceeds a step limit, which bounds the time for malicious patterns.
+  // matching exceeds a step limit. The limit bounds the time that malicious patterns can take.
   std::optional<Match> find(std::string_view text, std::size_t from, RegexScratch& scratch) const;
 
   // Calls on_part(begin, end, is_match) for the matches and for the text between them, from left to right. An

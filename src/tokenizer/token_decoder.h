@@ -1,5 +1,5 @@
-// Decoding: converts tokens back to text. A list of steps transforms the texts of the tokens, which are then
-// joined.
+// Decoding: converts tokens back to text. A list of steps transforms the texts of the tokens, and the results
+// are joined.
 #pragma once
 
 #include <string>
@@ -10,10 +10,10 @@
 
 namespace optimus {
 
-// Converts characters of the byte-level alphabet to bytes; invalid UTF-8 then becomes U+FFFD.
+// Converts characters of the byte-level alphabet to bytes. Invalid UTF-8 in the result becomes U+FFFD.
 struct ByteLevelDecoder {};
-// Removes the prefix and puts a space before all other tokens; `cleanup` removes the spaces before
-// punctuation.
+// Removes the prefix from tokens that have it and puts a space before all other tokens. `cleanup` removes the
+// spaces before punctuation.
 struct WordPieceDecoder {
   std::string prefix;
   bool cleanup = true;
@@ -22,12 +22,13 @@ struct MetaspaceDecoder {
   CodePoint replacement = 0x2581;
   bool drops_first = true;  // removes the replacement character at the start of the first token
 };
-// Converts "<0x41>" to the byte; each byte that is not valid UTF-8 becomes one U+FFFD.
+// Converts tokens such as "<0x41>" to bytes. If a sequence of such bytes is not valid UTF-8, each of its
+// bytes becomes one U+FFFD.
 struct ByteFallbackDecoder {};
 struct FuseDecoder {};
 struct StripDecoder {
   CodePoint content = ' ';
-  std::size_t at_start = 0, at_end = 0;  // maximum numbers of characters to remove
+  std::size_t at_start = 0, at_end = 0;  // maximum number of characters to remove at each end
 };
 using DecoderStep = std::variant<ByteLevelDecoder, WordPieceDecoder, MetaspaceDecoder, ByteFallbackDecoder,
                                  FuseDecoder, StripDecoder, Replace>;
@@ -35,7 +36,7 @@ using DecoderStep = std::variant<ByteLevelDecoder, WordPieceDecoder, MetaspaceDe
 class TokenDecoder {
  public:
   void add(DecoderStep step) { steps_.push_back(std::move(step)); }
-  // If no step was added, the tokens are joined by spaces.
+  // Without any steps, the tokens are joined by spaces.
   std::string decode(std::vector<std::string> tokens) const;
 
  private:

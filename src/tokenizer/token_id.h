@@ -1,4 +1,4 @@
-// The type of token ids in memory and in token files.
+// The type of token ids in memory.
 #pragma once
 
 #include <cstdint>

@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t kMaxDepth = 100;
 constexpr std::size_t kMaxTextBytes = std::size_t{1} << 30;
 
-// Receives the events of the JSON parser and builds the document.
+// Builds the document from the events of the JSON parser.
 class DocumentBuilder final : public nlohmann::json_sax<Json> {
  public:
   DocumentBuilder(std::string_view text, const std::string& source) : text_(text), source_(source) {}
@@ -75,7 +75,7 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
   }
 
   bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception&) override {
-    parse_json(text_, source_);  // throws with the place and the cause
+    parse_json(text_, source_);  // throws an error with the location and the cause
     throw UserError("{}: not valid JSON", source_);
   }
 
@@ -106,8 +106,8 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
     }
     return true;
   }
-  // Adds the value to the innermost open list or object. The returned address is valid while that list or
-  // object is the innermost one.
+  // Adds the value to the innermost open list or object. The returned pointer is valid as long as that list
+  // or object remains the innermost one.
   Json* append_value(Json value) {
     if (open_.empty()) return &(document_.remainder = std::move(value));
     Json& inside = *open_.back();
@@ -148,7 +148,7 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
   }
 
   [[noreturn]] void reject_id(const std::string& found) const {
-    throw UserError("{}: model.vocab: the id of {}: expected a whole number from 0 to {}, got {}", source_,
+    throw UserError("{}: model.vocab: the id of {}: expected an integer from 0 to {}, got {}", source_,
                     in_quotes(key_), kMaxTokenId, in_quotes(found));
   }
   [[noreturn]] void reject_merge() const {
@@ -162,7 +162,7 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
   std::string_view text_;
   const std::string& source_;
   TokenizerDocument document_;
-  std::vector<Json*> open_;        // from the whole document to the innermost value
+  std::vector<Json*> open_;        // the open values, from the whole document to the innermost one
   std::vector<std::string> keys_;  // the key of each open value
   std::string key_;                // the most recent key
   Table table_ = Table::kNone;
@@ -181,9 +181,9 @@ void MergeList::add(std::string_view left, std::string_view right) {
 }
 
 TokenizerDocument read_tokenizer_document(std::string_view text, const std::string& source) {
-  // The limit keeps the offsets in MergeList and Vocabulary within 32 bits.
+  // The limit ensures that offsets in MergeList and Vocabulary fit in 32 bits.
   if (text.size() > kMaxTextBytes)
-    throw UserError("{} is too large for a tokenizer: {} bytes, at most {}", source, text.size(),
+    throw UserError("{} is too large for a tokenizer: {} bytes (limit {})", source, text.size(),
                     kMaxTextBytes);
   DocumentBuilder builder(text, source);
   Json::sax_parse(text, &builder);

@@ -1,7 +1,7 @@
-// Parser for the text of a tokenizer.json. The two large tables of the model (vocabulary and merges) are
-// parsed directly into their own data structures, because as general JSON values they would need ten times
-// the memory and the time. The rest of the document is a JSON value. Read next: tokenizer_json.h, which
-// interprets it.
+// A parser for tokenizer.json files. The two large tables of the model (vocabulary and merges) are parsed
+// directly into specialized data structures, because they would take ten times the memory and time as JSON
+// values. The rest of the document becomes a JSON value. Read next: tokenizer_json.h, which interprets the
+// document.
 #pragma once
 
 #include <cstdint>
@@ -38,10 +38,10 @@ struct TokenizerDocument {
   bool has_vocabulary = false;  // model.vocab exists and is an object
   Vocabulary vocabulary;
   bool has_merges = false;  // model.merges exists and is a list
-  MergeList merges;         // from either notation
+  MergeList merges;         // from either notation of merges
 };
 
-// Throws a UserError that names `source` and the location of the error in it.
+// Throws a UserError that starts with `source` and contains the location of the error.
 TokenizerDocument read_tokenizer_document(std::string_view text, const std::string& source);
 
 }  // namespace optimus

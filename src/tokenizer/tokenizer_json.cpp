@@ -1,5 +1,5 @@
-// Implements tokenizer_json.h. There is one function for each kind of part; each lists the keys that it
-// supports.
+// Implements tokenizer_json.h. There is one function for each kind of part. Each function lists the keys that
+// it supports.
 #include "tokenizer/tokenizer_json.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 
 MergeTable resolve_merges(const MergeList& merges, const Vocabulary& vocabulary, const std::string& source) {
   if (merges.size() > MergeTable::kMaxMerges)
-    throw UserError("{}: model.merges has {} entries, at most {} are supported", source, merges.size(),
+    throw UserError("{}: model.merges has {} entries; at most {} are supported", source, merges.size(),
                     MergeTable::kMaxMerges);
   MergeTable result;
   result.reserve(merges.size());
@@ -53,7 +53,7 @@ Bpe read_bpe(const JsonView& view, const TokenizerDocument& document, const std:
   const auto unknown = view.find("unk_token");
   if (unknown) options.unknown_id = document.vocabulary.id_of(unknown->text());
   Bpe result(document.vocabulary, resolve_merges(document.merges, document.vocabulary, source), options);
-  // If every byte has a token, no text is unknown.
+  // If every byte has a token, no text is unknown, so unk_token is not needed.
   const bool covers_all_bytes = result.has_all_bytes() && (options.is_byte_level || options.byte_fallback);
   if (unknown && !options.unknown_id && !covers_all_bytes) unknown->refuse("a token of model.vocab");
   if (options.is_byte_level && options.byte_fallback && !covers_all_bytes)
@@ -73,7 +73,7 @@ WordPiece read_wordpiece(const JsonView& view, const Vocabulary& vocabulary, boo
                                     view.at("max_input_chars_per_word").integer(0, INT32_MAX))});
 }
 
-// Files of early versions of the tokenizers library do not contain the type.
+// Files from early versions of the tokenizers library do not contain the type.
 std::string model_type(const JsonView& view, const TokenizerDocument& document) {
   if (!view.find("type") && document.has_merges) return "BPE";
   if (!view.find("type") && view.find("max_input_chars_per_word")) return "WordPiece";
@@ -110,9 +110,9 @@ AddedToken read_added_token(const JsonView& view) {
   return token;
 }
 
-// The normalizer and the vocabulary must have been read before. The tokenizers library assigns the ids
-// itself and only warns if the file specifies different ones. Such files are rejected, because different
-// readers would interpret them differently.
+// The normalizer and the vocabulary must be read first. The tokenizers library assigns the ids itself and
+// only warns if the file specifies different ids. Such files are rejected here, because different readers
+// would interpret them differently.
 void read_added_tokens(const JsonView& root, TokenizerParts& parts) {
   const auto list = root.find("added_tokens");
   if (!list) return;
@@ -134,10 +134,10 @@ void read_added_tokens(const JsonView& root, TokenizerParts& parts) {
     if (token.normalized)
       token.pattern = parts.normalizer.apply(token.content, parts.classes, scratch, regex_scratch);
     if (token.pattern.size() > AddedTokenMatcher::kMaxPatternBytes)
-      view.at("content").refuse("a text that is shorter after normalization");
+      view.at("content").refuse("a token that is shorter after normalization");
     AddedTokenMatcher& matcher = token.normalized ? parts.normalized_tokens : parts.raw_tokens;
     if (!matcher.add(token))
-      throw UserError("{}: {} and another added token are both {} after normalization", view.location(),
+      throw UserError("{}: {} and another added token both become {} after normalization", view.location(),
                       in_quotes(token.content), in_quotes(token.pattern));
     parts.added_tokens.push_back(std::move(token));
   }
@@ -171,7 +171,7 @@ void read_template(const JsonView& view, TokenizerParts& parts) {
 
 void read_post_processor_step(const JsonView& view, TokenizerParts& parts) {
   const std::string& type = view.at("type").text();
-  if (type == "ByteLevel")  // concerns text offsets, which this tokenizer does not return
+  if (type == "ByteLevel")  // affects only text offsets, which this tokenizer does not return
     return allow_only(view, {"type", "add_prefix_space", "trim_offsets", "use_regex"});
   if (!parts.prefix_tokens.empty() || !parts.suffix_tokens.empty())
     throw UserError("{}: a second post-processor that adds tokens is not supported", view.location());
@@ -209,8 +209,8 @@ TokenizerParts read_tokenizer_parts(std::string_view json, const std::string& so
                     "post_processor", "decoder", "model"});
   if (const auto version = root.find("version"); version && version->text() != "1.0")
     version->refuse("\"1.0\"");
-  // Truncation and padding are settings for batches of an inference server; here documents are always encoded
-  // completely.
+  // Truncation and padding are ignored. They are batch settings for inference, whereas this tokenizer always
+  // encodes whole documents.
   TokenizerParts parts;
   parts.source_json = json;
   bool is_byte_level = false;

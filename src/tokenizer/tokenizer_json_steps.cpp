@@ -1,5 +1,5 @@
-// Implements tokenizer_json_steps.h. There is one function for each kind of step; each lists the keys that it
-// supports.
+// Implements tokenizer_json_steps.h. There is one function for each kind of step. Each function lists the
+// keys that it supports.
 #include "tokenizer/tokenizer_json_steps.h"
 
 #include <utility>
@@ -10,7 +10,7 @@
 namespace optimus {
 namespace {
 
-constexpr std::size_t kMaxSteps = 64;  // maximum number of steps of one normalizer, pre-tokenizer or decoder
+constexpr std::size_t kMaxSteps = 64;  // limit for each normalizer, pre-tokenizer and decoder
 constexpr std::size_t kMaxReplacementBytes = 1024;
 
 CodePoint read_character(const JsonView& view) {

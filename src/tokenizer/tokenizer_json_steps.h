@@ -1,4 +1,5 @@
-// The step lists of a tokenizer.json: normalizer, pre-tokenizer, decoder. The rest is in tokenizer_json.cpp.
+// Reads the step lists of a tokenizer.json: normalizer, pre-tokenizer and decoder. tokenizer_json.cpp reads
+// everything else.
 //
 // Each function takes a view of its part of the file and throws a UserError for unsupported content.
 #pragma once
@@ -15,9 +16,9 @@
 
 namespace optimus {
 
-// Throws if the object has any other key.
+// Throws a UserError if the object has a key that is not in `keys`.
 void allow_only(const JsonView& view, std::initializer_list<std::string> keys);
-// Throws a UserError about the value of the view's "type" key; the message lists the known types.
+// Throws a UserError about the value of the view's "type" key. The message lists the known types.
 [[noreturn]] void refuse_type(const JsonView& view, std::string_view known_types);
 // Flattens a Sequence: returns the elements of its list `list_key` in order, with nested Sequences expanded.
 // Returns the view itself if it is not a Sequence.

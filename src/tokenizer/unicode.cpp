@@ -11,7 +11,8 @@
 namespace optimus {
 namespace {
 
-// The sequence at the start of a non-empty byte string: a valid character, or invalid bytes to be replaced.
+// The sequence at the start of a non-empty byte string: either a valid character or invalid bytes, which are
+// replaced.
 struct LeadingSequence {
   std::size_t size;
   bool is_valid;
@@ -23,7 +24,8 @@ LeadingSequence leading_sequence(std::string_view bytes) {
   if (first < 0x80) return {1, true};
   if (first < 0xC2 || first > 0xF4) return {1, false};
   const std::size_t size = first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
-  // The second byte alone excludes overlong forms, surrogates and values above U+10FFFF.
+  // Checking the range of the second byte is enough to exclude overlong forms, surrogates and values above
+  // U+10FFFF.
   const unsigned smallest = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
   const unsigned largest = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
   if (bytes.size() < 2 || at(1) < smallest || at(1) > largest) return {1, false};
@@ -42,7 +44,7 @@ std::size_t ascii_prefix_size(std::string_view text) {
   return size;
 }
 
-// Capital letters that are newer than the utf8proc of some distributions.
+// Capital letters that the utf8proc versions of some distributions do not know yet.
 struct NewCapitals {
   CodePoint first, last, lower_of_first;
 };
@@ -130,7 +132,7 @@ void append_lower(CodePoint code_point, std::string& out) {
     out.push_back(static_cast<char>(code_point >= 'A' && code_point <= 'Z' ? code_point + 32 : code_point));
     return;
   }
-  // The only character with two characters as its lower case: i and a combining dot above.
+  // The only character whose lower case has two characters: i and a combining dot above.
   if (code_point == 0x130) {
     out += "i\xCC\x87";
     return;

@@ -1,7 +1,7 @@
-// UTF-8 and the classes of code points that tokenizers need.
+// UTF-8 conversion, and the classes of code points that tokenizers need.
 //
-// The classes are exactly those of the tokenizers library, extracted by tests/parity/unicode_classes.py, so
-// they do not depend on the Unicode tables of the operating system. Normal forms are in normalizer.h.
+// The classes are the same as in the tokenizers library, from which tests/parity/unicode_classes.py extracts
+// them. They do not depend on the Unicode tables of the operating system. Normal forms are in normalizer.h.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ inline constexpr CodePoint kReplacementCharacter = 0xFFFD;
 inline constexpr std::size_t kNumCodePoints = 0x110000;
 
 bool is_valid_utf8(std::string_view text);
-// Replaces each maximal invalid subsequence of bytes by one U+FFFD, as Python's bytes.decode("utf-8",
+// Replaces each maximal invalid subsequence of bytes with one U+FFFD, as Python's bytes.decode("utf-8",
 // errors="replace") and Rust's String::from_utf8_lossy do.
 std::string repair_utf8(std::string_view text);
 
@@ -53,11 +53,11 @@ enum CharClass : std::uint16_t {
   kNfcUnstable = 128,   // may change, move or combine with its left neighbor under NFC
   kNfdUnstable = 256,   // may change or move under NFD
   kNfkdUnstable = 512,  // may change or move under NFKD
-  kDigit = 1024,  // characters that the Digits pre-tokenizer treats as digits: kNumber and some newer ones
+  kDigit = 1024,  // characters that the Digits pre-tokenizer treats as digits: kNumber and some newer digits
 };
 
-// A table of all code points (2 MiB, built in less than a millisecond). Immutable after construction and
-// thread-safe.
+// A table of the classes of all code points (2 MiB, built in less than a millisecond). It is immutable after
+// construction and therefore thread-safe.
 class CharClasses {
  public:
   CharClasses();
@@ -70,7 +70,7 @@ class CharClasses {
 
 bool is_chinese_character(CodePoint code_point);
 
-// Appends the lower case of one character (two characters for U+0130).
+// Appends the lower case of one character. For U+0130, it has two characters.
 void append_lower(CodePoint code_point, std::string& out);
 
 }  // namespace optimus

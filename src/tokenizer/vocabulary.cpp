@@ -8,7 +8,7 @@
 
 namespace optimus {
 
-// The slot that contains the token, or the free slot for inserting it.
+// Returns the slot that contains the token, or the free slot into which it can be inserted.
 std::size_t Vocabulary::slot_of(std::string_view token) const {
   const std::size_t mask = slots_.size() - 1;
   for (std::size_t slot = hash_bytes(token) & mask;; slot = (slot + 1) & mask)

@@ -1,5 +1,5 @@
-// The tokens of a model and their ids, in both directions. Filled during loading; afterwards any number of
-// threads may read it.
+// A two-way map between the tokens of a model and their ids. It is filled while the tokenizer is loaded.
+// After that, any number of threads may read it.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace optimus {
 
-// Larger ids are rejected: tables are indexed by id, and a file of ten bytes must not cause an allocation of
-// gigabytes. The pairs of BPE merges are packed into 2 x 22 bits (see bpe.h).
+// Larger ids are rejected, because tables are indexed by id and a tiny file must not cause an allocation of
+// gigabytes. Moreover, ids in BPE merges are packed into 22 bits (see bpe.h).
 inline constexpr TokenId kMaxTokenId = (1 << 22) - 2;
 
 class Vocabulary {
@@ -30,7 +30,7 @@ class Vocabulary {
   std::string_view token_of(TokenId id) const;
 
   std::size_t num_tokens() const { return num_tokens_; }
-  // One more than the largest id.
+  // The largest id plus one.
   TokenId end() const { return static_cast<TokenId>(by_id_.size()); }
 
  private:

@@ -67,7 +67,7 @@ void WordCache::insert(std::string_view word, std::span<const TokenId> ids) {
   std::copy(ids.begin(), ids.end(), bucket[0].ids.begin());
 }
 
-// The slot that contains the word, or the free slot for inserting it.
+// Returns the slot that contains the word, or the free slot into which it can be inserted.
 std::size_t WordCache::long_slot(std::string_view word, std::uint64_t hash) const {
   for (std::size_t slot = hash % kNumLong;; slot = (slot + 1) % kNumLong) {
     const LongEntry& entry = long_entries_[slot];

@@ -1,5 +1,5 @@
-// A cache of the ids of recently encoded words: words repeat often, and a look-up is ten times as fast as
-// merging. The size is bounded (about 4 MiB). One per thread.
+// A cache of the ids of recently encoded words. It pays off because words repeat often and a lookup is ten
+// times as fast as merging. Its size is limited to about 4 MiB. Each thread needs its own cache.
 #pragma once
 
 #include <array>
@@ -18,13 +18,13 @@ class WordCache {
   WordCache();
 
   // If the word is cached, appends its ids to `out` and returns true. `readable_end` is the end of the
-  // readable memory around the word; if at least 16 bytes are readable, a short word is loaded with two
+  // readable memory around the word. If at least 16 bytes are readable, a short word is loaded with two
   // 8-byte reads.
   bool find(std::string_view word, const char* readable_end, std::vector<TokenId>& out) const;
   void insert(std::string_view word, std::span<const TokenId> ids);
 
  private:
-  // Entries for most words: up to 15 bytes and 3 ids. A bucket has two entries in one cache line.
+  // Entries for most words, which have up to 15 bytes and 3 ids. A bucket has two entries in one cache line.
   static constexpr std::size_t kShortBytes = 15, kShortIds = 3;
   struct alignas(32) ShortEntry {
     std::uint64_t low = 0, high = 0;  // the bytes of the word; the last byte is its length
@@ -34,7 +34,7 @@ class WordCache {
   struct ShortKey {
     std::uint64_t low, high;
   };
-  // Entries for the other words: keys and ids are stored in two buffers, which are cleared when they are
+  // Entries for all other words. Keys and ids are stored in two buffers, which are cleared when they are
   // full.
   static constexpr std::size_t kLongBytes = 256, kLongStore = 1 << 20;
   struct LongEntry {

@@ -1,5 +1,5 @@
-// WordPiece, the model of BERT: a word is split greedily into the longest matching tokens. All tokens but the
-// first carry a prefix ("##"). Immutable after construction.
+// WordPiece, the tokenization model of BERT. It splits a word greedily into the longest matching tokens. All
+// tokens except the first have a prefix ("##"). Immutable after construction.
 #pragma once
 
 #include <string>
@@ -14,20 +14,20 @@ namespace optimus {
 struct WordPieceOptions {
   TokenId unknown_id = 0;  // for words that cannot be split into tokens
   std::string continuing_prefix = "##";
-  std::size_t max_characters = 100;  // longer words are unknown
+  std::size_t max_characters = 100;  // longer words become the unknown token
 };
 
 class WordPiece {
  public:
   WordPiece(const Vocabulary& vocabulary, const WordPieceOptions& options);
-  // Appends the ids of one word of valid UTF-8 to `out`. The time is at most proportional to the length of
-  // the word times the length of the longest token.
+  // Appends the ids of one word of valid UTF-8 to `out`. Takes time of at most the length of the word times
+  // the length of the longest token.
   void encode(std::string_view word, std::vector<TokenId>& out) const;
 
  private:
   WordPieceOptions options_;
   ByteTrie tokens_;
-  ByteTrie::Node continuing_;  // the node of tokens_ after the prefix
+  ByteTrie::Node continuing_;  // the node of tokens_ that the prefix leads to
 };
 
 }  // namespace optimus

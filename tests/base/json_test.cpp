@@ -32,7 +32,7 @@ TEST(Json, ViewsNameThePlace) {
       parse_json(R"({"model": {"layers": -3, "sizes": [1, "two"]}, "n": 1e6, "none": null})", "x.json");
   const JsonView view(document, "x.json");
   EXPECT_EQ(message_of([&] { view.at("model").at("layers").integer(1); }),
-            "x.json: model.layers: expected a whole number of at least 1, got '-3'");
+            "x.json: model.layers: expected an integer of at least 1, got '-3'");
   EXPECT_EQ(message_of([&] { view.at("model").at("sizes").elements()[1].number(); }),
             "x.json: model.sizes[1]: expected a number, got '\"two\"'");
   EXPECT_EQ(message_of([&] { view.at("modle"); }), "x.json: modle is missing");

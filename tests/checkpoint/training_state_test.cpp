@@ -52,7 +52,7 @@ TEST(TrainingState, RejectsInvalidValues) {
   EXPECT_EQ(state_error("optimus-training-state", "x"),
             "state.json: expected format optimus-training-state, got 'x'");
   EXPECT_EQ(state_error("\"step\": 5", "\"step\": -1"),
-            "state.json: step: expected a whole number of at least 0, got '-1'");
+            "state.json: step: expected an integer of at least 0, got '-1'");
   EXPECT_EQ(state_error("\"step\": 5", "\"stepp\": 5"),
             "state.json: unknown key 'stepp'; did you mean 'step'?");
   EXPECT_EQ(state_error("256.0", "0"), "state.json: loss_scale.value: expected a positive number, got '0'");
@@ -74,7 +74,7 @@ TEST(TrainingState, RejectsInvalidRamps) {
   };
   EXPECT_EQ(error_of(ramp("-1.5", "[24, 60]")), "");
   EXPECT_EQ(error_of(ramp("1", "[24, 24]")),
-            "state.json: ramp.begins[1]: expected a whole number of at least 25, got '24'");
+            "state.json: ramp.begins[1]: expected an integer of at least 25, got '24'");
   EXPECT_NE(error_of(ramp("1", "[0]")), "");
   EXPECT_NE(error_of(ramp("1", "7")), "");
   EXPECT_NE(error_of(ramp("\"x\"", "[]")), "");

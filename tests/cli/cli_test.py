@@ -418,7 +418,7 @@ class CommandLine(CommandLineTest):
         # About 2 % of such a step is time that is not corrected, which moves the ratio by 0.01.
         self.assertAlmostEqual(after["predicted"]["step_seconds"] / before["predicted"]["step_seconds"], found["factor"], delta=0.03)
         self.assertIn("history: seconds of layers on h100 x 1.49", run(*args, "--cluster", "h100x8", "--history", past).stdout)
-        self.assertIn("no runs of these devices and links", run(*args, "--cluster", "a100x8", "--history", past).stdout)
+        self.assertIn("no runs on these devices and links", run(*args, "--cluster", "a100x8", "--history", past).stdout)
         broken = self.write("broken.json", json.dumps({"format": "optimus-history", "version": 1, "runs": [{"when": -3}]}))
         self.expect_error(*args, "--cluster", "h100x8", "--history", broken, contains=["broken.json", "when"])
         self.expect_error(*args, "--cluster", "h100x8", "--history", self.folder / "none.json", contains=["none.json"])

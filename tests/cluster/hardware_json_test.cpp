@@ -63,10 +63,10 @@ TEST(HardwareJson, ErrorsNameKeyAndValue) {
   EXPECT_EQ(error_of(R"({"groups": [{"type": "h100", "devices": 16, "device_per_node": 2}]})"),
             "lab.json: groups[0]: unknown key 'device_per_node'; did you mean 'devices_per_node'?");
   EXPECT_EQ(error_of(R"({"groups": [{"type": "z100", "devices": 16}]})"),
-            "lab.json: groups[0].type is 'z100', which is neither in device_types nor a built-in type; did "
+            "lab.json: groups[0].type: 'z100' is neither in device_types nor a built-in type; did "
             "you mean 'h100'?");
   EXPECT_EQ(error_of(R"({"groups": [{"type": "h100", "devices": 0}]})"),
-            "lab.json: groups[0].devices: expected a whole number from 1 to 1000000, got '0'");
+            "lab.json: groups[0].devices: expected an integer from 1 to 1000000, got '0'");
   EXPECT_EQ(error_of(R"({"groups": []})"), "lab.json: the number of groups: expected 1 to 10000, got 0");
   EXPECT_EQ(
       error_of(R"({"groups": [{"type": "h100", "devices": 8, "devices_per_domain": 3}]})"),

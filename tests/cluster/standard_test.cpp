@@ -55,13 +55,12 @@ TEST(Standard, SuggestsNearestType) {
                                        "mean 'h100'?; known types are v100-16, "),
             0U)
       << name_error("h1000x8");
-  EXPECT_EQ(
-      name_error("rtx4090"),
-      "cluster 'rtx4090': 'rtx4090' has no number of devices; the form is TYPExCOUNT, such as h100x512");
+  EXPECT_EQ(name_error("rtx4090"),
+            "cluster 'rtx4090': 'rtx4090' has no device count; expected TYPExCOUNT, such as h100x512");
   EXPECT_EQ(name_error("h100x0"), "cluster 'h100x0': expected 1 to 1000000 devices, got '0'");
   EXPECT_EQ(name_error("h100x1000001"),
             "cluster 'h100x1000001': expected 1 to 1000000 devices, got '1000001'");
-  EXPECT_EQ(name_error("lab").find("cluster 'lab' is neither a file, a name such as h100x512"), 0U);
+  EXPECT_EQ(name_error("lab").find("cluster 'lab': expected a file, a name such as h100x512"), 0U);
   EXPECT_NE(name_error("h100x99999999999999999999999"), "");
   EXPECT_NE(name_error("h100x600000+h100x600000"), "");
   for (const char* name :

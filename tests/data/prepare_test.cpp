@@ -45,7 +45,7 @@ TEST(Prepare, JsonlTextAndFoldersInOrder) {
   EXPECT_EQ(texts, (std::vector<std::string>{"one", "tü", "bee"}));
   EXPECT_EQ(summary.dropped_empty, 1);
   ASSERT_EQ(events.warnings.size(), 1u);
-  EXPECT_NE(events.warnings[0].find("1 of 3 files are not text"), std::string::npos);
+  EXPECT_NE(events.warnings[0].find("skipped 1 of 3 files that are not text"), std::string::npos);
 }
 
 TEST(Prepare, FiltersShortDuplicateAndHeldOut) {
@@ -116,14 +116,15 @@ TEST(Prepare, BadInputNamesLineAndLeavesNoOutput) {
   EXPECT_EQ(refuse("{\"text\": \"ok\"}\n{\"text\": \n"),
             "in.jsonl: line 2, column 10: not valid JSON at the end of the text");
   EXPECT_EQ(refuse("{\"text\": \"ok\"}\n[1]\n"), "in.jsonl: line 2: expected an object with key 'text'");
-  EXPECT_EQ(refuse("{\"txt\": \"ok\", \"id\": 1}\n"),
-            "in.jsonl: line 1: no key 'text' (found 'id, txt'); set --text-key to the key of the text");
+  EXPECT_EQ(
+      refuse("{\"txt\": \"ok\", \"id\": 1}\n"),
+      "in.jsonl: line 1: no key 'text' (found 'id, txt'); set --text-key to the key that contains the text");
   EXPECT_EQ(refuse("{\"text\": 5}\n"), "in.jsonl: line 1: text: expected a string, got '5'");
   EXPECT_NE(refuse("{\"text\": \"\xff\"}\n").find("line 1"), std::string::npos);
   EXPECT_EQ(refuse("{\"text\": \"ok\"}\n{\"text\": \"a\", \"text\": \"b\"}\n"),
             "in.jsonl: line 2, column 20: key 'text' appears twice in one object");
   EXPECT_EQ(refuse(std::string("PK\0\1", 4), "in.zip"),
-            "in.zip: not text (a zero byte in its first 8 KiB); expected text in UTF-8 or jsonl");
+            "in.zip: not text (zero byte in the first 8 KiB); expected UTF-8 text or jsonl");
   refuse("", "in.txt");
   PrepareOptions options;
   options.inputs = {"absent.txt"};

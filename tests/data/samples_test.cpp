@@ -207,14 +207,14 @@ TEST(Samples, RejectsUnusableData) {
   EXPECT_NE(message_of([&] { whole(set, {.sequence_length = 0}); }).find("--seq"), std::string::npos);
   EXPECT_NE(message_of([&] {
               Samples({{{set, 0, 10}, 0.0}}, {}, kVocab);
-            }).find("expected more than 0, got 0"),
+            }).find("expected a positive number, got 0"),
             std::string::npos);
   const Samples narrow({{{set, 0, 10}, 1.0}}, {.sequence_length = 16}, 5);
   EXPECT_NE(message_of([&] { narrow.read(0); }).find("token 5 at position 5"), std::string::npos);
   EXPECT_NE(message_of([&] { parse_blend({"0.5", "a", "b"}); }).find("pairs"), std::string::npos);
   EXPECT_NE(message_of([&] {
               parse_blend({"-1", "a", "1", "b"});
-            }).find("expected more than 0, got -1"),
+            }).find("expected a positive number, got -1"),
             std::string::npos);
   EXPECT_EQ(parse_blend({"0.7", "a", "0.3", "b"}).size(), 2u);
 }

@@ -52,7 +52,7 @@ TEST(CustomModel, RejectsInconsistentBlocks) {
               s.custom[1].inputs = 39;
             }).find("inputs per sample: expected 40 (the outputs of the preceding block), got 39"),
             std::string::npos);
-  EXPECT_NE(changed([](Spec s) { s.custom[2].outputs = 1; }).find("ends in the loss"), std::string::npos);
+  EXPECT_NE(changed([](Spec s) { s.custom[2].outputs = 1; }).find("computes the loss"), std::string::npos);
   EXPECT_NE(changed([](Spec s) {
               s.custom[2].tensors[0].name = "a.weight";
             }).find("expected a unique parameter name, got 'a.weight'"),

@@ -223,7 +223,7 @@ TEST(HfConfig, RejectsUnsupportedKeys) {
 
 TEST(HfConfig, RejectsWrongTypesAndMissingDimensions) {
   EXPECT_EQ(error_with(Family::gpt2, "n_head", -3),
-            "config.json: n_head: expected a whole number from 1 to 1073741824, got '-3'");
+            "config.json: n_head: expected an integer from 1 to 1073741824, got '-3'");
   EXPECT_NE(error_with(Family::gpt2, "n_head", "four"), "");
   EXPECT_NE(error_with(Family::gpt2, "n_head", 5), "");
   EXPECT_EQ(error_with(Family::gpt2, "hidden_size", 64),

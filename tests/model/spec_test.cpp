@@ -40,14 +40,16 @@ TEST(Spec, RejectsInvalidDimensions) {
             "model 'gpt2': vocab: expected 1 to 1073741824, got -5");
   EXPECT_EQ(error_with("llama3-8b", [](auto& s) { s.kv_heads = 7; }),
             "model 'llama3-8b': kv-heads: expected a divisor of heads 32, got 7");
-  EXPECT_EQ(error_with("gpt2", [](auto& s) { s.kv_heads = 4; }),
-            "model 'gpt2': kv-heads: expected 12 (heads), got 4: gpt2 has no grouped-query attention");
+  EXPECT_EQ(
+      error_with("gpt2", [](auto& s) { s.kv_heads = 4; }),
+      "model 'gpt2': kv-heads: expected 12 (heads), got 4; gpt2 does not support grouped-query attention");
   EXPECT_EQ(error_with("gpt2", [](auto& s) { s.head_dim = 32; }),
             "model 'gpt2': head-dim: expected 64 (hidden / heads) in gpt2, got 32");
   EXPECT_EQ(error_with("qwen3-8b", [](auto& s) { s.head_dim = 65; }),
             "model 'qwen3-8b': head-dim: expected an even number for rotary positions, got 65");
-  EXPECT_EQ(error_with("bert-base", [](auto& s) { s.is_tied = false; }),
-            "model 'bert-base': bert's output projection is its word embedding; it cannot be untied");
+  EXPECT_EQ(
+      error_with("bert-base", [](auto& s) { s.is_tied = false; }),
+      "model 'bert-base': bert uses the word embedding as the output projection, so it cannot be untied");
   EXPECT_EQ(error_with("gpt2", [](auto& s) { s.token_types = 2; }),
             "model 'gpt2': token-types: expected 0, got 2");
 }

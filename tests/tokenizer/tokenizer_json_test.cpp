@@ -66,7 +66,7 @@ TEST(TokenizerJson, Model) {
   EXPECT_EQ(error_of(bert_json(), "/model/unk_token", "<none>"),
             "t.json: model.unk_token: expected a token of model.vocab, got '\"<none>\"'");
   EXPECT_EQ(error_of(bert_json(), "/model/max_input_chars_per_word", -1),
-            "t.json: model.max_input_chars_per_word: expected a whole number from 0 to 2147483647, got '-1'");
+            "t.json: model.max_input_chars_per_word: expected an integer from 0 to 2147483647, got '-1'");
   EXPECT_EQ(error_of(bert_json(), "/pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}),
             "t.json: model: WordPiece after a ByteLevel pre-tokenizer is not supported");
 }
@@ -100,7 +100,7 @@ TEST(TokenizerJson, IncompleteBytes) {
 }
 
 TEST(TokenizerJson, Vocabulary) {
-  const std::string range = ": expected a whole number from 0 to 4194302, got ";
+  const std::string range = ": expected an integer from 0 to 4194302, got ";
   EXPECT_EQ(error_of(hello_json(), "/model/vocab/x", -1),
             "t.json: model.vocab: the id of 'x'" + range + "'-1'");
   EXPECT_EQ(error_of(hello_json(), "/model/vocab/x", 4194303),
@@ -214,7 +214,7 @@ TEST(TokenizerJson, AddedTokens) {
     twins["added_tokens"].back()["normalized"] = true;
   }
   EXPECT_EQ(error_of_text(twins.dump()),
-            "t.json: added_tokens[5]: 'twin' and another added token are both 'twin' after normalization");
+            "t.json: added_tokens[5]: 'twin' and another added token both become 'twin' after normalization");
 }
 
 TEST(TokenizerJson, PostProcessor) {
