@@ -1,5 +1,5 @@
 // A point in the order of work on a device that other streams can wait for (a CUDA event). On CPUs there is
-// nothing to wait for: work is done when the call returns.
+// nothing to wait for, because work is done when the call returns.
 #pragma once
 
 #include <ATen/core/Tensor.h>
