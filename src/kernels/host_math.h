@@ -62,7 +62,7 @@ Number from_order(OrderOf<Number> order) {
   return std::bit_cast<Number>(order_of(std::bit_cast<Number>(order)));
 }
 
-// e^x within 2 ulp: 2^n * e^r with |r| <= ln 2 / 2. Below -87.3 the result is 0, without denormal numbers.
+// e^x within 2 ulp: 2^n * e^r with |r| <= ln 2 / 2. Below -87.3 the result is 0 instead of a denormal number.
 // Above 88.3 it is 2e38, which is equivalent to infinity in all our formulas. NaN stays NaN.
 // Both limits are tested by comparing bits, because floating-point comparisons with correct NaN handling take
 // many instructions.
