@@ -7,9 +7,9 @@
 //   …                                                  // other work continues meanwhile
 //   if (auto done = sum->wait(Deadline::after(…)); !done) return tl::unexpected(done.error());
 //
-// Two implementations: threads of one process (thread_comm.h; for tests, and for several ranks on one GPU)
-// and processes (c10d_comm.h), which use Gloo for messages and NCCL for collectives of GPU tensors
-// (nccl_group.h) if each member has a GPU. A group of one rank runs the same code.
+// There are two implementations. In thread_comm.h, ranks are threads of one process (for tests, and for
+// several ranks on one GPU). In c10d_comm.h, ranks are processes. They use Gloo for messages, and NCCL for
+// collectives of GPU tensors if each member has a GPU (nccl_group.h). A group of one rank runs the same code.
 //
 // Each Comm is used by a single thread, except for the functions documented otherwise. Members of a group
 // must start its operations in the same order. Every operation is recorded in the flight log, whose last
@@ -75,11 +75,12 @@ class Pending {
   // enforce the deadline. Errors that occur on the device afterwards are reported by Comm::synchronize()
   // and by every later operation of the group.
   virtual CommOutcome<void> wait(const Deadline& deadline) = 0;
-  // After wait(): when the operation ended, which may be long before wait() returned. nullopt if unknown.
+  // Returns when the operation ended, which may be long before wait() returned. Valid after wait(). nullopt
+  // if unknown.
   virtual std::optional<Deadline::Clock::time_point> end_time() const { return std::nullopt; }
-  // After wait(), once the device has passed it: how long the transport (the network, through host memory, or
-  // a stream between GPUs) worked on the operation after its tensors were ready. nullopt if unknown or not
-  // yet known.
+  // Returns how long the transport (the network, through host memory, or a stream between GPUs) worked on the
+  // operation after its tensors were ready. Valid after wait(), once the device has passed it. nullopt if
+  // unknown or not yet known.
   virtual std::optional<Seconds> duration() const { return std::nullopt; }
 };
 

@@ -55,7 +55,7 @@ at::Tensor ScratchMemory::take(std::int64_t bytes) {
       free_.erase(match);
       return memory;
     }
-    if (!free_.empty()) free_.pop_back();  // too small: the new buffer replaces it
+    if (!free_.empty()) free_.pop_back();  // it is too small, so the new buffer replaces it
   }
   return at::empty({bytes}, at::kByte);
 }

@@ -12,7 +12,7 @@
 // messages for a few bytes. The depth of the tree is logarithmic in the group size. An all_reduce sends all
 // rows up to the first member, which adds them and sends the sum down.
 //
-// Not here: groups, deadlines, detection of missing members (c10d_comm.cpp).
+// Groups, deadlines and the detection of missing members are in c10d_comm.cpp.
 #pragma once
 
 #include <memory>
@@ -67,7 +67,7 @@ class MemberExchange {
   ~MemberExchange();
 
   const CommOperation& operation() const { return operation_; }
-  // Whether the operation has further stages, which make progress only in run().
+  // Returns whether the operation has further stages, which make progress only in run().
   bool has_stages() const;
 
   // Starts all messages that can be started. Does not block. Throws LinkError.
@@ -75,8 +75,8 @@ class MemberExchange {
   // Runs the remaining stages; blocks. Throws LinkError.
   void run(Interrupter& interrupter, const Interrupter::Limits& limits);
 
-  // After a LinkError: returns the members that have not done their part of the operation. Closes the link's
-  // connections, so that the other members learn of the failure.
+  // Called after a LinkError. Returns the members that have not done their part of the operation. Closes the
+  // link's connections, so that the other members detect the failure.
   struct Unfinished {
     std::set<int> closed, silent;  // group indices of members
     bool is_relayed = false;       // a silent member may itself be waiting for another member

@@ -42,8 +42,8 @@ class GroupLink {
   // Throws LinkError.
   virtual std::unique_ptr<LinkMessage> send(int member_index, const at::Tensor& row, int tag) = 0;
   virtual std::unique_ptr<LinkMessage> receive(int member_index, const at::Tensor& row, int tag) = 0;
-  // Throws LinkError if the connection is known to be closed. Not meant to be called for every message: each
-  // call leaks a few bytes.
+  // Throws LinkError if the connection is known to be closed. Should not be called for every message, because
+  // each call leaks a few bytes.
   virtual void check(int member_index) = 0;
 };
 

@@ -45,7 +45,7 @@ class NcclGroup {
   virtual bool is_idle() = 0;
   // Sets this deadline for operations in flight that have none.
   virtual void set_deadline(const Deadline& deadline) = 0;
-  // The first failure of the group, if any.
+  // Returns the first failure of the group, if any.
   virtual CommOutcome<void> first_failure() = 0;
   virtual void close(const std::string& reason) = 0;
 };

@@ -46,17 +46,17 @@ CommOperation reduce_scatter_operation(at::Tensor from, at::Tensor to, int num_m
 CommOperation broadcast_operation(at::Tensor tensor, int root_index, std::string_view description);
 CommOperation message_operation(CommKind kind, at::Tensor tensor, std::string_view description);
 
-// "the deadline for step 12 passed"
+// Returns a text such as "the deadline for step 12 passed".
 std::string deadline_text(const Deadline& deadline);
-// "shard {0 2 4}, epoch 1"
+// Returns a text such as "shard {0 2 4}, epoch 1".
 std::string group_text(const Group& group, int epoch);
 // Lists all ranks as members of a world group, so that every group is identified by its members.
 Group with_members(const Group& group, int num_ranks);
-// The order in which groups are connected: by role, then by members.
+// Returns whether group `a` is connected before group `b`. Groups are ordered by role, then by members.
 bool is_ordered_before(const Group& a, const Group& b);
-// The rank's index in the group; -1 if it is not a member.
+// Returns the rank's index in the group, or -1 if the rank is not a member.
 int member_index_of(int rank, const Group& group);
-// The groups that contain `rank`, without duplicates, in the order in which they are connected.
+// Returns the groups that contain `rank`, without duplicates, in the order in which they are connected.
 std::vector<Group> own_groups(std::span<const Group> groups, int rank, int num_ranks);
 
 }  // namespace optimus

@@ -94,8 +94,8 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   void close(const std::string& reason);
 
   std::optional<std::string> break_reason();
-  // After a failure inside the group: breaks the group, informs the other members through the store, and
-  // finds out which members are missing.
+  // Called after a failure inside the group. Breaks the group, informs the other members through the store,
+  // and finds out which members are missing.
   CommFailure fail(MemberExchange& exchange, const LinkError& error, Seconds waited);
 
  private:

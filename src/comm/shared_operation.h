@@ -53,11 +53,11 @@ class SharedOperation {
   StreamMark run_part(std::size_t part);
   void finish_part(std::size_t part, StreamMark mark);
 
-  // After completion: the caller's stream waits for all work on the caller's tensors.
+  // Called after completion. Makes the caller's stream wait for all work on the caller's tensors.
   void await_work(int member_index) const;
-  // After completion: releases the member's tensors, although other members may still use this object.
+  // Called after completion. Releases the member's tensors, although other members may still use this object.
   void release(int member_index);
-  // Whether the work has also finished on the device.
+  // Returns whether the work has also finished on the device.
   bool is_passed() const;
 
   std::condition_variable changed;

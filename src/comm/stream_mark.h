@@ -20,7 +20,7 @@ class StreamMark {
   bool is_passed() const { return event_ == nullptr || event_->query(); }
 
  private:
-  std::shared_ptr<c10::Event> event_;  // shared: several ranks may wait for one mark
+  std::shared_ptr<c10::Event> event_;  // shared, because several ranks may wait for one mark
 };
 
 }  // namespace optimus

@@ -46,7 +46,8 @@ void count(const Microbatch& microbatch, const Sample& sample, Batch& batch) {
 
 double square(std::int64_t length) { return static_cast<double>(length) * static_cast<double>(length); }
 
-// If documents are separate, positions restart at each document.
+// Returns the sum of the sample's squared segment lengths. If documents are separate, positions restart at
+// each document.
 double squares_of(const Sample& sample) {
   double result = 0;
   std::int64_t begin = 0;

@@ -17,7 +17,7 @@
 namespace optimus {
 
 struct Microbatch {
-  std::vector<Span> context;               // this device's positions of each sequence; empty for all
+  std::vector<Span> context;               // this device's positions per sequence; empty if it has all
   std::vector<std::int64_t> ids, targets;  // [sequences, positions here]; a target of -1 has no loss
   std::vector<std::int32_t> positions;
   std::vector<std::int64_t> samples;  // [sequence]: global sample index

@@ -133,7 +133,7 @@ Crossings::Crossings(const Plan& plan, const ModelSpec& model, const Program& pr
   find_arrivals();
 }
 
-// instruction.block is the block on this device: the receiver if `is_receiver`, otherwise the sender.
+// instruction.block is the block on this device. It is the receiver if `is_receiver`, otherwise the sender.
 Crossings::Sides Crossings::sides_of(const Instruction& instruction, bool is_receiver) const {
   const int step = instruction.is_backward == is_receiver ? 1 : -1, other_block = instruction.block + step;
   const Stage& other = stage_containing(pipeline_, other_block);

@@ -63,7 +63,8 @@ class LayerTensors {
   bool has_output(const Pass& pass) const {
     return !pass.is_recompute || pass.next_input != nullptr || (!is_pre() && strategy_.recompute_layers > 1);
   }
-  // The gradient of a norm after the sum needs the sum itself.
+  // Returns whether the pass must compute the residual sum of the mlp, which the gradient of a norm after the
+  // sum needs.
   bool has_mlp_sum(const Pass& pass) const { return has_output(pass) || !is_pre(); }
 
   // Returns whether the backward pass of the second norm also computes the bias gradients of mlp.down and

@@ -46,7 +46,7 @@ cublasLtEpilogue_t epilogue_of(LtEpilogue epilogue) {
   return CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-// With fp8 operands, tensor cores accumulate with about 13 bits: smaller contributions are truncated
+// With fp8 operands, tensor cores accumulate with about 13 bits, so smaller contributions are truncated
 // towards zero. For most GEMMs, this error is below the rounding error of the operands. It matters for weight
 // gradients, which are sums over all tokens of a micro-batch whose terms mostly cancel each other. With fast
 // accumulation, GPT-2 124M learned 1.3 % less (docs/results/fp8.md).

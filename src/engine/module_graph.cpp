@@ -14,8 +14,8 @@ namespace optimus {
 ModuleForward run_forward(const ModuleModel& model, std::size_t part, const at::Tensor& input,
                           const ForwardOptions& options) {
   const AutogradGuard autograd(options.is_recorded);
-  // Needs its own version counter, because the arena around the input changes while the graph waits for its
-  // backward pass.
+  // The leaf needs its own version counter, because the arena around the input changes while the graph waits
+  // for its backward pass.
   at::Tensor leaf = input.variable_data();
   leaf.set_requires_grad(options.is_recorded && options.wants_input_gradient);
   at::Tensor output = model.parts[part].forward(leaf);

@@ -30,8 +30,8 @@ namespace optimus {
 
 // Buffers of one instruction. A buffer is undefined if the instruction does not use it.
 struct StateBuffers {
-  at::Tensor whole;     // weights gathered for use, or one micro-batch's gradients: flat, in whole order
-  at::Tensor exchange;  // concatenated shards; or destination of the weights of a repeated update
+  at::Tensor whole;           // gathered weights or one micro-batch's gradients, flat and in whole order
+  at::Tensor exchange;        // concatenated shards, or destination of the weights of a repeated update
   at::Tensor copy_gradients;  // gradients of the shard whose update is repeated
 };
 

@@ -13,7 +13,7 @@ namespace optimus {
 
 struct TensorPart {
   int tp = 1, part = 0;
-  int cp = 1, context = 0;  // context part: index into the parts of the positions
+  int cp = 1, context = 0;  // context: index of this device's context part
   bool is_sequence_parallel = false;
   Span heads{}, kv_heads{}, vocab{};
 

@@ -10,7 +10,7 @@ namespace {
 // their data in the cache.
 constexpr int kThreads = 1024;
 
-// The sum of e^(x - max) over some elements, and their max.
+// The maximum of some elements, and the sum of e^(x - max) over them.
 template <typename T>
 struct ExponentialSum {
   Wide<T> max, sum;

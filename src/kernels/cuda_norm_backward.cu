@@ -71,7 +71,7 @@ struct LoadedRow {
   Wide<T> mean, rstd;
 };
 
-// kSums is the number of column sums. 1 is dy * normed; 2 adds dy; 4 adds the residual and dx.
+// kSums is the number of column sums: 1 for dy * normed, 2 to add dy, or 4 to also add the residual and dx.
 template <typename T, int kPack, int kGroup, int kElements, int kRows, int kSums>
 __global__ void __launch_bounds__(kThreads<kGroup>,
                                   sizeof(T) == 8 ? 1 : blocks_per_multiprocessor(kGroup, kElements, kSums))

@@ -20,7 +20,7 @@ struct Rows {
   std::int64_t num_outer = 0, num_inner = 1, width = 0;
   std::int64_t outer_stride = 0, inner_stride = 0;
 
-  Rows() = default;  // for an undefined tensor: data is null
+  Rows() = default;  // for an undefined tensor, with null data
   explicit Rows(const at::Tensor& tensor) {
     if (!tensor.defined()) return;
     ensure(tensor.dim() == 2 || tensor.dim() == 3, "expected a tensor with 2 or 3 dims, got {}",

@@ -6,10 +6,10 @@
 // all tensors. No kernel allocates memory that outlives the call, and HostKernels allocate only a few rows
 // per thread. Results do not depend on how rows are grouped into calls, except for sums over rows.
 //
-// Types: activations and weights have the engine's element type (fp64, fp32, bf16, fp16); statistics, losses
-// and gradient accumulators are fp32, or fp64 with fp64 elements; arithmetic uses that wider type. Activation
-// tensors are [rows, width] with contiguous rows (stride(1) == 1; stride(0) may be larger), where rows are
-// tokens.
+// Types: activations and weights have the engine's element type (fp64, fp32, bf16, fp16). Statistics, losses
+// and gradient accumulators are fp32, or fp64 with fp64 elements, and arithmetic uses that wider type.
+// Activation tensors are [rows, width] with contiguous rows (stride(1) == 1; stride(0) may be larger), where
+// rows are tokens.
 #pragma once
 
 #include <ATen/core/Tensor.h>

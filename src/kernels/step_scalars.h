@@ -18,7 +18,7 @@ namespace optimus {
 enum class StepScalar {
   learning_rate,
   loss_scale,   // factor of the loss; 1 except in fp16
-  num_updates,  // number of updates before this step; the gate increments it
+  num_updates,  // number of updates before this step; the step gate increments it
   num_targets,  // number of targets with a loss in the step
   num_tokens,
   loss_sum,     // sum of the losses of these targets
@@ -38,7 +38,7 @@ static_assert(static_cast<int>(StepScalar::moment_sum) == static_cast<int>(kFirs
 
 struct GateOptions {
   double beta1 = 0.9, beta2 = 0.95;
-  double clip = 0;  // largest gradient norm; 0 for no clipping
+  double clip = 0;  // maximum gradient norm; 0 disables clipping
 };
 
 OPTIMUS_HOST_DEVICE inline double& step_scalar(double* step_scalars, StepScalar scalar) {
