@@ -18,8 +18,8 @@
 namespace optimus {
 namespace {
 
-constexpr std::chrono::milliseconds kMaxPollInterval{20};  // maximum pause between polls for other members
-// The largest tag of messages; Gloo's tags have 31 bits, and the remaining bits distinguish sizes.
+constexpr std::chrono::milliseconds kMaxPollInterval{20};  // maximum pause between two polls of the store
+// Limit of message tags. Gloo's tags have 31 bits; the remaining bits distinguish message sizes.
 constexpr int kMaxTag = 0x7fff;
 
 // The link of a group of one rank, which never exchanges messages.
@@ -37,7 +37,7 @@ class SingleRankLink final : public GroupLink {
 
  private:
   [[noreturn]] static void refuse(int member_index) {
-    ensure(false, "message to member {} of a group that has only one member", member_index);
+    ensure(false, "cannot exchange a message with member {}: the group has only one member", member_index);
     std::abort();
   }
 };
@@ -56,7 +56,7 @@ class ProcessPending final : public Pending {
         operation_(std::move(operation)),
         device_result_(std::move(device_result)) {}
 
-  // An operation that is never waited for still runs: the other members depend on this rank's part.
+  // An operation runs even if wait() is never called, because the other members depend on this rank's part.
   ~ProcessPending() override {
     if (!is_waited_for_) group_->run_in_background(operation_);
   }
@@ -96,7 +96,7 @@ class ProcessComm final : public Comm {
     shared_.store = store_.get(), shared_.sizes = options.sizes;
   }
   ~ProcessComm() override {
-    for (auto& [key, group] : groups_) close(group, "the rank has ended");
+    for (auto& [key, group] : groups_) close(group, "the rank has exited");
   }
 
   int rank() const override { return shared_.rank; }
@@ -159,8 +159,8 @@ class ProcessComm final : public Comm {
 
  private:
   // The purpose of a group's connections. Messages to higher ranks (up) and to lower ranks (down) use
-  // separate connections: Gloo sends a message once its receiver has announced that it is ready, and on a
-  // shared connection that announcement would wait behind everything that the receiver itself sends.
+  // separate connections. Gloo sends a message only after its receiver has announced that it is ready. On a
+  // shared connection, this announcement would have to wait for everything that the receiver itself sends.
   enum class Use { collectives, messages_up, messages_down };
   struct Key {
     int epoch = 0;
@@ -225,8 +225,8 @@ class ProcessComm final : public Comm {
 std::string arrival_key(const std::string& group, int rank) {
   return fmt::format("arrived/{}/{}", group, rank);
 }
-// The value of this key is empty if all members have arrived. Otherwise it is the rank that declines, and
-// its reason: "3 too little memory".
+// The value of this key is empty once all members have arrived. If a rank declines to connect, the value is
+// the rank and its reason, for example "3 too little memory".
 std::string arrivals_key(const std::string& group) { return fmt::format("arrived/{}/all", group); }
 
 CommFailure ProcessComm::connect_failure(const Key& key, const std::string& reason,
@@ -251,7 +251,7 @@ CommFailure ProcessComm::declined_failure(const Key& key, const std::string& sto
           group_text(key.group, key.epoch),
           {declining_rank},
           Seconds(waited),
-          fmt::format("rank {} declines:{}", declining_rank, reason)};
+          fmt::format("rank {} declined to connect:{}", declining_rank, reason)};
 }
 
 // The last member to arrive sets one key that the other members poll, so that no member has to poll one key
@@ -304,7 +304,7 @@ CommOutcome<void> ProcessComm::connect(const Key& key, const Deadline& deadline)
   return {};
 }
 
-// The GPU id that each member wrote when it arrived.
+// Returns the GPU ids that the members wrote when they arrived.
 Outcome<std::vector<std::string>> ProcessComm::gpu_ids_of(const Key& key) {
   if (key.group.members.size() == 1) return std::vector<std::string>{gpu_id_};
   std::vector<std::string> result;
@@ -364,8 +364,8 @@ void ProcessComm::change_membership(const Membership& membership) {
   size_ = static_cast<int>(membership.worker_ids.size()), epoch_ = 0;
 }
 
-// Writes to the arrival key of the first group that all ranks connect. A rank that does not see it waits
-// until the deadline.
+// Writes the reason to the arrival key of the first group that all ranks connect. A rank that does not read
+// it waits until the deadline.
 void ProcessComm::decline(int epoch, const std::string& reason) {
   const Key first_key{epoch, Use::messages_up, with_members({Role::world, {}}, size_)};
   (void)store_->set(arrivals_key(connection_key(first_key)), fmt::format("{} {}", rank(), reason));

@@ -6,9 +6,9 @@
 //                                 deadline);
 //
 // Collectives of CUDA tensors use NCCL if each member has its own GPU (nccl_group.h); otherwise they go
-// through host memory, as messages always do. A thread per group drives operations of several stages, so
-// they progress while the rank computes. A rank whose operation fails writes a note to the store, so that
-// the failure reports of the other ranks name the rank that was missing and not a rank that merely gave up
+// through host memory, as messages always do. Each group has a thread that runs its multi-stage operations,
+// so they make progress while the rank computes. A rank whose operation fails writes a note to the store. The
+// failure reports of the other ranks can then name the missing rank instead of a rank that merely gave up
 // waiting for it.
 #pragma once
 

@@ -30,8 +30,8 @@ milliseconds remaining(const Deadline& deadline) {
       std::max<std::int64_t>(1, static_cast<std::int64_t>(1000 * deadline.remaining().value)));
 }
 
-// Error messages of Gloo and c10d contain file names, stack traces and addresses; this returns only the
-// essential part.
+// Returns the essential part of an error message from Gloo or c10d, without file names, stack traces and
+// addresses.
 std::string short_error(std::string_view message) {
   for (const char* phrase :
        {"closed by peer", "reset by peer", "Broken pipe", "Socket closed", "pair closure"})
@@ -58,8 +58,8 @@ auto outcome_of(const char* activity, Function&& function) -> Outcome<decltype(f
 using GlooWork = c10::intrusive_ptr<c10d::Work>;
 
 // Keeps finished messages alive for a while. Gloo's thread releases a message just after it has woken the
-// waiting thread; a destructor that runs before that spins until the release, for milliseconds if there are
-// more threads than cores. The messages do not own their data.
+// waiting thread. A destructor that runs earlier spins until the release, which takes milliseconds if there
+// are more threads than cores. The messages do not own their data.
 class RetiredMessages {
  public:
   void add(GlooWork gloo_work) {
@@ -87,7 +87,7 @@ class GlooTransfer final : public LinkMessage {
 
   bool wait(milliseconds timeout) override {
     try {
-      is_done_ = gloo_work_->wait(std::max(timeout, milliseconds(1)));  // 0 would mean Gloo's own timeout
+      is_done_ = gloo_work_->wait(std::max(timeout, milliseconds(1)));  // 0 would select Gloo's own timeout
       return is_done_;
     } catch (const std::exception& error) {
       throw LinkError{LinkError::Kind::closed, member_index_, short_error(error.what())};
@@ -142,16 +142,16 @@ class GlooLink final : public GroupLink {
   const at::Tensor empty_;
 };
 
-// Gloo tries five times to reach a peer, each time until the deadline. If a rank died while the ranks
-// connect, the others would wait five times as long as intended. A variable that the user has set is not
+// By default, Gloo tries five times to reach a peer, each time until the deadline. If a rank died while
+// connecting, the other ranks would wait five times as long as intended. A value that the user has set is not
 // changed.
 void disable_connection_retries() {
   static const int status = ::setenv("GLOO_DISABLE_CONNECTION_RETRIES", "1", /*overwrite=*/0);
   (void)status;
 }
 
-// Gloo writes to sockets whose other end may be closed. The write reports that as an error; SIGPIPE would end
-// the process, unless the program has installed a handler.
+// Gloo may write to a socket that the peer has closed. The write itself returns an error, but SIGPIPE would
+// terminate the process. If the program has installed a handler, it is not replaced.
 void ignore_broken_pipes() {
   struct sigaction current {};
   if (::sigaction(SIGPIPE, nullptr, &current) == 0 && current.sa_handler == SIG_DFL)
@@ -160,11 +160,11 @@ void ignore_broken_pipes() {
 
 using RawBytes = std::vector<std::uint8_t>;
 
-// The store interface that Gloo needs while ranks connect: it waits for values that other ranks set.
+// The store interface that Gloo uses while ranks connect. Gloo waits for values that other ranks set.
 class GlooStore final : public c10d::Store {
  public:
-  // `store` is shared with groups, which may outlive the rank's client. `is_abandoned`: no caller waits for
-  // the group any more.
+  // `store` is shared with groups, which may outlive the rank's client. `is_abandoned` becomes true when no
+  // caller waits for the group any more.
   GlooStore(std::shared_ptr<KeyStore> store, std::string prefix, const Deadline& deadline,
             std::shared_ptr<const std::atomic<bool>> is_abandoned)
       : c10d::Store(remaining(deadline)),
@@ -183,7 +183,7 @@ class GlooStore final : public c10d::Store {
     return {value.begin(), value.end()};
   }
   std::int64_t add(const std::string& key, std::int64_t amount) override {
-    ensure(amount == 1, "Gloo adds {} to the key {}, but only 1 is supported", amount, key);
+    ensure(amount == 1, "Gloo adds {} to key {}, but only increments of 1 are supported", amount, key);
     return value_or_throw(store_->increment(prefix_ + key));
   }
   bool check(const std::vector<std::string>& keys) override {
@@ -256,8 +256,8 @@ Outcome<std::int64_t> StoreClient::increment(const std::string& key) {
   return impl_->store->increment(impl_->prefix + key);
 }
 
-// Gloo connects in one call that cannot be cancelled. It runs on a separate, detached thread; after an
-// abandoned attempt that thread ends when its wait for a key or Gloo's wait for a peer ends.
+// Gloo connects in a single call that cannot be cancelled, so the call runs on a detached thread. If the
+// attempt is abandoned, the thread ends when its wait for a key or Gloo's wait for a peer ends.
 Outcome<std::unique_ptr<GroupLink>> StoreClient::link(const std::string& key, int member_index, int size,
                                                       const Deadline& deadline,
                                                       const AbandonCheck& abandon_reason) {

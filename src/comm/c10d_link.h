@@ -1,7 +1,7 @@
 // Wraps the part of c10d that this project uses: Gloo's point-to-point messages, with a rendezvous through
 // our own store (store/key_store.h). c10d's headers take ten seconds to compile, so only c10d_link.cpp
-// includes them. Gloo's own collectives are not used: they cannot be aborted before their timeout, and for
-// small tensors ours are faster (docs/contribute/decisions/0008-collectives-from-messages.md).
+// includes them. Gloo's own collectives are not used, because they cannot be aborted before their timeout and
+// are slower than ours for small tensors (docs/contribute/decisions/0008-collectives-from-messages.md).
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ class StoreClient {
     std::string address{};  // the address at which other ranks reach this machine
     bool is_etcd = false;   // the store is an etcd server
     std::string prefix{};   // prepended to every key
-    // An open store; if it is set, only `address` and `prefix` of the other fields are used.
+    // An open store. If it is set, all other fields except `address` and `prefix` are ignored.
     std::shared_ptr<KeyStore> store{};
   };
   static Outcome<std::unique_ptr<StoreClient>> connect(const StoreEndpoint& address,
@@ -43,9 +43,9 @@ class StoreClient {
   // Increments the counter of this key and returns its new value.
   Outcome<std::int64_t> increment(const std::string& key);
 
-  // Connects to the other members of a group. All members must call this at about the same time with the
-  // same `key`; each key can be used once. `abandon_reason` is polled meanwhile: when it returns a reason,
-  // the call fails at once with that reason.
+  // Connects to the other members of a group. All members must call this at about the same time with the same
+  // `key`. Each key can be used only once. While connecting, the call polls `abandon_reason`; if that returns
+  // a reason, the call fails at once with it.
   using AbandonCheck = std::function<std::optional<std::string>()>;
   Outcome<std::unique_ptr<GroupLink>> link(const std::string& key, int member_index, int size,
                                            const Deadline& deadline, const AbandonCheck& abandon_reason);
@@ -56,8 +56,8 @@ class StoreClient {
   std::unique_ptr<Impl> impl_;
 };
 
-// torchrun itself listens on MASTER_PORT with a c10d store that anyone can read. Publishes the address of
-// our store there, without its token.
+// torchrun runs a c10d store on MASTER_PORT, which anyone can read. Publishes the address of our store there,
+// but not its token.
 Outcome<void> announce_in_torch_store(const std::string& host, int port, const std::string& key,
                                       const std::string& value, const Deadline& deadline);
 // Waits until the key exists.

@@ -7,13 +7,13 @@
 //   …                                                  // other work continues meanwhile
 //   if (auto done = sum->wait(Deadline::after(…)); !done) return tl::unexpected(done.error());
 //
-// Two implementations: threads of one process (thread_comm.h; for tests, and for several ranks on one GPU)
-// and processes (c10d_comm.h), which use Gloo for messages and NCCL for collectives of GPU tensors
-// (nccl_group.h) if each member has a GPU. A group of one rank runs the same code.
+// There are two implementations. In thread_comm.h, ranks are threads of one process (for tests, and for
+// several ranks on one GPU). In c10d_comm.h, ranks are processes. They use Gloo for messages, and NCCL for
+// collectives of GPU tensors if each member has a GPU (nccl_group.h). A group of one rank runs the same code.
 //
-// One thread calls a Comm, except for prepare() and the *_ahead messages; several threads may each have a
-// Comm. Members of a group must start its operations in the same order. Every operation is written to the
-// flight log, whose last entries a failed run shows.
+// Each Comm is used by a single thread, except for the functions documented otherwise. Members of a group
+// must start its operations in the same order. Every operation is recorded in the flight log, whose last
+// entries are shown when a run fails.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -49,7 +49,7 @@ std::string text(const CommFailure& failure);  // one line
 template <typename T>
 using CommOutcome = tl::expected<T, CommFailure>;
 
-// For callers that cannot continue after a failed operation. what() is the failure's line.
+// Thrown by callers that cannot continue after a failed operation. what() describes the failure in one line.
 class PeersLost : public std::runtime_error {
  public:
   explicit PeersLost(CommFailure why) : std::runtime_error(text(why)), failure(std::move(why)) {}
@@ -65,8 +65,8 @@ T value_or_throw(CommOutcome<T> outcome) {
 }
 
 // An operation in flight. Owns references to its tensors, which must not be read or written until wait()
-// has returned. Destroying it earlier abandons the operation: it may still run, and its tensors stay alive
-// until it ends. Must not outlive its Comm.
+// has returned. Destroying this object earlier abandons the operation, which may still run and keeps its
+// tensors alive until it ends. Must not outlive its Comm.
 class Pending {
  public:
   virtual ~Pending() = default;
@@ -75,11 +75,12 @@ class Pending {
   // enforce the deadline. Errors that occur on the device afterwards are reported by Comm::synchronize()
   // and by every later operation of the group.
   virtual CommOutcome<void> wait(const Deadline& deadline) = 0;
-  // After wait(): when the operation ended, which may be long before wait() returned. nullopt if unknown.
+  // Returns when the operation ended, which may be long before wait() returned. Valid after wait(). nullopt
+  // if unknown.
   virtual std::optional<Deadline::Clock::time_point> end_time() const { return std::nullopt; }
-  // After wait(), once the device has passed it: how long the transport (a network behind host memory, a
-  // stream between GPUs) worked on the operation after its tensors were ready. nullopt if unknown, or not
-  // known yet.
+  // Returns how long the transport (the network, through host memory, or a stream between GPUs) worked on the
+  // operation after its tensors were ready. Valid after wait(), once the device has passed it. nullopt if
+  // unknown or not yet known.
   virtual std::optional<Seconds> duration() const { return std::nullopt; }
 };
 
@@ -89,10 +90,10 @@ class Comm {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // Changes to another membership and to this rank's worker id in it. Closes all groups, clears an
-  // abandon() and leaves nothing connected. No other thread may be using this object.
+  // Switches to another membership, in which this worker may have a different rank. Closes all groups, clears
+  // an earlier abandon(), and leaves no group connected. No other thread may use this object meanwhile.
   virtual void change_membership(const Membership& membership) = 0;
-  // Removes the last ranks: from now on the world consists of the first `size` ranks, whose groups must be
+  // Removes the last ranks. From now on the world consists of the first `size` ranks, whose groups must be
   // connected next.
   virtual void shrink(int size) = 0;
 
@@ -101,15 +102,15 @@ class Comm {
   // listed members has all ranks. Groups that do not contain this rank are skipped. Operations belong to
   // the epoch that was connected last; groups of earlier epochs stay until they are dropped.
   virtual CommOutcome<void> connect(int epoch, std::span<const Group> groups, const Deadline& deadline) = 0;
-  // Connects the groups of a future epoch in advance, from another thread, while operations of the present
-  // one continue. connect() then reuses them.
+  // Connects the groups of a future epoch in advance, from another thread, while operations of the current
+  // epoch continue. connect() then reuses these groups.
   virtual CommOutcome<void> prepare(int epoch, std::span<const Group> groups, const Deadline& deadline) = 0;
-  // Called instead of prepare() if this rank will not connect. prepare() on other ranks, if it includes the
-  // world group, then fails soon with this reason.
+  // A rank that will not connect calls this instead of prepare(). On other ranks, a prepare() that includes
+  // the world group then fails soon with this reason.
   virtual void decline(int epoch, const std::string& reason) = 0;
   // Closes the groups of this epoch. Thread-safe.
   virtual void drop(int epoch) = 0;
-  // From another thread: makes every present and future wait fail at once with this reason.
+  // Makes all current and future waits fail at once with this reason. May be called from another thread.
   virtual void abandon(const std::string& reason) = 0;
 
   // Tensors are contiguous and have the same type and size on all members. `description` names the operation
@@ -124,26 +125,26 @@ class Comm {
                                                   std::string_view description) = 0;
   virtual std::unique_ptr<Pending> broadcast(const Group& group, at::Tensor tensor, int root,
                                              std::string_view description) = 0;
-  // Between two ranks of the epoch's world. The k-th send to a peer with a tag matches the k-th receive
-  // from it with that tag.
+  // Transfers a message between two ranks of the epoch's world. The k-th send to a peer with a given tag
+  // matches the peer's k-th receive with that tag.
   virtual std::unique_ptr<Pending> send(int peer, at::Tensor tensor, int tag,
                                         std::string_view description) = 0;
   virtual std::unique_ptr<Pending> receive(int peer, at::Tensor tensor, int tag,
                                            std::string_view description) = 0;
 
-  // The same for a future epoch that this rank has prepared. May be called by one other thread,
-  // concurrently with operations of the present epoch; it must be finished before connect() is called for
-  // that epoch.
+  // Like send() and receive(), but for a future epoch that this rank has prepared. May be called by one other
+  // thread, concurrently with operations of the current epoch. The transfers must end before connect() is
+  // called for the future epoch.
   virtual std::unique_ptr<Pending> send_ahead(int epoch, int peer, at::Tensor tensor, int tag,
                                               std::string_view description) = 0;
   virtual std::unique_ptr<Pending> receive_ahead(int epoch, int peer, at::Tensor tensor, int tag,
                                                  std::string_view description) = 0;
 
-  // Whether some of this rank's groups of the epoch run collectives directly between GPUs, over a different
-  // path than messages use.
+  // Returns whether any of this rank's groups in the epoch runs its collectives directly between GPUs. They
+  // then take a different path than messages.
   virtual bool uses_nccl() const { return false; }
-  // Waits until all operations that were started have ended on the devices too; results computed with them
-  // are valid only then.
+  // Waits until all started operations have also ended on the devices. Results computed with them are valid
+  // only after this wait.
   virtual CommOutcome<void> synchronize(const Deadline&) { return {}; }
 
   virtual const FlightLog& flight_log() const = 0;

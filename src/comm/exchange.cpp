@@ -14,8 +14,8 @@ namespace {
 constexpr std::int64_t kAlignment = 64;
 constexpr std::int64_t kSegmentsAhead = 2;  // number of segments that are received while one is added
 
-// Combines the operation's index with a hash of the properties on which all members must agree. Operations
-// that do not match then never exchange data, and fail at the deadline instead of writing into each other's
+// Combines the operation's index with a hash of the properties on which all members must agree. Mismatched
+// operations therefore never exchange data. They fail at the deadline instead of writing into each other's
 // memory. The lowest bit distinguishes the two stages of an all_reduce.
 int tag_of(const CommOperation& operation, std::int64_t number) {
   std::uint64_t hash = static_cast<std::uint64_t>(operation.bytes());
@@ -27,8 +27,9 @@ int tag_of(const CommOperation& operation, std::int64_t number) {
   return static_cast<int>((number & 0x3fff) << 16 | static_cast<std::int64_t>(hash >> 49) << 1);
 }
 
-// Members form a binomial tree with member 0 at the root: the parent of a member is its index without the
-// lowest set bit, and its subtree is the contiguous range of indices up to that bit.
+// Members form a binomial tree whose root is member 0. Clearing the lowest set bit of a member's index gives
+// its parent. That bit is also the maximum size of the member's subtree, a contiguous range of indices that
+// starts with the member.
 int parent_of(int member_index) { return member_index & (member_index - 1); }
 int subtree_size(int member_index, int size) {
   const int subtree_limit = member_index == 0 ? size : member_index & -member_index;
@@ -54,7 +55,7 @@ at::Tensor ScratchMemory::take(std::int64_t bytes) {
       free_.erase(match);
       return memory;
     }
-    if (!free_.empty()) free_.pop_back();  // too small: the new buffer replaces it
+    if (!free_.empty()) free_.pop_back();  // it is too small, so the new buffer replaces it
   }
   return at::empty({bytes}, at::kByte);
 }
@@ -212,7 +213,7 @@ void MemberExchange::begin_broadcast() {
   for (const int peer : peers()) send(peer, operation_.from, tag_);
 }
 
-// The rows of members `begin` to `end`, received from the subtree.
+// Returns the rows of members `begin` to `end` (exclusive), which were received from the subtree.
 at::Tensor MemberExchange::tree_rows(int begin, int end) const {
   const std::int64_t bytes = operation_.bytes();
   return memory_.narrow(0, (begin - member_index_) * bytes, (end - begin) * bytes)
@@ -334,10 +335,10 @@ MemberExchange::Unfinished MemberExchange::give_up() {
       result.closed.insert(message.member_index);
     }
   }
-  // Only a wait that times out shows whether a message has arrived; it also closes the connections, which is
-  // intended here. Members that sent no data are reported. If there are none, the members that sent no sum
-  // are reported, although they may have been waiting themselves; otherwise the members that received
-  // nothing.
+  // Only a wait with a timeout shows whether a message has arrived. When it times out, it also closes the
+  // connections, which is intended here. Members that sent no data are reported. If all data has arrived, the
+  // members that sent no sum are reported, although they may have been waiting themselves. If all sums have
+  // arrived too, the members that received nothing are reported.
   std::set<int> senders, sum_senders, receivers;
   for (Message* message : open) {
     try {

@@ -1,17 +1,18 @@
-// Collectives built from messages: the messages and additions of one member. Sums are computed in the order
-// of members, either by one of them or identically by all, so all results are bitwise equal.
+// Collectives that are built from messages. This file has one member's part of a collective: its messages and
+// its additions. Values are added in member order, either by one member or identically by all members, so all
+// members get bitwise equal results.
 //
 //   all_gather       each member sends its row directly into its place at all other members
 //   reduce_scatter   each member sends shard p to member p, which adds the shards, one segment at a time
-//   all_reduce       small: each member sends its row to all other members, all add identically
-//                    large: reduce_scatter, and each sum is sent to all members as soon as it is ready
+//   all_reduce       small: each member sends its row to all other members; all add in the same order
+//                    large: reduce_scatter; each sum is sent to all members as soon as it is ready
 //   broadcast        the root sends to all other members
 //
-// In large groups, where all-to-all would need too many messages for a few bytes, broadcasts and small
-// all_reduces use a tree, whose depth is the logarithm of the group size: an all_reduce sends rows up, which
-// the first member adds, and the sum down.
+// In large groups, broadcasts and small all_reduces use a tree, because all-to-all would need too many
+// messages for a few bytes. The depth of the tree is logarithmic in the group size. An all_reduce sends all
+// rows up to the first member, which adds them and sends the sum down.
 //
-// Not here: groups, deadlines, detection of missing members (c10d_comm.cpp).
+// Groups, deadlines and the detection of missing members are in c10d_comm.cpp.
 #pragma once
 
 #include <memory>
@@ -25,8 +26,8 @@
 
 namespace optimus {
 
-// Sizes at which the algorithm changes. Measured with bench_comm on two cores, microseconds
-// (docs/contribute/decisions/0008-collectives-from-messages.md):
+// Sizes at which the algorithm changes. The times below are in microseconds, measured with bench_comm on two
+// cores (docs/contribute/decisions/0008-collectives-from-messages.md):
 //
 //   all_reduce of     2 processes: Gloo   whole   by pieces     4 processes: Gloo   whole   by pieces
 //   1 KiB                           347     161         381                  5666    1835        5119
@@ -38,13 +39,14 @@ namespace optimus {
 struct AlgorithmThresholds {
   // An all_reduce of at least this many bytes is split into one shard per member.
   std::int64_t split_min_bytes = 512 << 10;
-  std::int64_t segment_bytes = 4 << 20;  // the part of a shard that is received and added at a time
+  std::int64_t segment_bytes = 4 << 20;  // bytes of a shard that are received and added at a time
   int max_direct_members = 8;            // groups with more members send small tensors along a tree
   // An all_reduce of at most this many bytes uses the tree, whose root stores the row of every member.
   std::int64_t tree_max_bytes = 4 << 10;
 };
 
-// Pool of scratch memory for operations: allocating fresh memory costs more than the additions. Thread-safe.
+// Pool of scratch memory for operations, because allocating new memory takes longer than the additions.
+// Thread-safe.
 class ScratchMemory {
  public:
   at::Tensor take(std::int64_t bytes);  // uint8, at least `bytes` elements
@@ -65,7 +67,7 @@ class MemberExchange {
   ~MemberExchange();
 
   const CommOperation& operation() const { return operation_; }
-  // Whether the operation has further stages, which make progress only in run().
+  // Returns whether the operation has further stages, which make progress only in run().
   bool has_stages() const;
 
   // Starts all messages that can be started. Does not block. Throws LinkError.
@@ -73,8 +75,8 @@ class MemberExchange {
   // Runs the remaining stages; blocks. Throws LinkError.
   void run(Interrupter& interrupter, const Interrupter::Limits& limits);
 
-  // After a LinkError: returns the members that have not done their part of the operation. Closes the link's
-  // connections, so that the other members learn of the failure.
+  // Called after a LinkError. Returns the members that have not done their part of the operation. Closes the
+  // link's connections, so that the other members detect the failure.
   struct Unfinished {
     std::set<int> closed, silent;  // group indices of members
     bool is_relayed = false;       // a silent member may itself be waiting for another member
@@ -112,7 +114,8 @@ class MemberExchange {
   void receive_segment(std::int64_t index);
   void add_unsplit();
   void add_segment(std::int64_t index);
-  // The other members, starting after this one, so that not all members begin with the same peer.
+  // Returns the other members, starting with the one after this member, so that members start with different
+  // peers.
   std::vector<int> peers() const;
 
   const CommOperation operation_;
@@ -123,7 +126,7 @@ class MemberExchange {
   const AlgorithmThresholds sizes_;
   at::Tensor memory_;
   std::vector<Message> messages_;
-  std::vector<MessageIndices> segments_;  // [segment]: its receives, for segments that have been started
+  std::vector<MessageIndices> segments_;  // [segment]: the receives of each started segment
 };
 
 }  // namespace optimus

@@ -1,7 +1,7 @@
-// The last operations of a rank, as in PyTorch's flight recorder: which operation was started, whether it
-// ended, how long it took. It is only shown when a run fails. The entries are a ring buffer whose strings are
-// reused, so logging does not allocate during training. Any thread may read while the rank's own thread
-// writes.
+// Records the last operations of a rank, like PyTorch's flight recorder: which operations were started,
+// whether they ended, and how long they took. The log is shown only when a run fails. Its entries form a ring
+// buffer whose strings are reused, so logging does not allocate memory during training. Any thread may read
+// while the rank's own thread writes.
 #pragma once
 
 #include <chrono>
@@ -33,7 +33,7 @@ class FlightLog {
   // Returns the operation's number. Example: `kind` "all_reduce", `description` "gradients of block 3".
   std::int64_t post(std::string_view kind, std::string_view description, std::string_view group,
                     std::int64_t bytes);
-  // Ignored if the operation is no longer in the log or has already ended.
+  // Has no effect if the operation is no longer in the log or has already ended.
   void end(std::int64_t number, FlightState state);
 
   std::vector<FlightEntry> entries() const;  // oldest first

@@ -11,7 +11,7 @@ namespace optimus {
 namespace {
 
 constexpr std::chrono::milliseconds kCheckInterval{50};
-// Longer than any deadline of an operation, because Gloo's own timeout must never expire first.
+// Longer than the deadline of any operation, because Gloo's own timeout must never expire first.
 constexpr std::chrono::milliseconds kGlooTimeout{std::chrono::hours(24 * 365)};
 // Gloo does not report a connection that closes in the middle of a message, so the connection is checked
 // after this many interruptions.

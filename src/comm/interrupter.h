@@ -1,6 +1,5 @@
-// Periodically interrupts waits inside Gloo to check whether the rank was told to stop, the deadline has
-// passed or the connection was closed. Gloo has no wait that can be cancelled without closing the
-// connections.
+// Periodically interrupts waits inside Gloo to check whether the rank has to stop, the deadline has passed,
+// or the connection was closed. Gloo has no wait that can be cancelled without closing the connections.
 #pragma once
 
 #include <condition_variable>

@@ -23,27 +23,27 @@ struct LinkError {
 class LinkMessage {
  public:
   virtual ~LinkMessage() = default;
-  // Returns true when the message is transferred and false when interrupted; it may then be called again.
-  // Throws LinkError if the connection is closed. A timeout closes all connections of the link (Gloo's
-  // behaviour), so callers pass a long timeout and use interrupt().
+  // Returns true when the message has been transferred. Returns false when interrupted; the caller may then
+  // wait again. Throws LinkError if the connection is closed. A timeout closes all connections of the link
+  // (Gloo's behaviour), so callers pass a long timeout and use interrupt().
   virtual bool wait(std::chrono::milliseconds timeout) = 0;
   // Ends the current wait, or else the next one.
   virtual void interrupt() = 0;
 };
 
-// Connections to all members of a group, which are addressed by their index in the group. Between two
-// members, messages with the same tag arrive in the order of sending.
+// Connections to all members of a group. Members are addressed by their index in the group. Between two
+// members, messages with the same tag arrive in the order in which they were sent.
 class GroupLink {
  public:
   virtual ~GroupLink() = default;
   virtual int group_index() const = 0;
   virtual int size() const = 0;
-  // `row` has at least one element and lies in host memory; it must not change until the transfer is done.
+  // `row` has at least one element and is in host memory. It must not change until the transfer is done.
   // Throws LinkError.
   virtual std::unique_ptr<LinkMessage> send(int member_index, const at::Tensor& row, int tag) = 0;
   virtual std::unique_ptr<LinkMessage> receive(int member_index, const at::Tensor& row, int tag) = 0;
-  // Throws LinkError if the connection is known to be closed. Not meant to be called for every message: each
-  // call leaks a few bytes.
+  // Throws LinkError if the connection is known to be closed. Should not be called for every message, because
+  // each call leaks a few bytes.
   virtual void check(int member_index) = 0;
 };
 

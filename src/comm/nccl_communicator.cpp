@@ -1,5 +1,5 @@
-// Implements nccl_group.h with one NCCL communicator per group; without NCCL its functions report that it is
-// not available.
+// Implements nccl_group.h with one NCCL communicator per group. In builds without NCCL, the functions report
+// that NCCL is not available.
 #include <fmt/format.h>
 
 #include "base/error.h"
@@ -23,8 +23,8 @@ namespace optimus {
 namespace {
 
 constexpr std::chrono::milliseconds kPollInterval{1};
-// Timeout for NCCL to accept an operation; before the first operation, other members may still be
-// connecting.
+// Timeout for NCCL to accept an operation. It is long because other members may still be connecting when the
+// first operation starts.
 constexpr Seconds kStartTimeout{600};
 constexpr Seconds kNcclNoteTimeout{0.5};  // for the failure notes of other members
 
@@ -47,7 +47,7 @@ struct NcclOperation {
   CommOperation operation;      // keeps the tensors alive
   std::int64_t log_number = 0;  // in the flight log
   Deadline::Clock::time_point begin_time;
-  // Default flags, so that elapsed times can be measured.
+  // The default flags enable timing, so that elapsed times can be measured.
   c10::cuda::CUDAEvent begin_event{cudaEventDefault}, end_event{cudaEventDefault};
   std::optional<Deadline> deadline;
   std::optional<CommFailure> failure;
@@ -65,7 +65,7 @@ class CommunicatorStatus {
   }
 
  private:
-  ncclResult_t status_, result_ = ncclSuccess;  // of the query, and of the communicator
+  ncclResult_t status_, result_ = ncclSuccess;  // result of the query; state of the communicator
 };
 
 class NcclCommunicator final : public NcclGroup, public std::enable_shared_from_this<NcclCommunicator> {
@@ -125,8 +125,8 @@ class NcclCommunicator final : public NcclGroup, public std::enable_shared_from_
     }
     abort_failed();
   }
-  // Called without the lock: it waits for work that the device has already started, and other threads must
-  // be able to see the failure meanwhile.
+  // Called without the lock, because it waits for work that the device has already started. Other threads
+  // must be able to see the failure meanwhile.
   void abort_failed() override {
     ncclComm_t failed_comm = nullptr;
     {
@@ -151,7 +151,7 @@ class NcclCommunicator final : public NcclGroup, public std::enable_shared_from_
   const c10::cuda::CUDAStream stream_;
   std::mutex mutex_;  // protects all members below, and calls to the communicator
   ncclComm_t comm_ = nullptr;
-  std::string break_reason_;  // the reason why the communicator can no longer be used; empty if it can
+  std::string break_reason_;  // why the communicator can no longer be used; empty while it is usable
   std::optional<CommFailure> first_failure_;
   // Shared with the waiting thread, which may call wait() after the operation has ended.
   std::list<std::shared_ptr<NcclOperation>> in_flight_;
@@ -170,7 +170,7 @@ class NcclPending final : public Pending {
   const std::shared_ptr<NcclOperation> operation_;
 };
 
-// Waits until NCCL accepts the next call. Returns why it does not; empty if it is ready.
+// Waits until NCCL accepts the next call. Returns the reason if it does not, otherwise an empty string.
 std::string NcclCommunicator::wait_until_ready(const Deadline& deadline) const {
   while (true) {
     const CommunicatorStatus status(comm_);
@@ -258,7 +258,7 @@ CommOutcome<void> NcclCommunicator::wait(NcclOperation& operation, const Deadlin
   return {};
 }
 
-// Errors of the device are detected here, on whichever thread polls, and handled like other failures.
+// Device errors are detected here, by whichever thread polls, and handled like other failures.
 void NcclCommunicator::poll_locked() {
   while (!in_flight_.empty()) {  // operations end in the order of the stream
     NcclOperation& first = *in_flight_.front();

@@ -1,11 +1,11 @@
 // NCCL collectives of tensors on GPUs. NCCL is called directly and not through c10d, so there is no watchdog
 // that ends processes and no environment variable to set (docs/contribute/decisions/0010-nccl-directly.md).
-// Point-to-point messages go through host memory (c10d_comm.h), because those of NCCL have no tags.
+// Point-to-point messages go through host memory (c10d_comm.h), because NCCL's messages have no tags.
 //
-// The operations of a group run on a separate stream: after all work that has been submitted to the current
-// stream so far, and concurrently with work submitted later. No thread blocks inside NCCL: communicators
-// are non-blocking, and a watchdog thread of the rank polls operations in flight. An operation fails when
-// its deadline has passed, its run is abandoned or a peer has failed; the watchdog then aborts the
+// The operations of a group run on a separate stream. They run after all work that has already been submitted
+// to the current stream, and concurrently with work that is submitted later. No thread blocks inside NCCL:
+// communicators are non-blocking, and a watchdog thread of the rank polls operations in flight. An operation
+// fails when its deadline passes, its run is abandoned, or a peer fails. The watchdog then aborts the
 // communicator, which is never used again.
 //
 // Compiled where PyTorch has CUDA and NCCL's header is available (OPTIMUS_NCCL); elsewhere has_nccl() is
@@ -26,32 +26,32 @@
 namespace optimus {
 
 bool has_nccl();
-// Identifier of a GPU that is the same on all machines; empty for CPUs and without NCCL.
+// Returns an identifier of a GPU that is unique across machines. Empty for CPUs and in builds without NCCL.
 std::string gpu_id_of(at::Device device);
-// Why NCCL cannot be used, for example "ranks 0 and 2 share a GPU"; empty if each member has a GPU of its
-// own.
+// Returns why NCCL cannot be used, for example "ranks 0 and 2 share a GPU". Empty if each member has its own
+// GPU.
 std::string why_nccl_is_unusable(const std::vector<int>& members, const std::vector<std::string>& gpu_ids);
 
 class NcclGroup {
  public:
   virtual ~NcclGroup() = default;
-  // Starts the operation without waiting for it. wait() makes the current stream wait and returns; it fails
-  // if the operation is known to have failed.
+  // Starts the operation without waiting for it. wait() makes the current stream wait and returns
+  // immediately. It fails if the operation is known to have failed.
   virtual std::unique_ptr<Pending> start(CommOperation operation) = 0;
   // Records which operations have ended and which have failed. Thread-safe.
   virtual void poll() = 0;
-  // Aborts failed operations on the device too, and waits until they have ended.
+  // Also aborts failed operations on the device, and waits until they have ended.
   virtual void abort_failed() = 0;
   virtual bool is_idle() = 0;
   // Sets this deadline for operations in flight that have none.
   virtual void set_deadline(const Deadline& deadline) = 0;
-  // The first failure of the group, if any.
+  // Returns the first failure of the group, if any.
   virtual CommOutcome<void> first_failure() = 0;
   virtual void close(const std::string& reason) = 0;
 };
 
-// All members must call this at about the same time with the same `key`, which can be used once. `shared`
-// must outlive the group.
+// All members must call this at about the same time with the same `key`, which can be used only once.
+// `shared` must outlive the group.
 Outcome<std::shared_ptr<NcclGroup>> connect_nccl_group(SharedRankState& shared, const std::string& key,
                                                        Group group, int epoch, at::Device device,
                                                        const Deadline& deadline);
@@ -66,7 +66,7 @@ class NcclWatchdog {
 
   void add(std::shared_ptr<NcclGroup> group);
   void remove(const NcclGroup& group);
-  // Waits until all operations that were started have ended on the device, or have failed.
+  // Waits until all started operations have ended on the device or have failed.
   CommOutcome<void> synchronize(const Deadline& deadline);
 
  private:

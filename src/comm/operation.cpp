@@ -20,9 +20,10 @@ at::Tensor as_row(const at::Tensor& tensor, std::string_view description) {
 void ensure_fit(const at::Tensor& part, const at::Tensor& whole, int num_members,
                 std::string_view description) {
   ensure(part.scalar_type() == whole.scalar_type() && part.device() == whole.device(),
-         "communication of {}: both tensors must be of one type and on one device", description);
-  ensure(part.numel() * num_members == whole.numel(), "communication of {}: {} elements are not {} times {}",
-         description, whole.numel(), num_members, part.numel());
+         "communication of {}: both tensors must have the same type and device", description);
+  ensure(part.numel() * num_members == whole.numel(),
+         "communication of {}: got {} elements, expected {} times {}", description, whole.numel(),
+         num_members, part.numel());
 }
 
 std::string_view role_name(Role role) {
@@ -150,7 +151,7 @@ std::vector<Group> own_groups(std::span<const Group> groups, int rank, int num_r
   for (const Group& group : groups) {
     Group full_group = with_members(group, num_ranks);
     for (const int member : full_group.members)
-      ensure(member >= 0 && member < num_ranks, "{} has a member outside a world of {} ranks",
+      ensure(member >= 0 && member < num_ranks, "{} has a member that is not in the world of {} ranks",
              group_text(full_group, 0), num_ranks);
     if (member_index_of(rank, full_group) >= 0) rank_groups.push_back(std::move(full_group));
   }

@@ -1,5 +1,5 @@
-// Code that all implementations of Comm share: the kinds of operation, requirements on their tensors, names
-// of groups and failures. Does not transfer data.
+// Code shared by all implementations of Comm: the kinds of operations, the requirements on their tensors, and
+// the texts that describe groups and failures. Does not transfer data.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,21 +24,20 @@ enum class CommKind : std::uint8_t {
 };
 std::string_view name(CommKind kind);
 
-// One member's part in an operation: its tensors, flattened to one row each. `from` and `to` may be the same
-// memory.
+// One member's part of an operation, with each tensor flattened to one row. `from` and `to` may share memory.
 struct CommOperation {
   CommKind kind = CommKind::connect;
   at::Tensor from{}, to{};
   ReduceOp sum = ReduceOp::sum;
-  int root = 0;  // of a broadcast: the group index of its root
+  int root = 0;  // group index of the root of a broadcast
   std::string description;
 
   std::string text() const;  // "all_reduce of gradients of block 3"
-  // Size of the whole tensor; it is equal on all members.
+  // Size of the whole tensor, which is the same on all members.
   std::int64_t bytes() const;
 };
 
-// Each function ensures that tensors are contiguous, have one type, and match in size.
+// Each function checks that its tensors are contiguous, have the same type, and have matching sizes.
 CommOperation all_reduce_operation(at::Tensor tensor, ReduceOp kind, std::string_view description);
 CommOperation all_gather_operation(at::Tensor from, at::Tensor to, int num_members,
                                    std::string_view description);
@@ -47,17 +46,17 @@ CommOperation reduce_scatter_operation(at::Tensor from, at::Tensor to, int num_m
 CommOperation broadcast_operation(at::Tensor tensor, int root_index, std::string_view description);
 CommOperation message_operation(CommKind kind, at::Tensor tensor, std::string_view description);
 
-// "the deadline for step 12 passed"
+// Returns a text such as "the deadline for step 12 passed".
 std::string deadline_text(const Deadline& deadline);
-// "shard {0 2 4}, epoch 1"
+// Returns a text such as "shard {0 2 4}, epoch 1".
 std::string group_text(const Group& group, int epoch);
-// Returns `world` with all ranks listed, so that a group is identified by its members.
+// Lists all ranks as members of a world group, so that every group is identified by its members.
 Group with_members(const Group& group, int num_ranks);
-// The order in which groups are connected: by role, then by members.
+// Returns whether group `a` is connected before group `b`. Groups are ordered by role, then by members.
 bool is_ordered_before(const Group& a, const Group& b);
-// The rank's index in the group; -1 if it is not a member.
+// Returns the rank's index in the group, or -1 if the rank is not a member.
 int member_index_of(int rank, const Group& group);
-// The groups that contain `rank`, without duplicates, in the order in which they are connected.
+// Returns the groups that contain `rank`, without duplicates, in the order in which they are connected.
 std::vector<Group> own_groups(std::span<const Group> groups, int rank, int num_ranks);
 
 }  // namespace optimus

@@ -18,7 +18,7 @@ Seconds seconds_since(Deadline::Clock::time_point begin_time) {
   return Seconds(std::chrono::duration<double>(Deadline::Clock::now() - begin_time).count());
 }
 
-// Background threads have no deadline: the thread that waits for an operation cancels it.
+// Background threads need no deadline, because the thread that waits for an operation cancels it.
 Deadline no_deadline() { return Deadline::after(Seconds(1e8), "background progress"); }
 
 constexpr Seconds kNoteTimeout{0.5};
@@ -28,7 +28,7 @@ std::string failure_note_key(int generation, int epoch, int rank) {
   return fmt::format("{}/{}/gave-up/{}", generation, epoch, rank);
 }
 
-// The note that a rank leaves for other ranks when it fails: the ranks that did not respond to it, and the
+// The note that a failing rank leaves for the other ranks. It contains the ranks that did not respond and the
 // reason, for example "2 3;the deadline for step 4 passed".
 std::string failure_note_text(const CommFailure& failure) {
   return fmt::format("{};{}", fmt::join(failure.missing, " "), failure.reason);
@@ -123,8 +123,8 @@ void ProcessOperation::end(CommOutcome<void> outcome) {
 }
 
 CommOutcome<void> ProcessOperation::wait(const Deadline& deadline) {
-  // Multi-stage operations keep their order. A message need not wait for messages that were polled before
-  // it.
+  // The background thread runs multi-stage operations in order. A message need not wait for messages that
+  // were polled earlier, so this thread can run it.
   if (!exchange_->has_stages() && take()) run(deadline);
   std::unique_lock lock(mutex_);
   const auto has_ended = [&] { return state_ == State::ended; };
@@ -184,11 +184,12 @@ void ProcessGroup::run_in_background(std::shared_ptr<ProcessOperation> operation
   if (operation == nullptr)
     changed_.notify_all();
   else if (operation->take())
-    operation->run(no_deadline());  // the group is closed: the operation fails at once
+    operation->run(no_deadline());  // the group is closed, so the operation fails at once
 }
 
 void ProcessGroup::run(BackgroundThread& background) {
-  // As in the thread that computes, autograd dispatch is off: views of tensors need no autograd metadata.
+  // Autograd dispatch is disabled, as on the compute thread, because views of tensors need no autograd
+  // metadata here.
   const at::AutoDispatchBelowADInplaceOrView no_autograd_dispatch;
   const Deadline deadline = no_deadline();
   std::unique_lock lock(mutex_);
@@ -232,7 +233,7 @@ CommFailure ProcessGroup::fail(MemberExchange& exchange, const LinkError& error,
   // The failure is reported by the operation that failed first.
   if (error.kind == LinkError::Kind::stopped && break_reason()) return failure;
   mark_broken(fmt::format("{} had failed: {}", failure.operation, error.reason));
-  // Write the note before closing the connections: a rank that sees the closed connection then finds the
+  // Write the note before closing the connections, so that a rank that sees a closed connection finds the
   // note.
   if (error.member_index >= 0)
     failure.missing = {group_.members[static_cast<std::size_t>(error.member_index)]};
@@ -245,7 +246,7 @@ CommFailure ProcessGroup::fail(MemberExchange& exchange, const LinkError& error,
 }
 
 void ProcessGroup::write_failure_note(const CommFailure& failure) {
-  // The note cannot be written if the store is unreachable; the failure itself is still returned.
+  // If the store is unreachable, the note is lost, but the failure itself is still returned.
   (void)shared_.store->set(failure_note_key(shared_.generation, epoch_, shared_.rank),
                            failure_note_text(failure));
 }
@@ -255,15 +256,15 @@ std::optional<std::string> ProcessGroup::failure_note_of(int rank) const {
   return note ? *note : std::nullopt;
 }
 
-// Some of the members that disconnected or are silent have failed only because of other ranks; their notes
-// name the ranks that did not respond to them.
+// A member may have disconnected or be silent only because another rank failed. The note of such a member
+// names the ranks that did not respond to it.
 void ProcessGroup::name_missing(const MemberExchange::Unfinished& unfinished, CommFailure& failure) const {
   const bool is_closed = !unfinished.closed.empty();
   std::set<int> missing, reported;
   for (const int member_index : is_closed ? unfinished.closed : unfinished.silent)
     missing.insert(group_.members[static_cast<std::size_t>(member_index)]);
-  // Members that wait for the same operation fail when this rank does. A single silent member cannot be
-  // distinguished from a failed one, unless it relays data of others.
+  // Members that wait for the same operation fail at the same time as this rank and write notes. A single
+  // silent member is assumed to be missing, unless it relays data from other members.
   const std::size_t max_missing = unfinished.is_relayed ? 0 : 1;
   const Deadline deadline =
       Deadline::after(is_closed || missing.size() <= max_missing ? Seconds(0) : kNoteTimeout, "notes");

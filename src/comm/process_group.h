@@ -1,6 +1,6 @@
-// A group of processes as one rank sees it: its link, its operations in flight, and two background threads,
-// one for multi-stage operations and one for messages whose completion is polled before they are waited
-// for. The first failure breaks the group permanently.
+// A group of processes from the point of view of one rank: its link, its operations in flight, and two
+// background threads. One thread runs multi-stage operations, the other runs messages that are polled for
+// completion before wait() is called. The first failure breaks the group permanently.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@
 
 namespace optimus {
 
-// State that all operations of one rank share. Must outlive all groups of the rank.
+// State shared by all operations of one rank. Must outlive all groups of the rank.
 struct SharedRankState {
   int generation = 0, rank = 0;
   StoreClient* store = nullptr;
@@ -29,7 +29,7 @@ struct SharedRankState {
   explicit SharedRankState(int own_rank) : rank(own_rank), log(own_rank) {}
   std::optional<std::string> abandon_reason() const;
   void abandon(const std::string& reason);
-  // Prepares for another membership; no group may exist.
+  // Prepares for another membership. No group may exist when this is called.
   void start_generation(int new_generation, int new_rank);
 
  private:
@@ -39,8 +39,8 @@ struct SharedRankState {
 
 class ProcessGroup;
 
-// One operation in flight. It is executed exactly once, by the thread that waits for it or by a background
-// thread of the group.
+// One operation in flight. It is executed exactly once, either by the thread that waits for it or by a
+// background thread of the group.
 class ProcessOperation {
  public:
   ProcessOperation(std::shared_ptr<ProcessGroup> group, std::unique_ptr<MemberExchange> exchange,
@@ -48,9 +48,9 @@ class ProcessOperation {
 
   void begin();
   bool is_ended();
-  // Marks the operation as queued; false if it already was, or is running or ended.
+  // Marks the operation as queued. Returns false if it is already queued, running or ended.
   bool queue();
-  // Claims the operation for execution; false if another thread has claimed it.
+  // Claims the operation for execution. Returns false if another thread has claimed it.
   bool take();
   void run(const Deadline& deadline);
   CommOutcome<void> wait(const Deadline& deadline);
@@ -64,7 +64,7 @@ class ProcessOperation {
   std::optional<std::string> stop_reason();
   void end(CommOutcome<void> outcome);
 
-  // Shared, because an operation may be in flight when its group is dropped.
+  // Shared, because an operation may still be in flight when its group is dropped.
   const std::shared_ptr<ProcessGroup> group_;
   const std::unique_ptr<MemberExchange> exchange_;
   const std::int64_t log_number_;
@@ -90,12 +90,12 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   std::shared_ptr<ProcessOperation> start_message(CommOperation operation, int peer, int tag);
   // Queues the operation for a background thread of the group.
   void run_in_background(std::shared_ptr<ProcessOperation> operation);
-  // Ends all operations in flight, and the background threads.
+  // Ends all operations in flight and stops the background threads.
   void close(const std::string& reason);
 
   std::optional<std::string> break_reason();
-  // After a failure inside the group: breaks the group, informs the other members through the store, and
-  // finds out which members are missing.
+  // Called after a failure inside the group. Breaks the group, informs the other members through the store,
+  // and finds out which members are missing.
   CommFailure fail(MemberExchange& exchange, const LinkError& error, Seconds waited);
 
  private:

@@ -1,5 +1,5 @@
-// Reports to ThreadSanitizer which memory an operation reads and writes: libtorch's kernels are not
-// instrumented, so the sanitizer would not see their accesses. No effect in other builds.
+// Reports to ThreadSanitizer which memory an operation reads and writes. This is needed because libtorch's
+// kernels are not instrumented, so the sanitizer does not see their accesses. Has no effect in other builds.
 #pragma once
 
 #include <cstddef>

@@ -21,7 +21,7 @@ bool is_match(const CommOperation& a, const CommOperation& b) {
   return !a.from.defined() || a.from.scalar_type() == b.from.scalar_type();
 }
 
-// Part `piece` of a row that is split into `num_pieces` parts of nearly equal size.
+// Returns piece `piece` of a row that is split into `num_pieces` pieces of nearly equal size.
 at::Tensor piece_of(const at::Tensor& row, std::size_t piece, std::size_t num_pieces) {
   const auto edge = [&](std::size_t i) {
     return row.numel() * static_cast<std::int64_t>(i) / static_cast<std::int64_t>(num_pieces);
@@ -38,12 +38,12 @@ SharedOperation::SharedOperation(std::vector<int> members)
 
 void SharedOperation::submit(int member_index, CommOperation operation) {
   Contribution& contribution = contributions_[static_cast<std::size_t>(member_index)];
-  ensure(!contribution.has_arrived, "rank {} submits {} twice",
+  ensure(!contribution.has_arrived, "rank {} submitted {} twice",
          members_[static_cast<std::size_t>(member_index)], operation.text());
-  // Every operation is compared with the one that arrived first.
+  // Every operation is compared with the one that was submitted first.
   if (const Contribution& first = contributions_[first_arrived_];
       num_arrived_ > 0 && !is_match(first.operation, operation))
-    mark_broken({fmt::format("rank {} started {} ({}) where rank {} started {} ({})",
+    mark_broken({fmt::format("rank {} started {} ({}), but rank {} started {} ({})",
                              members_[static_cast<std::size_t>(member_index)], operation.text(),
                              optimus::text(Bytes(operation.bytes())), members_[first_arrived_],
                              first.operation.text(), optimus::text(Bytes(first.operation.bytes()))),
@@ -90,7 +90,7 @@ at::Device SharedOperation::device_of(std::size_t part) const {
   return tensor.defined() ? tensor.device() : at::Device(at::kCPU);
 }
 
-// Only this call accesses shard `piece` of any tensor.
+// In this stage, no other call accesses piece `piece` of any tensor.
 void SharedOperation::reduce_piece(std::size_t piece) {
   std::vector<at::Tensor> pieces;
   for (const Contribution& contribution : contributions_)

@@ -1,10 +1,10 @@
-// One operation of rank threads: the members submit their tensors, and once all have arrived, the members
-// that wait for the result do the work in parts. A member that is busy elsewhere does not block the other
-// members.
+// One operation among ranks that are threads. The members submit their tensors. Once all have arrived, the
+// members that wait for the result divide the work into parts. A member that is busy elsewhere does not block
+// the others.
 //
 //   all_reduce   stage 0: part i sums piece i of all tensors into member i's tensor
 //                stage 1: part i copies the other members' pieces into member i's tensor
-//   the others   stage 0: part i fills member i's output
+//   otherwise    stage 0: part i fills member i's output
 //
 // All functions are called with the world's lock held, except run_part(). Read next: thread_comm.cpp, which
 // creates these objects and waits on them.
@@ -21,7 +21,7 @@
 
 namespace optimus {
 
-// Why the operation failed, and which missing ranks caused the failure.
+// The reason for a failure, and the missing ranks that caused it.
 struct BreakReason {
   std::string reason;
   std::vector<int> missing;
@@ -47,17 +47,17 @@ class SharedOperation {
   std::vector<int> missing() const;  // members that have not arrived
   const std::vector<int>& members() const { return members_; }
 
-  // Claims a part that no member has taken yet, if there is one. The caller then runs run_part() without the
-  // lock, and finish_part() with it.
+  // Claims a part that no member has claimed yet, if there is one. The caller then runs run_part() without
+  // the lock, and finish_part() with it.
   std::optional<std::size_t> claim_part();
   StreamMark run_part(std::size_t part);
   void finish_part(std::size_t part, StreamMark mark);
 
-  // After completion: the caller's stream waits for all work on the caller's tensors.
+  // Called after completion. Makes the caller's stream wait for all work on the caller's tensors.
   void await_work(int member_index) const;
-  // After completion: releases the member's tensors, although other members may still use this object.
+  // Called after completion. Releases the member's tensors, although other members may still use this object.
   void release(int member_index);
-  // Whether the work has also finished on the device.
+  // Returns whether the work has also finished on the device.
   bool is_passed() const;
 
   std::condition_variable changed;
@@ -74,10 +74,10 @@ class SharedOperation {
 
   const std::vector<int> members_;
   std::vector<Contribution> contributions_;
-  std::array<std::vector<StreamMark>, 2> marks_;     // [stage][part]: recorded after the part
+  std::array<std::vector<StreamMark>, 2> marks_;     // [stage][part]: recorded after the part's work
   std::size_t num_arrived_ = 0, first_arrived_ = 0;  // group index of the member that arrived first
   std::size_t stage_ = 0, num_stages_ = 1;
-  std::size_t next_part_ = 0, num_running_ = 0, num_ended_ = 0;  // of this stage
+  std::size_t next_part_ = 0, num_running_ = 0, num_ended_ = 0;  // in this stage
   std::optional<BreakReason> break_reason_;
 };
 

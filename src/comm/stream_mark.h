@@ -1,5 +1,5 @@
 // A point in the order of work on a device that other streams can wait for (a CUDA event). On CPUs there is
-// nothing to wait for: work is done when the call returns.
+// nothing to wait for, because work is done when the call returns.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,7 +20,7 @@ class StreamMark {
   bool is_passed() const { return event_ == nullptr || event_->query(); }
 
  private:
-  std::shared_ptr<c10::Event> event_;  // shared: several ranks may wait for one mark
+  std::shared_ptr<c10::Event> event_;  // shared, because several ranks may wait for one mark
 };
 
 }  // namespace optimus

@@ -61,7 +61,7 @@ void sum_on_host(std::span<const at::Tensor> pieces, const at::Tensor& to, Reduc
     case at::kInt:
       return sum_rows<std::int32_t>(pieces, to, kind);
     default:
-      ensure(false, "elements of type {} cannot be summed", c10::toString(to.scalar_type()));
+      ensure(false, "cannot sum elements of type {}", c10::toString(to.scalar_type()));
   }
 }
 
@@ -81,10 +81,10 @@ void sum_on_device(std::span<const at::Tensor> pieces, const at::Tensor& to, Red
 }  // namespace
 
 void sum_in_order(std::span<const at::Tensor> pieces, const at::Tensor& to, ReduceOp kind) {
-  ensure(!pieces.empty(), "a sum needs at least one piece");
+  ensure(!pieces.empty(), "a sum needs at least one tensor");
   for (const at::Tensor& piece : pieces)
     ensure(piece.numel() == to.numel() && piece.scalar_type() == to.scalar_type(),
-           "cannot sum {} elements of type {} into {} of type {}", piece.numel(),
+           "cannot sum {} elements of type {} into {} elements of type {}", piece.numel(),
            c10::toString(piece.scalar_type()), to.numel(), c10::toString(to.scalar_type()));
   if (pieces.size() == 1) return copy_row(pieces[0], to);
   if (to.numel() == 0) return;
@@ -93,7 +93,8 @@ void sum_in_order(std::span<const at::Tensor> pieces, const at::Tensor& to, Redu
 
 void copy_row(const at::Tensor& from, const at::Tensor& to) {
   ensure(from.nbytes() == to.nbytes() && from.scalar_type() == to.scalar_type(),
-         "cannot copy {} bytes into {}: sizes or types differ", from.nbytes(), to.nbytes());
+         "cannot copy a tensor of {} bytes to one of {} bytes: sizes or types differ", from.nbytes(),
+         to.nbytes());
   if (from.nbytes() == 0 || from.const_data_ptr() == to.const_data_ptr()) return;
   if (!from.is_cpu() || !to.is_cpu()) {
     to.copy_(from, /*non_blocking=*/from.is_cuda() && to.is_cuda());

@@ -12,11 +12,11 @@ namespace optimus {
 
 // Writes the sum or maximum of `pieces` to `to`, which may be one of them. All tensors are rows of equal
 // length and type (fp64, fp32, bf16, fp16, int64, int32). On CPUs this uses one thread, because background
-// communication must not occupy the threads of the kernels; on CUDA it uses the current stream. A maximum
-// that involves NaN is NaN.
+// communication must not occupy the threads of the kernels; on CUDA it uses the current stream. The maximum
+// is NaN if any of the values is NaN.
 void sum_in_order(std::span<const at::Tensor> pieces, const at::Tensor& to, ReduceOp kind);
 
-// Like tensor.copy_, for rows; on CPUs with memcpy.
+// Like tensor.copy_(), but for rows. Uses memcpy on CPUs.
 void copy_row(const at::Tensor& from, const at::Tensor& to);
 
 }  // namespace optimus

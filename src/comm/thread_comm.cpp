@@ -28,14 +28,14 @@ struct SharedOperationKey {
   }
   std::string text() const {
     if (!is_message) return group_text(group, epoch);
-    return fmt::format("messages {} to {} with tag {}, epoch {}", group.members[0], group.members[1], tag,
-                       epoch);
+    return fmt::format("messages from rank {} to rank {} with tag {}, epoch {}", group.members[0],
+                       group.members[1], tag, epoch);
   }
 };
 
 struct GroupState {
   std::string text;
-  // By index; operations at which not all members have arrived.
+  // Operations at which not all members have arrived yet, by index.
   std::map<std::int64_t, std::shared_ptr<SharedOperation>> open;
   std::optional<BreakReason> break_reason;  // if set, all further operations fail
 };
@@ -58,7 +58,7 @@ namespace {
 
 BreakReason departure_reason(int rank) { return {fmt::format("rank {} has left", rank), {rank}}; }
 
-// State that a rank's operations and its Comm share; protected by the world's lock.
+// State shared by a rank's Comm and its operations. Protected by the world's lock.
 struct RankState {
   std::optional<std::string> abandon_reason;
 };
@@ -144,7 +144,8 @@ class ThreadPending final : public Pending {
     return {};
   }
 
-  // The group cannot be used any more: its members would disagree about which operations have completed.
+  // The group can no longer be used, because its members would disagree about which operations have
+  // completed.
   void give_up(const std::string& reason, Deadline::Clock::time_point begin_time) {
     const double waited = std::chrono::duration<double>(Deadline::Clock::now() - begin_time).count();
     const std::vector<int> missing = info_.shared_operation->missing();
@@ -194,7 +195,8 @@ class ThreadComm final : public Comm {
     const auto member_index =
         std::find(membership.worker_ids.begin(), membership.worker_ids.end(), worker_id_);
     ensure(member_index != membership.worker_ids.end() && membership.generation > generation_,
-           "worker {} cannot join generation {} after {}", worker_id_, membership.generation, generation_);
+           "worker {} cannot join generation {} after generation {}", worker_id_, membership.generation,
+           generation_);
     world_->generation_left_before[worker_id_] = generation_ = membership.generation;
     world_->worker_ids[generation_] = membership.worker_ids;
     rank_ = static_cast<int>(member_index - membership.worker_ids.begin());
@@ -225,7 +227,7 @@ class ThreadComm final : public Comm {
 
   void decline(int epoch, const std::string& reason) override {
     const std::lock_guard lock(world_->mutex);
-    const BreakReason break_reason{fmt::format("rank {} declines: {}", rank_, reason), {rank_}};
+    const BreakReason break_reason{fmt::format("rank {} declined to connect: {}", rank_, reason), {rank_}};
     world_->declined.emplace(std::pair(generation_, epoch), break_reason);
     for (auto& [key, group_state] : world_->group_states)
       if (key.generation == generation_ && key.epoch == epoch) break_group(group_state, break_reason);
@@ -320,8 +322,8 @@ class ThreadComm final : public Comm {
                  std::move(operation));
   }
 
-  // Called with the world's lock held. Whether a rank of this generation has moved to a later generation or
-  // has left the world.
+  // Returns whether a rank of this generation has moved to a later generation or has left the world. Called
+  // with the world's lock held.
   bool has_departed(int rank) const {
     const auto worker_ids = world_->worker_ids.find(generation_);
     const int worker_id =
@@ -370,7 +372,7 @@ class ThreadComm final : public Comm {
 }  // namespace
 
 ThreadWorld::ThreadWorld(int num_ranks) : state_(std::make_shared<ThreadWorldState>(num_ranks)) {
-  ensure(num_ranks > 0, "a world needs at least one rank, not {}", num_ranks);
+  ensure(num_ranks > 0, "a world needs at least one rank, got {}", num_ranks);
 }
 
 ThreadWorld::~ThreadWorld() = default;

@@ -1,12 +1,13 @@
-// Communication between ranks that are threads of one process: for tests, and for several ranks on one GPU.
-// Equivalent to c10d_comm.h without connections: same operations, same failures, bitwise equal results.
+// Communication between ranks that are threads of one process. Used in tests, and when several ranks share
+// one GPU. Equivalent to c10d_comm.h but without connections: it has the same operations and failures, and
+// its results are bitwise equal.
 //
 //   ThreadWorld world(4);
 //   std::jthread rank_2([comm = world.comm(2)] { … });
 //
-// Works on CPUs and on CUDA; each rank may have its own stream. A rank whose Comm is destroyed has left:
-// operations of ranks that wait for it fail at once. Under ThreadSanitizer, all memory accesses are reported
-// to the sanitizer.
+// Works on CPUs and on CUDA; each rank may have its own stream. A rank leaves the world when its Comm is
+// destroyed. Operations that wait for it then fail at once. Under ThreadSanitizer, all memory accesses are
+// reported to the sanitizer.
 #pragma once
 
 #include <memory>
@@ -22,8 +23,8 @@ class ThreadWorld {
   explicit ThreadWorld(int num_ranks);
   ~ThreadWorld();
   int size() const;
-  // Creates the Comm of a rank; called once per rank. It may outlive the world. All ranks are members at
-  // first; after Comm::change_membership `rank` means the worker id.
+  // Creates the Comm of a rank. Called once per rank. The Comm may outlive the world. Initially all ranks are
+  // members. After Comm::change_membership(), `rank` is the worker id.
   std::unique_ptr<Comm> comm(int rank);
 
  private:

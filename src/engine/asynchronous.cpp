@@ -23,9 +23,9 @@ StagePosition position_of(const Plan& plan, const PlanLocation& location) {
           static_cast<int>(pipeline.microbatches.size()), static_cast<int>(stage.chunks.size())};
 }
 
-// Returns, for each instruction, the micro-batch whose backward pass begins with it, or -1. A backward pass
-// begins with its first instruction that may read weights: its messages come earlier in the list, before
-// the updates of older micro-batches.
+// Returns, for each instruction, the micro-batch whose backward pass starts with it, or -1. A backward pass
+// starts with its first instruction that may read weights. Its messages come earlier in the list, before the
+// updates of older micro-batches.
 std::vector<int> backward_starts(const Program& program, const Order& order) {
   std::vector<int> result(program.instructions.size(), -1);
   std::vector<bool> is_seen(order.size());
@@ -71,7 +71,7 @@ WeightVersions::WeightVersions(const Plan& plan, const Program& program, const P
   saved_weights_.resize(num_blocks), velocities_.resize(num_blocks), has_new_update_.resize(num_blocks);
   for (int block = 0; block < parameters.num_blocks(); ++block) {
     const BlockState& state = parameters.block(block);
-    if (!state.gradients.defined()) continue;  // belongs to another stage, or nothing is trained
+    if (!state.gradients.defined()) continue;  // the block belongs to another stage, or nothing is trained
     blocks_.push_back(block);
     const auto at = static_cast<std::size_t>(block);
     for (int i = 0; i < num_saved; ++i) saved_weights_[at].push_back(at::empty_like(state.weights));
@@ -80,7 +80,7 @@ WeightVersions::WeightVersions(const Plan& plan, const Program& program, const P
   }
 }
 
-// The number of versions needed at a time is at most the longest delay; their buffers are reused in turn.
+// At most `longest_delay_` versions are needed at a time, so their buffers are reused in turn.
 int WeightVersions::version_of(int microbatch) const {
   const int delay = delays_[static_cast<std::size_t>(microbatch)];
   if (delay == 0) return -1;
@@ -132,7 +132,7 @@ void WeightVersions::update_velocity() {
   }
 }
 
-// Computes corrected weights = newest weights - delay * velocity.
+// Computes the corrected weights, newest weights - delay * velocity.
 void WeightVersions::correct(int delay) {
   if (delay == 0) return;
   for (const int block : blocks_) {

@@ -1,9 +1,9 @@
-// The additional state of asynchronous schedules (PipeDream, PipeMare): older weight versions for backward
-// passes that begin after newer weights exist, and a separate update for each micro-batch. Synchronous
-// schedules allocate nothing here. docs/understand/parallelism.md has the formulas.
+// The additional state of asynchronous schedules (PipeDream, PipeMare). It consists of older weight versions,
+// for backward passes that start after newer weights exist, and of a separate update for each micro-batch.
+// Synchronous schedules allocate nothing here. docs/understand/parallelism.md has the formulas.
 //
 //   stage 1 of 3, PipeDream    F0 F1 B0 U0 F2 B1 U1 F3 B2 U2 …
-//                              U1 changes the weights that F2 used: they are saved for B2
+//                              U1 changes the weights that F2 used, so they are saved for B2
 //
 // A step begins and ends with an empty pipeline, so the order of the stage alone determines which weight
 // version each micro-batch uses. The program decides when gradients are summed over devices. Read next:
@@ -24,8 +24,8 @@
 
 namespace optimus {
 
-// Returns, for each micro-batch, how many updates the stage makes between its forward and its backward
-// pass; all 0 under synchronous schedules.
+// Returns, for each micro-batch, the number of updates that the stage performs between its forward and its
+// backward pass. All are 0 under synchronous schedules.
 std::vector<int> delays(Schedule schedule, const StagePosition& position);
 
 // Under PipeDream, stores a copy of each weight version that an outstanding backward pass needs. Under
@@ -35,15 +35,15 @@ class WeightVersions {
   // Allocates the memory. All arguments must outlive this object.
   WeightVersions(const Plan& plan, const Program& program, const Parameters& parameters);
 
-  // Index of the saved weight version that the backward pass of `microbatch` uses; -1 for the current
-  // weights.
+  // Returns the index of the saved weight version that the backward pass of `microbatch` uses, or -1 for the
+  // current weights.
   int version_of(int microbatch) const;
-  // The saved weights of a block, flat and laid out like whole buffers (block_shape.h); undefined if none
-  // are saved.
+  // Returns the saved weights of a block, flat and laid out like whole buffers (block_shape.h). Undefined if
+  // none are saved.
   at::Tensor weights(int block, int version) const;
 
   void set(const PipeMareOptions& options) { options_ = options; }
-  // Called before every instruction. If `instruction` begins a backward pass under PipeMare, updates the
+  // Called before every instruction. If `instruction` starts a backward pass under PipeMare, updates the
   // velocity and computes the corrected weights for that pass.
   void before_instruction(std::size_t instruction);
   // Called before `block` is updated with the gradient of `microbatch`. `changes` is false if the
@@ -62,20 +62,22 @@ class WeightVersions {
   PipeMareOptions options_;
   std::vector<int> delays_, blocks_;
   int longest_delay_ = 0;
-  std::vector<bool> is_version_needed_;  // [version]: whether the backward of a later micro-batch uses it
-  std::vector<int> backward_starts_;     // [instruction]: micro-batch whose backward begins here; -1 if none
+  std::vector<bool> is_version_needed_;  // [version]: whether a later backward pass uses it
+  std::vector<int> backward_starts_;     // [instruction]: micro-batch whose backward pass starts here, or -1
   std::vector<std::vector<at::Tensor>> saved_weights_;  // [block][version]
   std::vector<at::Tensor> velocities_;                  // [block]
   std::vector<bool> has_new_update_;  // [block]: whether it was updated since its velocity was computed
 };
 
-// The weight updates of one step, one per micro-batch. Every device has the step scalars of all of them.
+// The weight updates of one step, one per micro-batch. Every device has the step scalars
+// (kernels/step_scalars.h) of all these updates.
 class MicrobatchUpdates {
  public:
   MicrobatchUpdates(const Plan& plan, const PlanLocation& location, at::Device device);
 
-  // `target_counts[m]` is the number of targets with a loss in micro-batch m, over all devices; a micro-batch
-  // without any makes no update. `num_updates` is the number of updates made before this step.
+  // `target_counts[m]` is the number of targets with a loss in micro-batch m, over all devices. A micro-batch
+  // without such targets performs no update. `num_updates` is the number of updates performed before this
+  // step.
   void begin(const std::vector<std::int64_t>& target_counts, const UpdateOptions& options,
              std::int64_t num_updates);
   bool is_empty(int microbatch) const {
@@ -84,11 +86,11 @@ class MicrobatchUpdates {
   const at::Tensor& step_scalars(int microbatch) const {
     return step_scalars_[static_cast<std::size_t>(microbatch)];
   }
-  // One-element accumulator of the squared norm of the gradient of `microbatch`, for the loss summed over
-  // targets.
+  // Returns the one-element accumulator of the squared gradient norm of `microbatch`, where the loss is the
+  // sum over targets.
   at::Tensor square_sum(int microbatch) const { return squares_.narrow(0, microbatch, 1); }
-  // The squared gradient norms for mean losses, summed over micro-batches: sum of square_sum / targets^2.
-  // Covers the elements that this device counts.
+  // Returns the squared gradient norms for mean losses, summed over micro-batches: the sum of square_sum /
+  // targets^2. Covers the elements that this device counts.
   at::Tensor all_squares() const;
   std::int64_t count() const { return count_; }
 
@@ -96,11 +98,11 @@ class MicrobatchUpdates {
   const at::Device device_;
   const bool is_rescheduled_;
   std::int64_t num_microbatches_ = 0;
-  // The largest number of updates from the weights that a forward reads to the weights that its gradient
-  // produces
+  // The largest number of updates between the weights that a forward pass reads and the weights that its
+  // gradient produces
   int delay_ = 1;
-  // [micro-batch]: step scalars as they are after a gate (kernels/step_scalars.h); undefined if it makes no
-  // update
+  // [micro-batch]: step scalars as they are after a step gate (kernels/step_scalars.h); undefined if the
+  // micro-batch performs no update
   std::vector<at::Tensor> step_scalars_;
   at::Tensor squares_, weights_;  // [micro-batch]: squared gradient norms; 1 / targets^2
   std::int64_t count_ = 0;

@@ -10,7 +10,8 @@
 namespace optimus {
 namespace {
 
-// Appends this device's positions of a sample, padded to the plan's sequence length, and its segments.
+// Appends this device's positions of a sample, padded to the plan's sequence length, and the segments of the
+// sample.
 void append(Microbatch& microbatch, const Sample& sample, std::int64_t length, std::int64_t sample_index) {
   const std::int64_t row = std::ssize(microbatch.samples), num_tokens = std::ssize(sample.inputs);
   ensure(num_tokens >= 1 && num_tokens <= length,
@@ -24,7 +25,7 @@ void append(Microbatch& microbatch, const Sample& sample, std::int64_t length, s
       microbatch.targets.push_back(i < num_tokens ? sample.targets[at] : kNoTarget);
       microbatch.positions.push_back(i < num_tokens ? sample.positions[at] : 0);
     }
-  // If documents are separate, positions restart at each document; otherwise the sample is one segment.
+  // If documents are separate, positions restart at each document. Otherwise the sample is one segment.
   std::int64_t begin = 0;
   for (std::int64_t i = 1; i <= num_tokens; ++i)
     if (i == num_tokens || sample.positions[static_cast<std::size_t>(i)] == 0) {
@@ -45,7 +46,8 @@ void count(const Microbatch& microbatch, const Sample& sample, Batch& batch) {
 
 double square(std::int64_t length) { return static_cast<double>(length) * static_cast<double>(length); }
 
-// If documents are separate, positions restart at each document.
+// Returns the sum of the sample's squared segment lengths. If documents are separate, positions restart at
+// each document.
 double squares_of(const Sample& sample) {
   double result = 0;
   std::int64_t begin = 0;
@@ -101,8 +103,8 @@ namespace {
 
 // The samples of a step in the order in which micro-batches use them.
 struct SampleAssignment {
-  std::vector<double> squares;       // [sample]: sum of its squared segment lengths
-  std::vector<std::int64_t> sample;  // [position in that order]: index of the sample
+  std::vector<double> squares;       // [sample]: sum of the sample's squared segment lengths
+  std::vector<std::int64_t> sample;  // [position in the order of use]: index of the sample
 };
 
 SampleAssignment assignment(const Plan& plan, std::vector<double> squares, SampleOrder sample_order) {
@@ -184,8 +186,8 @@ Batch make_batch(const std::vector<Sample>& samples, const Plan& plan, std::int6
 
 namespace {
 
-// Returns the sum of squared segment lengths of each sample of the step. If samples are longer than the
-// plan's sequence length, only their first tokens count.
+// Returns the sum of squared segment lengths of each sample of the step. If a sample is longer than the
+// plan's sequence length, only its first tokens count.
 std::vector<double> squares_of(const Samples& samples, const Plan& plan, std::int64_t first_sample) {
   std::vector<double> result(static_cast<std::size_t>(plan.batch), square(plan.sequence_length));
   if (samples.have_equal_lengths()) return result;
@@ -200,7 +202,7 @@ std::vector<double> squares_of(const Samples& samples, const Plan& plan, std::in
   return result;
 }
 
-// Truncates a sample to at most `max_tokens` tokens, in phases with shorter sequences.
+// Truncates a sample to at most `max_tokens` tokens. Needed in training phases with shorter sequences.
 Sample truncate_sample(Sample sample, std::int64_t max_tokens) {
   if (std::ssize(sample.inputs) <= max_tokens) return sample;
   const auto length = static_cast<std::size_t>(max_tokens);
@@ -214,7 +216,7 @@ Sample truncate_sample(Sample sample, std::int64_t max_tokens) {
 
 Batch read_batch(const Samples& samples, const Plan& plan, std::int64_t step, std::int64_t first_sample,
                  int device, SampleOrder sample_order) {
-  // Blocks that split micro-batches differently read mostly the same samples.
+  // Samples are cached, because blocks that split micro-batches differently read mostly the same samples.
   std::map<std::int64_t, Sample> sample_cache;
   return build_batch(plan, step, first_sample, device,
                      assignment(plan, squares_of(samples, plan, first_sample), sample_order),

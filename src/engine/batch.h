@@ -1,5 +1,5 @@
-// The token ids of one step, divided into micro-batches as the plan specifies, in host memory. Shorter
-// sequences are padded to the plan's sequence length; padding has no loss and attends to nothing.
+// The token ids of one step, in host memory, divided into micro-batches as the plan specifies. Shorter
+// sequences are padded to the plan's sequence length. Padding has no loss and attends to nothing.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,51 +17,52 @@
 namespace optimus {
 
 struct Microbatch {
-  std::vector<Span> context;               // positions of each sequence on this device; empty if it has all
+  std::vector<Span> context;               // this device's positions per sequence; empty if it has all
   std::vector<std::int64_t> ids, targets;  // [sequences, positions here]; a target of -1 has no loss
   std::vector<std::int32_t> positions;
   std::vector<std::int64_t> samples;  // [sequence]: global sample index
-  // In positions of the whole sequence; empty if each sequence is one segment
+  // Begin and end are positions in the whole sequence. Empty if each sequence is one segment.
   std::vector<AttentionSegment> segments;
-  // Of module models, [samples, …]; all other members except `samples` are then empty.
+  // Used by module models only, [samples, …]. All other members except `samples` are then empty.
   at::Tensor inputs, labels;
 };
 
-// The part of a step's batch that one device processes: its sequences of each micro-batch of its pipeline.
-// If blocks of its stage split micro-batches in several ways, `microbatches` contains all micro-batches
-// once for each way, in the order of splits_of(). The counts and squares are those of the last block on the
-// device.
+// The part of a step's batch that one device processes. It contains the device's sequences of each
+// micro-batch of its pipeline. If blocks of its stage split micro-batches in several ways, `microbatches`
+// contains all micro-batches once for each way, in the order of splits_of(). The counts and squares are for
+// the last block on the device.
 struct Batch {
   std::int64_t step = 0;  // counted from 0
   std::int64_t sequence_length = 0;
   std::vector<Microbatch> microbatches;
   std::int64_t num_tokens = 0;   // tokens on this device, without padding
   std::int64_t num_targets = 0;  // targets with a loss on this device
-  // Asynchronous schedules only: number of targets with a loss in each micro-batch, over all devices. Each
-  // micro-batch makes an update with its mean loss.
+  // Number of targets with a loss in each micro-batch, over all devices. Used by asynchronous schedules only,
+  // in which each micro-batch performs an update with its mean loss.
   std::vector<std::int64_t> target_counts;
   // `squares` is the sum of the squared segment lengths of the device's sequences, divided by the number of
-  // context parts; the work of attention is proportional to it. `expected_squares` is the value that the same
-  // number of sequences would have if each had the average of the step.
+  // context parts. The work of attention is proportional to this sum. `expected_squares` is the sum for the
+  // same number of sequences if each of them had the average of the step.
   double squares = 0, expected_squares = 0;
 };
 
 std::int64_t num_sequences(const Batch& batch);
 
-// The different ways in which blocks of a stage split micro-batches over its devices, in the order of the
-// first block that uses them.
+// Returns the different ways in which blocks of a stage split micro-batches over its devices, in the order of
+// the first block that uses them.
 std::vector<Side> splits_of(const Stage& stage);
-// Index of a block's split in splits_of(stage).
+// Returns the index of a block's split in splits_of(stage).
 int split_of(const Stage& stage, int block);
 
-// Number of sequences of a step in the pipelines with a lower index than `pipeline`.
+// Returns the number of sequences of a step in the pipelines with a lower index than `pipeline`.
 std::int64_t num_sequences_before(const Plan& plan, int pipeline);
 
-// Reads the plan.batch samples that begin at `first_sample`, assigns them to the micro-batches of the
-// plan's pipelines, and returns the part of `device`.
+// Reads plan.batch samples, starting with `first_sample`, assigns them to the micro-batches of the plan's
+// pipelines, and returns the part of the batch that `device` processes.
 Batch read_batch(const Samples& samples, const Plan& plan, std::int64_t step, std::int64_t first_sample,
                  int device = 0, SampleOrder sample_order = SampleOrder::by_cost);
-// As read_batch, for given samples: those of all devices. For evaluation and tests.
+// Like read_batch(), but for given samples, which are the samples of all devices. Used for evaluation and
+// tests.
 Batch make_batch(const std::vector<Sample>& samples, const Plan& plan, std::int64_t step,
                  std::int64_t first_sample, int device = 0, SampleOrder sample_order = SampleOrder::by_cost);
 

@@ -1,7 +1,8 @@
-// A block of the model as the engine runs it: hand-written forward, input gradient and weight gradient of
-// its parts (such as attention and mlp). Blocks are independent of schedules and communication; they read
-// and write the tensors of a Pass. Under tensor parallelism a block computes its part of heads, columns and
-// vocabulary, and the engine reduces or gathers the results between the tensor-parallel ranks (Exchange).
+// A block of the model as the engine runs it, with hand-written forward, input-gradient and weight-gradient
+// code for each of its parts (such as attention and mlp). Blocks do not depend on schedules or communication.
+// They read and write the tensors of a Pass. Under tensor parallelism, a block computes its share of the
+// heads, columns and vocabulary, and the engine reduces or gathers the results across the tensor-parallel
+// ranks (Exchange).
 //
 // Read next: layer_block.cpp (a transformer layer), engine.cpp (the caller).
 #pragma once
@@ -44,7 +45,7 @@ struct DeviceMicrobatch {
   std::int64_t num_rows() const { return ids.defined() ? ids.numel() : 0; }
 };
 
-// Objects that all blocks of an engine share. Constant during the lifetime of the engine.
+// Objects shared by all blocks of an engine. They do not change during the lifetime of the engine.
 struct BlockServices {
   const ModelSpec& model;
   ElementTypes types;
@@ -62,28 +63,28 @@ class KeyValueCache;  // for generation (engine/cache.h)
 struct Pass {
   std::vector<const ActivationTensors*> activation_buffers;
   const BlockViews* weights = nullptr;
-  // destination of the block's output: the saved input of the next block
+  // destination of the block's output, which is the saved input of the next block
   const at::Tensor* next_input = nullptr;
   const at::Tensor* input_gradient = nullptr;  // destination of the block's input gradient
   const DeviceMicrobatch* microbatch = nullptr;
-  std::int64_t sequence_length = 0, own_length = 0;  // positions per sequence: all, and on this device
+  std::int64_t sequence_length = 0, own_length = 0;  // positions per sequence: in total, and on this device
   std::int64_t step = 0;
   RandomKey dropout;          // key of the dropout masks
   bool is_training = true;    // whether dropout is applied
-  bool is_recompute = false;  // a forward that computes only what the backward needs
+  bool is_recompute = false;  // a forward pass that computes only what the backward pass needs
   int ring_step = -1;         // index of the ring step; -1 outside ring attention
-  double gradient_scale = 1;  // factor of the loss for its gradient; 0 if no gradient is needed
-  // Whether this is the first pass of the step for this part of the block: the gradients named by
+  double gradient_scale = 1;  // factor of the loss in the gradient; 0 if no gradient is needed
+  // Whether this is the first pass of the step for this part of the block. If so, the gradients named by
   // overwritten_gradients() still contain the values of the previous step and must be overwritten.
   bool is_first = false;
   at::Tensor* loss = nullptr;  // one fp64 element on the device, to which the loss of all tokens is added
-  at::Tensor* all_logits = nullptr;  // [rows, vocab]; if not null, filled instead of computing a loss
+  at::Tensor* all_logits = nullptr;  // [rows, vocab]; if not null, filled in place of computing the loss
   KeyValueCache* cache = nullptr;
 
   at::Tensor operator[](std::string_view name) const;
 };
 
-// The operands of a collective before or after a part:
+// The operands of a collective before or after a part of a block:
 //   nothing  no collective is needed
 //   sum      all-reduce of `from` over the tensor-parallel ranks, in place
 //   gather   all-gather: `to` becomes the concatenated `from` of all tensor-parallel ranks
@@ -106,8 +107,8 @@ class Block {
   // Names of the tensors whose gradients the first pass of a step overwrites completely (Pass::is_first),
   // so that they need not be zeroed.
   virtual std::vector<std::string> overwritten_gradients() const { return {}; }
-  // Called before and after a collective of this block: begin_exchange prepares and returns the operands,
-  // and end_exchange processes the result.
+  // Called before and after a collective of this block. begin_exchange prepares and returns the operands;
+  // end_exchange processes the result.
   virtual Exchange begin_exchange(const Instruction& collective, const Pass& pass);
   virtual void end_exchange(const Instruction& collective, const Pass& pass);
 };
@@ -117,12 +118,12 @@ std::unique_ptr<Block> make_layer_block(const BlockServices& services, int block
                                         const LayerStrategy& strategy, const TensorPart& part);
 std::unique_ptr<Block> make_head_block(const BlockServices& services, const TensorPart& part);
 
-// Returns the dropout site named `site` of a layer (-1 for the embedding) for a pass; its rate is 0 when
-// not training. `first_row` is the index of the tensor's first row among the rows of the micro-batch.
+// Returns the dropout site named `site` of a layer (-1 for the embedding) for a pass. The site's rate is 0
+// when not training. `first_row` is the index of the tensor's first row among the rows of the micro-batch.
 DropoutSite dropout_site(const Pass& pass, double rate, int layer, std::string_view site,
                          std::int64_t first_row = 0);
-// Returns a view of a [rows, width] tensor that is extended to `rows` rows, into the memory that follows
-// it: in a collective all slices have equal length.
+// Returns a view of a [rows, width] tensor, extended to `rows` rows into the memory that follows it. Needed
+// because all slices have equal length in a collective.
 at::Tensor padded_to(const at::Tensor& tensor, std::int64_t rows);
 
 }  // namespace optimus

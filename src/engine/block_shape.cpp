@@ -9,7 +9,8 @@
 namespace optimus {
 namespace {
 
-// Tensors that one GEMM reads or writes jointly: q | k | v and gate | up, weights and biases.
+// Returns the names of tensors that one GEMM reads or writes as a fused matrix: q | k | v and gate | up,
+// weights and biases.
 const std::vector<std::vector<const char*>>& fused_names() {
   static const std::vector<std::vector<const char*>> names = {{"attention.q", "attention.k", "attention.v"},
                                                               {"mlp.gate", "mlp.up"}};
@@ -59,15 +60,15 @@ Plan without_shards(Plan plan) {
 }
 
 // Returns the rows of a part that this device contributes to sums over the whole model
-// (LocalTensor::counted): if it belongs to the first copy of its group, those that no tensor-parallel rank
-// with a lower index stores; otherwise none. Several parts may store the same key/value heads, and all parts
-// store tensors that are not split.
+// (LocalTensor::counted). If the device belongs to the first copy of its group, it contributes the rows that
+// no tensor-parallel rank with a lower index stores. Otherwise it contributes none. Several parts may store
+// the same key/value heads, and all parts store the tensors that are not split.
 Span counted_rows(const Layout& layout, const LogicalTensor& tensor, int index, int device) {
   const Placement& placement = layout.placements[static_cast<std::size_t>(index)].front();
   const DeviceGrid& grid = layout.grids[static_cast<std::size_t>(placement.grid)];
   const auto at = std::find(grid.ranks.begin(), grid.ranks.end(), Rank{device}) - grid.ranks.begin();
   const int part = static_cast<int>(at) % grid.num_parts;
-  if (at >= grid.num_parts * grid.num_shards) return {};  // in another group or a further copy
+  if (at >= grid.num_parts * grid.num_shards) return {};  // in another group, or not in the first copy
   const std::int64_t rows = tensor.shape[0];
   if (placement.split_dim < 0) return part == 0 ? Span{0, rows} : Span{};
   const Span own_rows = placement.parts[static_cast<std::size_t>(part)];
@@ -90,7 +91,7 @@ Span BlockShape::own_rows(const LocalTensor& tensor) const {
 
 namespace {
 
-// A tied embedding belongs to the first block or, in a stage without the first block, to the head.
+// A tied embedding belongs to the first block, or to the head in a stage without the first block.
 Layout with_tied_copy(Layout layout, const std::vector<LogicalTensor>& tensors, const Stage& stage,
                       int head) {
   if (stage.chunks.front().first_block() == 0) return layout;
@@ -144,8 +145,8 @@ std::vector<BlockShape> block_shapes(const Plan& plan, const ModelSpec& model, i
   return shapes;
 }
 
-// All members of a shard group have the same offsets, so the shape of another member differs only in its
-// shard index.
+// All members of a shard group have the same offsets, so the shapes of two members differ only in the shard
+// index.
 std::vector<BlockShape> copied_shapes(const Plan& plan, const ModelSpec& model, int device) {
   std::vector<BlockShape> shapes = block_shapes(plan, model, device);
   for (BlockShape& shape : shapes) {
@@ -162,14 +163,14 @@ std::vector<BlockShape> copied_shapes(const Plan& plan, const ModelSpec& model, 
 std::vector<StateRange> update_ranges(const BlockShape& shape) {
   std::vector<StateRange> runs;
   bool is_at_tensor_end =
-      false;  // whether the last run reaches the end of its tensor, so that only padding follows it
+      false;  // whether the last run reaches the end of its tensor, so that only padding follows
   for (const LocalTensor& tensor : shape.tensors) {
     const Span rows = shape.own_rows(tensor);
     if (rows.size() == 0) continue;
     const StateRange run{tensor.shard_offset, tensor.offset + rows.begin * tensor.row,
                          rows.size() * tensor.row, tensor.has_weight_decay};
-    // Padding between two tensors is always zero, so a run may include it if the gap is the same in both
-    // layouts. Rows of other shards are not padding.
+    // Padding between two tensors is always zero, so a run may include this padding if the gap is the same in
+    // both layouts. Rows of other shards are not padding.
     if (!runs.empty() && is_at_tensor_end && rows.begin == 0 &&
         runs.back().has_weight_decay == run.has_weight_decay &&
         run.shard - runs.back().shard == run.whole - runs.back().whole)
@@ -206,8 +207,9 @@ std::vector<StateRange> counted_ranges(const BlockShape& shape) {
 
 namespace {
 
-// For each tensor, calls copy(view of `whole`, view of `shards`) with views [members, elements] that
-// together cover it: first for all members with full shards, then for the member with the remainder.
+// For each tensor, calls copy(view of `whole`, view of `shards`) with views [members, elements] that together
+// cover the tensor. The first call is for all members with full shards, the second for the member with the
+// remainder.
 template <typename Copy>
 void for_each_piece(const BlockShape& shape, const at::Tensor& whole, const at::Tensor& shards, Copy copy) {
   const at::Tensor by_member = shards.view({shape.num_shards, shape.shard_elements});

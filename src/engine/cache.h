@@ -1,4 +1,5 @@
-// Keys and values of all previous tokens of one sequence, so that generation computes each token once.
+// Caches the keys and values of all previous tokens of one sequence, so that generation computes each token
+// only once.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,9 +14,9 @@ namespace optimus {
 class KeyValueCache {
  public:
   KeyValueCache(const ModelSpec& model, std::int64_t max_length, ElementTypes types, at::Device device);
-  // Appends `k` and `v`, [new tokens, kv_heads, head_dim], of one layer. Then `q`, [new tokens, heads,
-  // head_dim], attends to all cached positions up to its own, and the result is written to `out`. Call
-  // attend with the same tokens for every layer, then call advance().
+  // Appends `k` and `v`, [new tokens, kv_heads, head_dim], of one layer. Each query in `q`, [new tokens,
+  // heads, head_dim], then attends to all cached positions up to its own, and the result is written to `out`.
+  // Call attend() with the same tokens for every layer, then call advance().
   void attend(int layer, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, at::Tensor& out);
   void advance(std::int64_t num_tokens) { length_ += num_tokens; }
   std::int64_t length() const { return length_; }

@@ -22,7 +22,7 @@ Side side_of(const Stage& stage, int block) {
   return {static_cast<int>(stage.devices.size()), strategy_of(stage, block)};
 }
 
-// Returns the rows of a device's activation that contain its tokens inside the boxes, which are [samples,
+// Returns the rows of a device's activation that contain its tokens inside `boxes`. Boxes are [samples,
 // positions, features].
 std::vector<Span> rows_of(const ActivationShare& share, const std::vector<Box>& boxes) {
   std::int64_t length = 0;
@@ -59,7 +59,8 @@ std::int64_t num_rows(const MessagePart& part) {
   return sum;
 }
 
-// For each range of rows of `part`, calls copy(its view of `activation`, its view of `message`).
+// For each range of rows of `part`, calls copy(view of `activation`, view of `message`) with the views of
+// this range.
 template <typename Copy>
 void for_each_piece(const at::Tensor& activation, const MessagePart& part, const at::Tensor& message,
                     Copy copy) {
@@ -78,7 +79,7 @@ void unpack(const at::Tensor& message, const MessagePart& part, const at::Tensor
   for_each_piece(activation, part, message, [](at::Tensor to, const at::Tensor& from) { to.copy_(from); });
 }
 
-// Copies between two parts that have the same tokens, but possibly in different ranges of rows.
+// Copies between two parts that contain the same tokens, possibly in different ranges of rows.
 void copy_part(const at::Tensor& from, const MessagePart& from_part, const at::Tensor& to,
                const MessagePart& to_part) {
   auto source = from_part.rows.begin();
@@ -107,7 +108,7 @@ std::string description_of(const Instruction& instruction) {
 
 }  // namespace
 
-// Sender and receiver of a crossing, as seen from one of its instructions.
+// The sender and the receiver of a crossing, from the point of view of one of its instructions.
 struct Crossings::Sides {
   Side from, to;
   const Stage& other;  // the stage at the other end
@@ -132,7 +133,7 @@ Crossings::Crossings(const Plan& plan, const ModelSpec& model, const Program& pr
   find_arrivals();
 }
 
-// instruction.block is the block on this device: the receiver if `is_receiver`, otherwise the sender.
+// instruction.block is the block on this device. It is the receiver if `is_receiver`, otherwise the sender.
 Crossings::Sides Crossings::sides_of(const Instruction& instruction, bool is_receiver) const {
   const int step = instruction.is_backward == is_receiver ? 1 : -1, other_block = instruction.block + step;
   const Stage& other = stage_containing(pipeline_, other_block);
@@ -156,7 +157,8 @@ MessagePart Crossings::part_of(const Instruction& message) const {
   return {};
 }
 
-// Finds the instructions that read received data, and inside a stage also data that stays on the device.
+// Finds the instructions that read received data. Inside a stage, they also read data that stays on the
+// device.
 void Crossings::find_arrivals() {
   std::map<int, std::size_t> receives;  // by buffer
   for (const auto& [index, part] : parts_)
@@ -224,7 +226,7 @@ std::unique_ptr<Pending> Crossings::begin_receive(std::size_t index) const {
                         description_of(at));
 }
 
-// The slice of the features that this tensor-parallel rank of a block sends and receives.
+// Returns the slice of the features that this tensor-parallel rank of a block sends and receives.
 Span Crossings::own_columns(int block, std::int64_t width) const {
   const int tp = strategy_of(stage_, block).tp;
   return split_evenly(width, tp)[static_cast<std::size_t>(program_.location.index % tp)];

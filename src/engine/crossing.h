@@ -1,6 +1,6 @@
-// Transfers of activations between blocks that are on different devices or split differently: the contents of
-// each message, packing before it is sent, and unpacking to where the block expects its input (or the
-// gradient of its output).
+// Transfers of activations between blocks that are on different devices or split differently. Determines the
+// contents of each message, packs it before it is sent, and unpacks it to where the block expects its input
+// (or the gradient of its output).
 //
 //   sender      outgoing [tokens, width] -> message (some rows and columns of it) -> …
 //   receiver    … -> message -> the block's tensor; if each tensor-parallel rank receives a slice,
@@ -35,8 +35,8 @@ class Crossings {
   Crossings(const Plan& plan, const ModelSpec& model, const Program& program,
             const std::vector<at::Tensor>& memory, at::ScalarType type, Comm* comm);
 
-  // The tensor [tokens, width] of a buffer of kind outgoing, into which a block writes its output or input
-  // gradient for blocks on other devices.
+  // Returns the tensor, [tokens, width], of a buffer of kind outgoing. A block writes its output or input
+  // gradient for blocks on other devices into this tensor.
   at::Tensor outgoing(int buffer) const;
 
   // Starts the send or receive instruction at `index` of the program.
@@ -44,8 +44,8 @@ class Crossings {
   std::unique_ptr<Pending> begin_receive(std::size_t index) const;
   // Starts the all-gather over tensor-parallel ranks that completes a receive.
   std::unique_ptr<Pending> begin_join(std::size_t index) const;
-  // has_arrivals returns whether the instruction at `index` reads data from other blocks; most do not.
-  // unpack_arrivals copies this data into `to`, the tensor that the instruction reads.
+  // has_arrivals() returns whether the instruction at `index` reads data from other blocks, which most
+  // instructions do not. unpack_arrivals() copies this data into `to`, the tensor that the instruction reads.
   bool has_arrivals(std::size_t index) const { return !arrivals_[index].empty(); }
   void unpack_arrivals(std::size_t index, at::Tensor to) const;
 

@@ -54,7 +54,7 @@ ElementTypes types_of(Precision precision) {
     case Precision::fp32:
       return {at::kFloat, at::kFloat};
     case Precision::bf16:
-    case Precision::fp8:  // for fp8, the type of everything outside GEMMs
+    case Precision::fp8:  // with fp8, the type outside of GEMMs
       return {at::kBFloat16, at::kFloat};
     case Precision::fp16:
       return {at::kHalf, at::kFloat};

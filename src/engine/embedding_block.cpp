@@ -1,6 +1,6 @@
-// The first block: token, position and type tables, BERT's norm, dropout. It has no input gradient. Under
-// tensor parallelism each device has some rows of the token table; the first tensor-parallel rank adds the
-// other tables, and the sum over the parts is the embedding.
+// The first block: the token, position and type tables, BERT's norm, and dropout. It has no input gradient.
+// Under tensor parallelism, each device has some rows of the token table, and the first tensor-parallel rank
+// adds the other tables. The sum over the tensor-parallel ranks is the embedding.
 #include <ATen/TensorOperators.h>
 
 #include "base/error.h"
@@ -71,8 +71,8 @@ class EmbeddingBlock final : public Block {
     return has_norm(pass) ? pass["embedding.norm.input"] : *pass.next_input;
   }
 
-  // Computes the residual stream from the sum of the tables: for all tokens, or with sequence parallelism
-  // for this device's slice.
+  // Computes the residual stream from the sum of the tables. Covers all tokens or, with sequence parallelism,
+  // this device's slice of them.
   void finish(const Pass& pass) {
     at::Tensor y = *pass.next_input;
     if (has_norm(pass)) {
@@ -94,7 +94,8 @@ class EmbeddingBlock final : public Block {
                                     bias.gradient);
   }
 
-  // Row indices into this device's part of the token table; -1 if another part has the token.
+  // Returns row indices into this device's part of the token table. The index is -1 if another part has the
+  // token.
   at::Tensor own_ids(const Pass& pass) const {
     const at::Tensor& ids = pass.microbatch->ids;
     if (part_.is_alone()) return ids;

@@ -1,5 +1,5 @@
-// Implements engine.h: runs a step. engine_setup.cpp constructs the engine, update.cpp has the gate
-// and the updates.
+// Implements engine.h: runs a step. engine_setup.cpp constructs the engine. update.cpp has the step gate and
+// the updates.
 #include "engine/engine.h"
 
 #include <ATen/TensorOperators.h>
@@ -45,8 +45,8 @@ CommOutcome<StepReport> Engine::train_step(const Batch& batch, const UpdateOptio
   // An asynchronous schedule changes the state throughout the step.
   progress_ = is_async ? Progress::torn : Progress::between;
   if (const CommOutcome<void> outcome = run_whole_step(batch); !outcome) {
-    // The host has run ahead of the device, so the inputs of the gate and the updates on the device are
-    // unknown.
+    // The host has run ahead of the device, so it is unknown which inputs the step gate and the updates on
+    // the device have used.
     if (options_.device.is_cuda() && progress_ != Progress::between) progress_ = Progress::torn;
     return tl::unexpected(outcome.error());
   }
@@ -74,8 +74,8 @@ void Engine::release() {
   pending_.resize(program_.instructions.size());
 }
 
-// A step is not recorded if values that change from step to step are kernel arguments (dropout keys,
-// segments), nor with autograd or several devices.
+// A step cannot be recorded as a CUDA graph if values that change from step to step are kernel arguments
+// (dropout keys, segments), or with autograd or several devices.
 bool Engine::can_record(const Batch& batch) const {
   if (!options_.records_steps || !options_.device.is_cuda() || model_.is_custom() ||
       options_.comm != nullptr || instruction_log != nullptr || is_asynchronous(plan_.schedule))
@@ -92,7 +92,7 @@ std::string Engine::recording_status() const {
 }
 
 // The stage with the loss counts targets and tokens. Tensor-parallel ranks process the same tokens, so only
-// the first of them counts.
+// the first of these ranks counts them.
 void Engine::begin_step_scalars(bool is_training) {
   if (fp8_ != nullptr) fp8_->begin_step(is_training);
   const bool has_loss = stage_.chunks.back().end_block() == plan_.num_blocks;
@@ -141,10 +141,10 @@ StepReport Engine::end_step() {
 
 void Engine::load(const Batch& batch) {
   ensure(batch.microbatches.size() == microbatches_.size() && batch.sequence_length == plan_.sequence_length,
-         "a batch of {} micro-batches of length {} does not match the plan", batch.microbatches.size(),
-         batch.sequence_length);
+         "the batch has {} micro-batches of sequence length {}, which does not match the plan",
+         batch.microbatches.size(), batch.sequence_length);
   num_targets_ = batch.num_targets, num_tokens_ = batch.num_tokens;
-  // On the CPU the batch's own memory is used, on other devices a tensor at a fixed address.
+  // On the CPU, the batch's own memory is used. Other devices use a tensor at a fixed address.
   const auto copy_values = [&](const auto& values, at::ScalarType type, at::Tensor& to) {
     void* data = const_cast<void*>(static_cast<const void*>(values.data()));  // from_blob reads only
     const at::Tensor from = at::from_blob(data, {std::ssize(values)}, type);
@@ -168,8 +168,8 @@ void Engine::load(const Batch& batch) {
   for (Pass& pass : passes_) pass.step = batch.step;
 }
 
-// Executes the program in list order. An operation that was started is completed before an instruction that
-// waits for it, before the next instruction on its lane, or at the end.
+// Executes the program in list order. An outstanding operation is completed before an instruction that waits
+// for it, before the next instruction on its lane, or at the end of the program.
 CommOutcome<void> Engine::run(const RunMode& mode) {
   mode_ = mode;
   if (!mode.is_forward_only)
@@ -177,8 +177,8 @@ CommOutcome<void> Engine::run(const RunMode& mode) {
   pending_.resize(program_.instructions.size());
   last_on_lane_.assign(6, -1);
   for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
-    // Operations are completed before skipped instructions too: the memory plan assumes that their buffers
-    // are free from this point on.
+    // Operations are completed before skipped instructions too, because the memory plan assumes that their
+    // buffers are free from this point on.
     if (CommOutcome<void> outcome = end_before(i); !outcome) return outcome;
     if (mode.is_forward_only && !is_forward_[i]) continue;
     if (instruction_log != nullptr) instruction_log->begin(i);
@@ -293,8 +293,8 @@ Pass Engine::pass_of(std::size_t index) const {
   return pass;
 }
 
-// A device may have no sequence of a small micro-batch. It then has nothing to compute, or to exchange
-// inside its tensor group.
+// A device may have no sequence of a small micro-batch. It then has nothing to compute, and nothing to
+// exchange inside its tensor-parallel group.
 void Engine::compute(std::size_t index) {
   const Instruction& instruction = program_.instructions[index];
   const Pass pass = pass_of(index);
@@ -372,7 +372,7 @@ CommOutcome<Evaluation> Engine::evaluate(const Batch& batch) {
 }
 
 at::Tensor Engine::logits(const Batch& batch, KeyValueCache* cache) {
-  ensure(!model_.is_custom(), "logits are not available for custom models: evaluate their modules directly");
+  ensure(!model_.is_custom(), "logits are not available for custom models; evaluate their modules directly");
   ensure(batch.microbatches.size() == 1, "logits: expected 1 micro-batch, got {}", batch.microbatches.size());
   ensure(options_.comm == nullptr, "logits are available on one device only");
   const auto rows = std::ssize(batch.microbatches[0].ids);

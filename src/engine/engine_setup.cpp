@@ -1,4 +1,5 @@
-// Constructs an engine: blocks, memory, and the operands of each instruction. engine.cpp runs it.
+// Constructs an engine: its blocks, its memory, and the operands of each instruction. engine.cpp runs the
+// engine.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
@@ -18,7 +19,7 @@
 namespace optimus {
 namespace {
 
-// Number of positions of a sequence that a device has under a split.
+// Returns the number of positions of a sequence that a device has under a split.
 std::int64_t own_length(const Side& side, int index, std::int64_t sequence_length) {
   std::int64_t sum = 0;
   for (const Span& span : share_of(side, index, 1, sequence_length, false).positions) sum += span.size();
@@ -27,7 +28,7 @@ std::int64_t own_length(const Side& side, int index, std::int64_t sequence_lengt
 
 Plan runnable(const Plan& plan, const ModelSpec& model, const EngineOptions& options) {
   ensure_engine_supports(plan, model);
-  ensure(num_devices(plan) == 1 || options.comm != nullptr, "a plan of {} devices needs a Comm",
+  ensure(num_devices(plan) == 1 || options.comm != nullptr, "a plan for {} devices needs EngineOptions::comm",
          num_devices(plan));
   return plan;
 }
@@ -114,8 +115,8 @@ namespace {
 
 using UnsupportedReason = std::optional<std::string>;
 
-// If several tensor-parallel ranks have the same key/value head, each computes only a part of the sum that is
-// its gradient. Rounding these parts to fp8 separately differs from rounding the sum.
+// If several tensor-parallel ranks have the same key/value head, its gradient is a sum to which each rank
+// contributes one term. Rounding these terms to fp8 separately differs from rounding the sum.
 UnsupportedReason problem_with_shared_kv_heads(const Plan& plan, const ModelSpec& model, const Stage& stage) {
   for (const int block : fp8_blocks(plan)) {
     if (block < stage.chunks.front().first_block() || block >= stage.chunks.back().end_block()) continue;
@@ -126,8 +127,8 @@ UnsupportedReason problem_with_shared_kv_heads(const Plan& plan, const ModelSpec
         if (tensor_part(model, strategy, part).kv_heads.begin <
             tensor_part(model, strategy, part - 1).kv_heads.end)
           return fmt::format(
-              "block {}: tp {} makes devices share some of the {} key/value heads, which fp8 does not "
-              "support; use a tp that divides their number",
+              "block {}: with tp {}, devices share some of the {} key/value heads, which fp8 does not "
+              "support; use a tp that divides the number of key/value heads",
               block, strategy.tp, model.kv_heads);
     }
   }
@@ -149,10 +150,10 @@ UnsupportedReason unsupported_reason(const Plan& plan, const ModelSpec& model, c
   for (const Chunk& chunk : stage.chunks)
     for (const BlockRun& run : chunk.runs) {
       const LayerStrategy& s = run.strategy;
-      // Autograd saves references to weights, which must still be valid in the backward.
+      // Autograd saves references to weights, which must still be valid in the backward pass.
       const bool saves_weights_in_autograd = model.is_custom() && s.zero == 3 && plan.num_blocks > 1;
       if (saves_weights_in_autograd && s.recompute != RecomputeMode::full)
-        return "zero 3 with a module model needs --recompute full; use that, or zero 2";
+        return "zero 3 with a module model requires --recompute full; use --recompute full or zero 2";
       if (s.offload) return "offload: optimizer state in host memory is not supported yet";
     }
   return std::nullopt;
@@ -164,15 +165,18 @@ std::optional<std::string> unsupported_reason(const Plan& plan, const ModelSpec&
   if (const UnsupportedReason problem = find_problem(plan, model))
     return fmt::format("the plan: {}", *problem);
   if (model.is_mixture())
-    return fmt::format("{} is a mixture of experts: it can be planned and simulated, but not trained yet",
-                       model.name);
+    return fmt::format(
+        "{} is a mixture-of-experts model, which can be planned and simulated but not trained yet",
+        model.name);
   if (is_asynchronous(plan.schedule) && model.is_custom())
     return fmt::format(
-        "schedule {}: autograd needs the weights of a forward to stay unchanged; use a synchronous schedule",
+        "schedule {} updates weights that autograd has saved for the backward pass; use a synchronous "
+        "schedule",
         text(plan.schedule));
   if (bytes_of(plan.accumulators) < 4)
-    return fmt::format("accumulators of {}: gradients are accumulated in fp32; use fp32",
-                       text(plan.accumulators));
+    return fmt::format(
+        "accumulators {} are not supported, because gradients are accumulated in fp32; use fp32",
+        text(plan.accumulators));
   for (const Pipeline& pipeline : plan.pipelines)
     for (const Stage& stage : pipeline.stages)
       if (UnsupportedReason reason = unsupported_reason(plan, model, stage)) return reason;
@@ -275,14 +279,14 @@ void Engine::make_memory() {
   microbatches_.resize(splits_of(stage_).size() * sequences.size());
 }
 
-// A flat tensor of `count` elements inside a byte buffer, after `offset` elements.
+// Returns a flat tensor of `count` elements inside a byte buffer, starting after `offset` elements.
 at::Tensor Engine::flat_view(int buffer, std::int64_t offset, std::int64_t count, at::ScalarType type) const {
   const auto width = static_cast<std::int64_t>(at::elementSize(type));
   return flat_buffers_[static_cast<std::size_t>(buffer)].narrow(0, offset * width, count * width).view(type);
 }
 
-// The whole weights or gradients of a block: in a buffer of the program, or in Parameters if `buffer` is
-// -1; undefined if Parameters has only a shard.
+// Returns the whole weights or gradients of a block. They are in a buffer of the program, or in Parameters if
+// `buffer` is -1. Undefined if Parameters has only a shard.
 at::Tensor Engine::whole_buffer(int block, int buffer, StateKind kind) const {
   const BlockShape& shape = parameters_.shape(block);
   const bool is_weights = kind == StateKind::weights;
@@ -371,8 +375,8 @@ bool belongs_to_backward(const Instruction& instruction) {
 
 }  // namespace
 
-// Adds the activation buffers of an instruction to the pass, and returns the key of its buffers of gathered
-// weights and unreduced gradients.
+// Adds the activation buffers of an instruction to the pass. Returns the key of the instruction's buffers for
+// gathered weights and unreduced gradients.
 Engine::ViewKey Engine::add_buffers(const Instruction& instruction, Pass& pass) const {
   ViewKey key{.block = instruction.block};
   for (const Use& use : program_.uses(instruction)) {
@@ -399,9 +403,9 @@ Engine::ViewKey Engine::add_buffers(const Instruction& instruction, Pass& pass) 
   return key;
 }
 
-// The first weight gradient of a block in a step overwrites the gradients of the previous step, which
-// therefore need not be zeroed; all others are zeroed. Gradients that are reduced to shards are always
-// zeroed.
+// The first weight-gradient instruction of a block in a step overwrites gradients of the previous step, which
+// therefore need not be zeroed. All other gradients are zeroed. Gradients that are reduced to shards are
+// always zeroed.
 void Engine::mark_first_passes() {
   std::set<std::pair<int, Part>> marked_blocks;
   std::vector<at::Tensor> written;

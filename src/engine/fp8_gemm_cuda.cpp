@@ -1,18 +1,18 @@
-// fp8 GEMMs on Hopper's tensor cores, by cuBLASLt. Its fp8 GEMMs need the reduction dimension contiguous in
-// both operands:
+// fp8 GEMMs on Hopper's tensor cores, by cuBLASLt. cuBLASLt requires the reduction dimension to be contiguous
+// in both fp8 operands:
 //
 //   y  = x W^T     x [rows, in]       W [out, in]       as stored
 //   dx = dy W      dy [rows, out]     W^T [in, out]     W transposed
 //   dW = dy^T x    dy^T [out, rows]   x^T [in, rows]    both transposed
 //
 // A weight is therefore quantized in both orientations once per step, at its first use. A gradient is
-// quantized in both orientations in one pass; the transposed copy is saved for the weight gradient. An
-// input that only these GEMMs read never exists in 16 bits: norms and activation functions write it
-// directly in fp8, into the input's own memory (input_destination), and it is transposed for the weight
-// gradient if its producer did not do that. Other inputs are quantized in the forward, and again,
-// transposed, for the weight gradient; this needs one more pass but saves one byte per element of saved
-// activations. Cases that cuBLASLt or the kernel do not support (rows or columns not a multiple of 16, no
-// history yet) use the reference implementation.
+// quantized in both orientations in one pass, and the transposed copy is saved for the weight gradient. An
+// input that only these GEMMs read never exists in 16 bits, because norms and activation functions write it
+// directly in fp8 into the input's own memory (input_destination). If its producer has not written the
+// transposed copy, it is transposed for the weight gradient. Other inputs are quantized in the forward pass,
+// and again, transposed, for the weight gradient. This needs one more pass but saves one byte per element of
+// saved activations. Cases that cuBLASLt or the kernel does not support (rows or columns not a multiple of
+// 16, no history yet) use the reference implementation.
 #include "engine/fp8_gemm.h"
 
 #ifdef OPTIMUS_CUDA
@@ -31,7 +31,7 @@ namespace {
 struct Fp8Copies {
   at::Tensor plain, transposed;  // [rows, width], [width, rows]
   at::Tensor inverse;            // inverse scale: one fp32 element
-  bool is_only_copy = false;     // the tensor itself was never written
+  bool is_only_copy = false;     // whether the tensor itself was never written
 };
 
 // An fp8 operand of a GEMM.
@@ -74,7 +74,8 @@ class CudaFp8Gemm final : public Gemm {
     ensure(!gradient->is_only_copy, "cuBLASLt no longer supports a GEMM that it ran before");
     reference_->input_gradient(dy, weight, dx, stream);
   }
-  // cuBLASLt's fp8 GEMM with a fused GELU gradient took three times as long as without (cuBLASLt 13.1).
+  // Not used for fp8, because cuBLASLt's fp8 GEMM takes three times as long with a fused GELU gradient as
+  // without it (cuBLASLt 13.1).
   bool input_gradient_through_activation(Activation kind, const at::Tensor& dy, const at::Tensor& weight,
                                          const at::Tensor& x, at::Tensor& dx) override {
     return !can_use_fp8(dy, weight) && reference_->input_gradient_through_activation(kind, dy, weight, x, dx);
@@ -102,8 +103,8 @@ class CudaFp8Gemm final : public Gemm {
     reference_->weight_gradient(dy, x, gradient, adds);
   }
 
-  // Accepts gradients only if cuBLASLt has run both GEMMs that read the gradient before: the reference
-  // implementation could not read a gradient that exists only in fp8.
+  // Accepts gradients only if cuBLASLt has already run both GEMMs that read the gradient, because the
+  // reference implementation cannot read a gradient that exists only in fp8.
   bool accepts_gradients(const at::Tensor& weight, std::int64_t rows) const override {
     return has_input_gradient_ && has_weight_gradient_ && services_.scales.uses_fp8() &&
            services_.scales.is_scale_known(Fp8Operand::gradient) && rows > 0 && rows % 16 == 0 &&
@@ -125,7 +126,7 @@ class CudaFp8Gemm final : public Gemm {
     return match != stored_gradients_.end() && stored_gradients_step_ == services_.scales.step_number() &&
            match->second.is_only_copy;
   }
-  // Returns a destination only if cuBLASLt has run both GEMMs that read the input before, as for gradients.
+  // As for gradients, returns a destination only if cuBLASLt has already run both GEMMs that read the input.
   std::optional<Fp8Output> input_destination(const at::Tensor& input, const at::Tensor& weight,
                                              bool transposes) override {
     if (std::exchange(inputs_step_, services_.scales.step_number()) != services_.scales.step_number())
@@ -168,8 +169,8 @@ class CudaFp8Gemm final : public Gemm {
     fill(tensor, operand, copies);
     return copies;
   }
-  // Stores the fp8 copies of a gradient between its two GEMMs, by its address. Several micro-batches may
-  // have stored gradients, if weight gradients are computed later.
+  // Stores the fp8 copies of a gradient by its address, between the two GEMMs that read it. If weight
+  // gradients are computed later, several micro-batches may have stored gradients.
   Fp8Copies& store_gradient(const at::Tensor& gradient, Fp8Copies copies) {
     if (std::exchange(stored_gradients_step_, services_.scales.step_number()) !=
         services_.scales.step_number())
@@ -191,7 +192,8 @@ class CudaFp8Gemm final : public Gemm {
     stored_gradients_.erase(match);
     return copies;
   }
-  // The fp8 copies that were written into the memory of this input in this step; null if there are none.
+  // Returns the fp8 copies that were written into the memory of this input in this step, or null if there are
+  // none.
   const Fp8Copies* find_fp8_input(const at::Tensor& input) const {
     const auto match = inputs_.find(input.data_ptr());
     return match == inputs_.end() || inputs_step_ != services_.scales.step_number() ? nullptr

@@ -71,7 +71,8 @@ void Fp8Scales::set_history(Fp8History history) {
   for (std::vector<float>& step : history.steps) {
     if (std::ssize(step) != num_slots_)
       throw UserError(
-          "the fp8 history has maxima of {} operands, but the plan has {}: it belongs to another model",
+          "the fp8 history has amax values for {} operands, but the model has {}; it belongs to another "
+          "model",
           step.size(), num_slots_);
     history_.add(std::move(step), window_);
   }

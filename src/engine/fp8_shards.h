@@ -1,5 +1,5 @@
 // Gathers the shards of a layer's weights in fp8. Used with ZeRO 3 if only fp8 GEMMs read the layer's
-// matrices: each member rounds and measures its own shard, so that a gather moves one byte per element.
+// matrices. Each member rounds and measures its own shard, so a gather moves only one byte per element.
 // Rounding a weight again in the GEMM does not change it.
 //
 //   bytes of a member    | q k v out up down: e4m3, a byte each | norms, biases: unchanged |
@@ -22,13 +22,13 @@ class Fp8Shards {
  public:
   Fp8Shards(const BlockShape& shape, int layer, at::ScalarType element);
 
-  std::int64_t bytes() const { return bytes_; }  // size of the packed shard of one member
-  // Packs `own_shard`, this member's flat shard, into the bytes() bytes of `to`: measures matrices and
+  std::int64_t bytes() const { return bytes_; }  // size of one member's packed shard
+  // Packs `own_shard`, this member's flat shard, into `to`, which has bytes() bytes. Measures matrices and
   // rounds them to fp8.
   void pack(const at::Tensor& own_shard, Fp8Scales& scales, const Kernels& kernels,
             const at::Tensor& to) const;
-  // `gathered` contains the packed shards of all members. Writes them to `whole`, flat and laid out like
-  // whole buffers, in the element type; values of matrices are those that fp8 represents.
+  // Unpacks `gathered`, the packed shards of all members, to `whole`, which is flat, laid out like whole
+  // buffers, and of the element type. All values of matrices are representable in fp8.
   void unpack(const at::Tensor& gathered, const Fp8Scales& scales, const at::Tensor& whole) const;
 
  private:
@@ -37,7 +37,7 @@ class Fp8Shards {
     int slot = -1;  // fp8 slot of its GEMM's weight; -1 if not converted to fp8
     std::int64_t offset = 0;
   };
-  // View of the first `rows` rows of a piece in `bytes`, the packed shard of one member.
+  // Returns a view of the first `rows` rows of a piece in `bytes`, which is the packed shard of one member.
   at::Tensor rows_of(const at::Tensor& bytes, const Piece& piece, std::int64_t rows) const;
 
   const int num_shards_;

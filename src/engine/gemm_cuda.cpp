@@ -1,9 +1,9 @@
-// The GEMMs of a layer on CUDA in bf16 and fp16, by cuBLASLt. For each shape they use the algorithm that was
-// fastest on this device, measured at first use and stored in a file for the next run. Cases that cuBLASLt
-// does not support use ATen's GEMMs.
+// The GEMMs of a layer on CUDA in bf16 and fp16, by cuBLASLt. Each shape uses the algorithm that was fastest
+// on this device. Algorithms are timed at first use, and the fastest is stored in a file for the next run.
+// Cases that cuBLASLt does not support use ATen's GEMMs.
 //
-// Our matrices are row-major, cuBLASLt's are column-major: y = x W^T is y^T = W x^T, and y^T in column-major
-// order has the same memory as y.
+// Our matrices are row-major, but cuBLASLt's are column-major. The code therefore computes y = x W^T as y^T =
+// W x^T, because y^T in column-major order has the same memory layout as y.
 #include "engine/gemm_cuda.h"
 
 #ifdef OPTIMUS_CUDA
@@ -32,8 +32,8 @@ class CudaGemm final : public Gemm {
                              const at::Tensor& stream, at::Tensor& y) override {
     if (!multiply(x, weight, bias, stream, y)) fallback_->forward_with_residual(x, weight, bias, stream, y);
   }
-  // Does not accumulate in place: if C is D, the library rounds the sums to 16 bits and accumulates in
-  // memory (observed with all algorithms of cuBLASLt 13.1 on an H200).
+  // Does not accumulate in place, because if C is D, the library rounds the sums to 16 bits and accumulates
+  // in memory (observed with all algorithms of cuBLASLt 13.1 on an H200).
   void input_gradient(const at::Tensor& dy, const at::Tensor& weight, at::Tensor& dx,
                       const at::Tensor& stream) override {
     const std::vector<Span> parts = parts_of(dy);
@@ -60,9 +60,9 @@ class CudaGemm final : public Gemm {
   LtAutotuner* autotuner() override { return &autotuner_; }
 
  private:
-  // Returns the ranges of output columns that are computed by one GEMM each. The library has no fast
-  // kernels for matrices without 16-byte alignment, and the logits of GPT-2's 50,257 tokens are such a
-  // matrix. If the row stride is aligned, the last few columns are a separate GEMM.
+  // Returns the ranges of output columns that are computed by one GEMM each. The library has no fast kernels
+  // for matrices without 16-byte alignment, such as the logits of GPT-2's 50,257 tokens. If the row stride is
+  // aligned, a separate GEMM computes the last few columns.
   static std::vector<Span> parts_of(const at::Tensor& y) {
     constexpr std::int64_t kMinSplitOutputs = 4096, kUnit = 64;
     const std::int64_t outputs = y.size(1), aligned_outputs = outputs / kUnit * kUnit;

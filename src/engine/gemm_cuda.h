@@ -1,4 +1,4 @@
-// GEMMs by cuBLASLt, for make_gemm; see gemm_cuda.cpp.
+// GEMMs by cuBLASLt, which make_gemm() selects. gemm_cuda.cpp has the details.
 #pragma once
 
 #include "base/file.h"
@@ -7,8 +7,8 @@
 namespace optimus {
 
 #ifdef OPTIMUS_CUDA
-// `element` is bf16 or fp16. `algorithm_path` is the file that stores the fastest algorithms; empty if they
-// are not stored. `plain` computes everything that cuBLASLt does not support.
+// `element` is bf16 or fp16. `algorithm_path` is the cache file for the fastest algorithms; if empty, they
+// are not cached. `plain` computes everything that cuBLASLt does not support.
 std::unique_ptr<Gemm> make_cuda_gemm(at::Device device, at::ScalarType element, const Path& algorithm_path,
                                      std::unique_ptr<Gemm> plain);
 #endif

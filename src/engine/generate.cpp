@@ -16,7 +16,7 @@ namespace {
 
 Plan plan_for(const ModelSpec& model, Precision precision, std::int64_t length) {
   UniformPlan shape{.microbatch = 1, .batch = 1, .sequence_length = length, .precision = precision};
-  shape.strategy.recompute = RecomputeMode::full;  // so that a forward saves as little as possible
+  shape.strategy.recompute = RecomputeMode::full;  // so that a forward pass saves as little as possible
   return uniform_plan(model, shape);
 }
 
@@ -62,7 +62,7 @@ void check_request(const ModelSpec& model, const std::vector<std::int64_t>& prom
   if (prompt.empty()) throw UserError("generation needs a prompt of at least one token");
   for (const std::int64_t id : prompt)
     if (id < 0 || id >= model.vocab)
-      throw UserError("the prompt's token {} is outside the vocabulary of {} tokens", id, model.vocab);
+      throw UserError("prompt token {} is outside the vocabulary of {} tokens", id, model.vocab);
   const std::int64_t num_available =
       model.max_positions + 1 - std::ssize(prompt);  // the last new token needs no position
   if (model.positions == PositionKind::learned && num_tokens > num_available)
@@ -79,7 +79,7 @@ std::vector<std::int64_t> generate(const ModelSpec& model, Precision precision, 
                                    const GenerateOptions& options) {
   const std::int64_t total = std::ssize(prompt) + options.num_tokens;
   check_request(model, prompt, options.num_tokens);
-  ModelSpec extended_model = model;  // rotary positions are unlimited
+  ModelSpec extended_model = model;  // rotary positions have no limit
   if (model.positions == PositionKind::rope)
     extended_model.max_positions = std::max(model.max_positions, total);
   const EngineOptions engine_options{.device = device, .seed = 0, .num_positions = total};

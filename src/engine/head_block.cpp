@@ -1,12 +1,12 @@
 // The last block: final norm (or BERT's transform), output projection and loss. On a device with the whole
-// vocabulary the forward processes a few tokens at a time. It computes the logits, the loss and, in place,
-// the gradient of the logits. From that it immediately computes the projection's weight gradient and the
-// gradient of its input, which overwrites the input. Logits are therefore computed once, and only those of a
-// few tokens are in memory at a time.
+// vocabulary, the forward pass processes a few tokens at a time. It computes the logits, the loss and, in
+// place, the gradient of the logits. From this gradient it immediately computes the projection's weight
+// gradient and input gradient, which overwrites the input. Logits are therefore computed only once, and only
+// the logits of a few tokens are in memory at a time.
 //
-// Under tensor parallelism each device has some columns of the logits. The forward computes the largest logit
-// and the sum of exponentials for each token; the parts exchange these statistics, and the backward
-// recomputes the logits for their gradient.
+// Under tensor parallelism, each device has some columns of the logits. The forward pass computes the largest
+// logit and the sum of exponentials for each token, and the tensor-parallel ranks exchange these statistics.
+// The backward pass recomputes the logits for their gradient.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
@@ -83,7 +83,7 @@ class HeadBlock final : public Block {
   }
 
  private:
-  // Some tokens of the micro-batch: as many as the logits buffer has rows.
+  // Some tokens of the micro-batch, at most as many as the logits buffer has rows.
   struct Piece {
     std::int64_t begin = 0;
     at::Tensor input, logits, targets;
@@ -108,8 +108,8 @@ class HeadBlock final : public Block {
     at::Tensor statistics = pass["head.statistics"].narrow(0, piece.begin, piece.input.size(0));
     services_.kernels.loss_statistics(piece.logits, own_targets(piece.targets), statistics);
   }
-  // Computes the losses from the statistics of all tensor-parallel ranks: loss = log(sum of e^logit) -
-  // target's logit.
+  // Computes the losses from the statistics of all tensor-parallel ranks. The loss is log(sum of e^logit)
+  // minus the target's logit.
   void sum_losses(const Pass& pass) {
     const std::int64_t rows = pass.microbatch->num_rows();
     const at::Tensor statistics = pass["head.statistics.all"].view({part_.tp, rows, 3});
@@ -122,15 +122,15 @@ class HeadBlock final : public Block {
         at::where(pass.microbatch->targets.ge(0), losses, at::zeros_like(losses));
     if (part_.is_first()) pass.loss->add_(counted_losses.sum(at::kDouble));
   }
-  // Column indices of the targets in this part's logits; -2 if another part has the target, -1 if it has no
-  // loss.
+  // Returns the column indices of the targets in this rank's logits. The index is -2 if another rank has the
+  // target, and -1 if the target has no loss.
   at::Tensor own_targets(const at::Tensor& targets) const {
     const at::Tensor is_elsewhere = targets.lt(part_.vocab.begin).logical_or(targets.ge(part_.vocab.end));
     const at::Tensor local_targets = (targets - part_.vocab.begin).masked_fill_(is_elsewhere, -2);
     return local_targets.masked_fill_(targets.lt(0), -1);
   }
 
-  // Uses the gradient of the logits, which has overwritten them: adds it to the weight gradients, and
+  // Uses the gradient of the logits, which has overwritten the logits. Adds to the weight gradients, and
   // overwrites the input with the input gradient.
   void apply_logits_gradient(const Pass& pass, const Piece& piece) {
     WeightView weight = output(pass), bias = output_bias(pass);
@@ -141,7 +141,7 @@ class HeadBlock final : public Block {
   }
 
   void backward_through_norms(const Pass& pass) {
-    const at::Tensor gradient = pass["head.output.input"];  // of all tokens, or of this device's slice
+    const at::Tensor gradient = pass["head.output.input"];  // for all tokens, or for this device's slice
     at::Tensor input = *pass.input_gradient;
     if (!model_.is_bert()) return backward_through_norm(pass, "head.norm", gradient, input);
     at::Tensor d_transform = pass["head.transform.gradient"], no_gradient;

@@ -30,7 +30,7 @@ void InstructionLog::begin_times() {
   recycle(origin_);
   origin_ = now();
   if (origin_.event == nullptr) return;
-  // The time of the event is known only if the device has finished all earlier work.
+  // The time of the event is known only once the device has finished all earlier work.
   origin_.event->synchronize();
   recycle(origin_);
   origin_ = now();
@@ -59,7 +59,7 @@ void InstructionLog::mark_executed(std::size_t instruction, Pending* pending) {
   const int first = first_of(instruction);
   if (!is_timed_transfer && (first < 0 || !is_last(instruction))) return;
   if (pending != nullptr)
-    pending->is_done();  // starts polling, so that the transport notices the end of the operation at once
+    pending->is_done();  // starts polling, so that the end of the operation is noticed at once
   else if (!is_timed_transfer)
     entries_[static_cast<std::size_t>(first)].end = now();
 }

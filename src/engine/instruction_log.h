@@ -1,7 +1,7 @@
 // Records when each instruction of a step began and ended on this device. The engine fills it only while
-// Engine::instruction_log is set; otherwise the cost is one comparison. CPU times come from the steady clock,
-// CUDA times from events in the stream, which are reused. Predictions of the simulator have the same form
-// (simulate/instruction_time.h). Users of the times: run/profile.h, run/rank_monitor.h.
+// Engine::instruction_log is set; otherwise the cost is one comparison. CPU times come from the steady clock.
+// CUDA times come from events in the stream, which are reused. The simulator's predictions have the same form
+// (simulate/instruction_time.h). run/profile.h and run/rank_monitor.h use the times.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,36 +16,37 @@
 
 namespace optimus {
 
-// Specifies which instructions are timed, and how. If both members are empty, every instruction is timed,
-// from its begin to its end on this device.
+// Specifies which instructions are timed, and how. If both members are empty, every instruction is timed from
+// its start to its end on this device.
 struct TimingSelection {
-  // [instruction]: index of the first instruction of the span that contains it; -1 if it is not timed on
-  // this device. A span is a sequence of instructions without waits between them, and is timed as a whole.
+  // [instruction]: index of the first instruction of the span that contains this instruction; -1 if it is not
+  // timed on this device. A span is a sequence of instructions without waits between them. It is timed as a
+  // whole.
   std::vector<int> spans;
-  // [instruction]: for a message or collective, whether to record the duration of the transfer itself
-  // (Pending::duration).
+  // [instruction]: whether to record the duration of the transfer itself (Pending::duration). Used for
+  // messages and collectives.
   std::vector<bool> transfer;
 };
 
 class InstructionLog {
  public:
-  // Times are relative to construction, or to the last call of begin_times.
+  // Times are relative to the construction of this object or to the last call of begin_times().
   explicit InstructionLog(at::Device device, TimingSelection selection = {});
   // Makes the current time the origin of all times. Synchronizes with the device.
   void begin_times();
   double elapsed() const;  // seconds since the origin, by the host's clock
 
   void begin(std::size_t instruction);
-  // Called when the host has executed the instruction. This is its end unless it has started an outstanding
-  // operation, `pending`.
+  // Called when the host has executed the instruction. The instruction ends here unless it has started an
+  // outstanding operation, `pending`.
   void mark_executed(std::size_t instruction, Pending* pending);
-  // Called when the outstanding operation has completed and its result is in place.
+  // Called when the outstanding operation of an instruction has completed and its result is in place.
   void end(std::size_t instruction, std::unique_ptr<Pending> ended);
 
   // Returns the times of the instructions since the last call, in program order. The time of a span is
-  // attributed to its first instruction; its other instructions have its end time and zero duration. A
-  // transfer begins when the host starts it; it is omitted if its duration is unknown. Synchronizes with
-  // the device.
+  // attributed to its first instruction. The other instructions of the span have its end time and zero
+  // duration. A transfer begins when the host starts it, and is omitted if its duration is unknown.
+  // Synchronizes with the device.
   std::vector<InstructionTime> take();
 
  private:
@@ -56,7 +57,7 @@ class InstructionLog {
   };
   struct Entry {
     std::optional<Mark> begin, end;
-    std::unique_ptr<Pending> transfer;  // the operation, while its duration is not known yet
+    std::unique_ptr<Pending> transfer;  // the operation, until its duration is known
     std::optional<Seconds> duration;
   };
   Mark now();
@@ -66,7 +67,8 @@ class InstructionLog {
   bool is_transfer(std::size_t instruction) const {
     return !selection_.transfer.empty() && selection_.transfer[instruction];
   }
-  // Index of the first instruction of its span; -1 if it is not timed.
+  // Returns the index of the first instruction of the span that contains `instruction`, or -1 if it is not
+  // timed.
   int first_of(std::size_t instruction) const {
     return selection_.spans.empty() ? static_cast<int>(instruction) : selection_.spans[instruction];
   }

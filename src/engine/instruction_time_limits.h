@@ -1,6 +1,7 @@
-// The time that each of a rank's own instructions may take before its thread is considered hung: a multiple
-// of its predicted and of its previously measured time. The instructions of a slow device still end, and
-// their measured times raise the limit, so a slow device is never declared dead.
+// The time that an instruction may take before the thread that executes it is considered hung. The limit is a
+// multiple of the instruction's predicted or previously measured time, whichever is longer. The instructions
+// of a slow device still end, and their measured times raise the limit, so a slow device is never declared
+// dead.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +18,7 @@ class InstructionTimeLimits {
     return op == Op::forward || op == Op::recompute || op == Op::backward_input ||
            op == Op::backward_weight || op == Op::optimizer;
   }
-  // `predicted` is the expected duration of each instruction in seconds; may be empty. A null heartbeat
+  // `predicted` is the expected duration of each instruction in seconds, and may be empty. A null heartbeat
   // disables monitoring.
   InstructionTimeLimits(StepHeartbeat* step_heartbeat, std::size_t num_instructions,
                         std::vector<double> predicted)
@@ -42,9 +43,9 @@ class InstructionTimeLimits {
   }
 
   double limit_of(std::size_t index) const {
-    // Published stragglers run at no less than a tenth of normal speed, and a thread that the system does not
-    // schedule for a second is not hung. The first execution of an instruction may load libraries and select
-    // kernels, and its prediction may be for a different machine.
+    // In published measurements, stragglers run at no less than a tenth of normal speed. A thread that the
+    // operating system does not schedule for a second is not hung. The first execution of an instruction may
+    // load libraries and select kernels, and its prediction may be for a different machine.
     constexpr double kSlowdownFactor = 20, kMinSeconds = 2, kFirstSlowdownFactor = 100, kFirstMinSeconds = 30;
     return has_run_[index] ? std::max(kMinSeconds, kSlowdownFactor * expected_[index])
                            : std::max(kFirstMinSeconds, kFirstSlowdownFactor * expected_[index]);

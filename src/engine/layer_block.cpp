@@ -6,12 +6,12 @@
 //   post  q k v -> attention -> out -> + input -> norm1;
 //         up -> act -> down -> + norm1 output -> norm2
 //
-// Shapes: rows are tokens, [rows, width]. Without tensor parallelism the residual stream is added inside
-// the last GEMM of each part. With it, a part ends with a GEMM whose result is a partial sum; the
-// operations that follow (bias, dropout, stream, norms, and in the backward norms and stream) are done
-// after the collective, in end_exchange. With sequence parallelism everything outside the GEMMs is computed
-// for this device's slice of tokens, and tensors named *.whole contain the gathered operands and unreduced
-// results of all tokens. layer_tensors.h names the tensors.
+// Activations are [rows, width], where rows are tokens. Without tensor parallelism, the residual stream is
+// added inside the last GEMM of each part. With tensor parallelism, a part ends with a GEMM whose result is a
+// partial sum. The operations that follow (bias, dropout, stream and norms; in the backward pass norms and
+// stream) happen after the collective, in end_exchange. With sequence parallelism, everything outside the
+// GEMMs is computed for this device's slice of tokens, and tensors named *.whole contain the gathered
+// operands and unreduced results of all tokens. layer_tensors.h names the tensors.
 #include <array>
 #include <memory>
 
@@ -98,7 +98,7 @@ class LayerBlock final : public Block, private LayerTensors {
       add_weight_gradient(pass, LayerGemm::down, whole_gradient(pass, part), pass["mlp.activation.output"]);
       if (!has_sums_in_norm()) add_bias_gradient(pass, "mlp.down", mlp_down_gradient(pass));
       const bool is_summed =
-          // Already summed during the conversion to fp8.
+          // If stored, the bias gradient was already summed during the conversion to fp8.
           gemm(LayerGemm::up).has_stored_gradient(pass["up.gradient"]);
       add_weight_gradient(pass, LayerGemm::up, pass["up.gradient"], mlp_operand(pass));
       if (!is_summed) add_bias_gradient(pass, up_name(), pass["up.gradient"]);
@@ -186,7 +186,7 @@ class LayerBlock final : public Block, private LayerTensors {
     services_.kernels.norm(norm_options(), pass["norm2.input"], norm.weight, norm.bias, y, statistics);
   }
 
-  // Prepares q and k for attention: norms of each head, then rotary embedding.
+  // Prepares q and k for attention by normalizing each head and then applying the rotary embedding.
   void position_heads(const Pass& pass) {
     at::Tensor q = heads(pass["attention.query"]), k = heads(pass["attention.key"]);
     if (model_.has_qk_norm) {
@@ -201,7 +201,7 @@ class LayerBlock final : public Block, private LayerTensors {
   }
   void rotate(const Pass& pass, at::Tensor& q, at::Tensor& k, bool is_backward) {
     if (!services_.cosine.defined()) return;
-    // q and k are adjacent columns of one matrix: one call rotates the heads of both.
+    // If q and k are adjacent columns of one matrix, one call rotates the heads of both.
     if (q.strides() == k.strides() && k.storage_offset() == q.storage_offset() + q.size(1) * q.stride(1)) {
       at::Tensor qk = q.as_strided({q.size(0), q.size(1) + k.size(1), q.size(2)}, q.strides());
       services_.kernels.rope(qk, services_.cosine, services_.sine, pass.microbatch->positions, is_backward);
@@ -252,7 +252,7 @@ class LayerBlock final : public Block, private LayerTensors {
       gemm(layer_gemm).forward_with_residual(input, linear.weight, linear.bias, x, sum);
     }
   }
-  // As add_to_stream, if `sum` already contains the result of the GEMM.
+  // Like add_to_stream(), but `sum` already contains the result of the GEMM.
   void add_stream(const Pass& pass, const at::Tensor& bias, const at::Tensor& x, std::string_view site,
                   at::Tensor& sum) {
     services_.kernels.add(sum, bias, x, dropout_of(pass, site), sum);
@@ -312,8 +312,8 @@ class LayerBlock final : public Block, private LayerTensors {
     services_.kernels.add(summed, {}, stream, {}, summed);
     backward_through_norm(pass, "norm1", summed, {}, middle);
   }
-  // Whether gemm(up) can store the gradient of its output itself (Gemm::accept_gradient): nothing else
-  // reads it.
+  // Returns whether gemm(up) can store the gradient of its output in its own format (Gemm::accept_gradient).
+  // This is allowed because nothing else reads that gradient.
   bool up_accepts_gradient(const Pass& pass) const {
     return gemm(LayerGemm::up)
         .accepts_gradients(weights(pass, up_name()).weight, pass["up.gradient"].size(0));
@@ -408,7 +408,7 @@ class LayerBlock final : public Block, private LayerTensors {
     mask_gradient(pass, stream, is_attention ? "attention" : "mlp", gradient);
     return gradient;
   }
-  // Returns the input of the part's first GEMM, to be gathered for the forward or again for weight
+  // Returns the input of the part's first GEMM, which is gathered for the forward pass and again for weight
   // gradients. Norm outputs that selective recompute did not save are recomputed.
   at::Tensor input_to_gather(const Instruction& collective, const Pass& pass) {
     const bool is_attention = collective.part == Part::attention,
@@ -428,7 +428,7 @@ class LayerBlock final : public Block, private LayerTensors {
     at::Tensor y = pass[name + ".output"], statistics = pass[name + ".statistics"];
     services_.kernels.norm(norm_options(), pass[name + ".input"], norm.weight, norm.bias, y, statistics);
   }
-  // Normalizes into the format that the only reader of the output prefers, which may be fp8.
+  // Normalizes into the format that `reader`, the only GEMM that reads the output, prefers. It may be fp8.
   void normalize_for(const Pass& pass, const std::string& name, LayerGemm reader) const {
     const at::Tensor weight = weights(pass, name_of(reader)).weight;
     std::optional<Fp8Output> fp8_output =

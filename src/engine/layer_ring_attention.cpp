@@ -26,7 +26,7 @@ LayerRingAttention::LayerRingAttention(const BlockServices& services, int layer,
                                        std::vector<HeadRange> runs)
     : services_(services), layer_(layer), part_(part), head_ranges_(std::move(runs)) {}
 
-// Views of the keys and values in a ring buffer, which are adjacent in each row.
+// Returns views of the keys and values in a ring buffer, where they are adjacent in each row.
 LayerRingAttention::Keys LayerRingAttention::keys_in(const at::Tensor& buffer) const {
   const std::int64_t heads = part_.kv_heads.size();
   const at::Tensor both = buffer.view({buffer.size(0), 2 * heads, services_.model.head_dim});
@@ -135,7 +135,7 @@ Exchange LayerRingAttention::exchange(const Instruction& ring_step, const Pass& 
 
 namespace {
 
-// Several operations that are waited for together.
+// Several operations whose wait() is a single call.
 class PendingAll final : public Pending {
  public:
   explicit PendingAll(std::vector<std::unique_ptr<Pending>> pendings) : pendings_(std::move(pendings)) {}

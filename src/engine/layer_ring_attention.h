@@ -1,11 +1,11 @@
-// Ring attention of a layer under context parallelism: keys and values circulate in a ring of devices, and
-// each device adds the attention of its own queries to the keys that it currently has. In the backward the
-// gradients of keys and values travel with them and reach their owner last.
+// Ring attention of a layer under context parallelism. Keys and values circulate in a ring of devices, and
+// each device adds the attention of its own queries to the keys that it currently has. In the backward pass,
+// the gradients of keys and values travel with the keys and values and reach their owner at the end.
 //
 //   ring step h of part c uses the keys of context part (c - h) mod cp, in buffer h % 2;
 //   meanwhile they are sent to the next part
 //
-// Part of a layer block (layer_block.cpp). The arithmetic is in kernels/ring_attention.h.
+// Used by the layer block (layer_block.cpp). The arithmetic is in kernels/ring_attention.h.
 #pragma once
 
 #include <memory>
@@ -22,8 +22,9 @@ class LayerRingAttention {
   LayerRingAttention(const BlockServices& services, int layer, const TensorPart& part,
                      std::vector<HeadRange> runs);
 
-  // `q`, `k` and `v` are [rows, heads, head_dim] of this device. Call begin, the cp ring steps, then end.
-  // end_forward writes `output`; end_backward writes `dq`, `dk` and `dv`.
+  // `q`, `k` and `v` are [rows, heads, head_dim] of this device. Call the begin function, then the ring-step
+  // function for each of the cp ring steps, then the end function. end_forward() writes `output`;
+  // end_backward() writes `dq`, `dk` and `dv`.
   void begin_forward(const Pass& pass, const at::Tensor& k, const at::Tensor& v) const;
   void forward_ring_step(const Pass& pass, const at::Tensor& q) const;
   void end_forward(const Pass& pass, at::Tensor output) const;

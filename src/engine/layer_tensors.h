@@ -1,5 +1,5 @@
-// LayerTensors: the tensors that a pass through a transformer layer reads and writes, by their role. The
-// roles depend on the position of the norms, on gates and dropout, and on sequence parallelism. The
+// LayerTensors: the tensors that a pass through a transformer layer reads and writes, by role. Which tensor
+// has which role depends on the position of the norms, on gates and dropout, and on sequence parallelism. The
 // computations are in layer_block.cpp.
 #pragma once
 
@@ -14,7 +14,7 @@ namespace optimus {
 
 class LayerTensors {
  public:
-  // Weight and bias of a GEMM or a norm, and their gradient accumulators.
+  // The weight and bias of a GEMM or a norm, and their gradient accumulators.
   struct Weights {
     at::Tensor weight, bias, weight_gradient, bias_gradient;
   };
@@ -39,8 +39,8 @@ class LayerTensors {
     return "";
   }
   at::Tensor stream_in(const Pass& pass) const { return pass[input_name(model_, BlockKind::layer)]; }
-  // The inputs of the first GEMM of each part, qkv and up: of all tokens; with sequence parallelism, of
-  // this device's slice before it is gathered.
+  // The inputs of the first GEMM of each part, which is qkv for attention and up for the mlp. With sequence
+  // parallelism, they contain only this device's slice of the tokens, which is not gathered yet.
   at::Tensor attention_input(const Pass& pass) const {
     return pass[is_pre() ? "norm1.output" : "attention.input"];
   }
@@ -52,27 +52,28 @@ class LayerTensors {
     return uses_sequence_parallel() ? pass["mlp.whole"] : mlp_input(pass);
   }
   at::Tensor gate(const Pass& pass) const { return model_.is_gated ? pass["mlp.gate.output"] : at::Tensor(); }
-  // The residual sum at the end of each part. With norms before the parts, that of the mlp is the block's
-  // output.
+  // The residual sum at the end of each part. With norms before the parts, the residual sum of the mlp is the
+  // block's output.
   at::Tensor attention_sum(const Pass& pass) const { return pass[is_pre() ? "norm2.input" : "norm1.input"]; }
   at::Tensor mlp_sum(const Pass& pass) const { return is_pre() ? output(pass) : pass["norm2.input"]; }
   at::Tensor mlp_stream(const Pass& pass) const { return pass[is_pre() ? "norm2.input" : "norm1.output"]; }
-  // Whether the pass must compute the block's output. A recompute needs it only as the input of the next
-  // layer and, with norms after the sums, for norm statistics, which layers of a recompute group do not
-  // save.
+  // Returns whether the pass must compute the block's output. A recompute pass needs the output only as the
+  // input of the next layer and, with norms after the sums, for norm statistics, which layers of a recompute
+  // group do not save.
   bool has_output(const Pass& pass) const {
     return !pass.is_recompute || pass.next_input != nullptr || (!is_pre() && strategy_.recompute_layers > 1);
   }
-  // The gradient of a norm after the sum needs the sum itself.
+  // Returns whether the pass must compute the residual sum of the mlp, which the gradient of a norm after the
+  // sum needs.
   bool has_mlp_sum(const Pass& pass) const { return has_output(pass) || !is_pre(); }
 
-  // Whether the backward of the second norm also computes the bias gradients of mlp.down and attention.out:
-  // it reads the output gradients of both GEMMs anyway.
+  // Returns whether the backward pass of the second norm also computes the bias gradients of mlp.down and
+  // attention.out. It reads or writes the output gradients of both GEMMs anyway.
   bool has_sums_in_norm() const {
     return is_pre() && model_.hidden_dropout == 0 && model_.has_out_bias && model_.has_mlp_bias;
   }
-  // Output gradients of the two GEMMs that add to the residual stream: the stream's gradient, with the
-  // dropout mask applied if there is dropout.
+  // Output gradients of the two GEMMs that add to the residual stream. They are the stream's gradient, with
+  // the dropout mask applied if there is dropout.
   at::Tensor mlp_down_gradient(const Pass& pass) const {
     if (model_.hidden_dropout > 0) return pass["mlp.down.gradient"];
     return pass[is_pre() ? "output.gradient" : "mlp.sum.gradient"];
@@ -80,7 +81,8 @@ class LayerTensors {
   at::Tensor attention_out_gradient(const Pass& pass) const {
     return pass[model_.hidden_dropout > 0 ? "attention.out.gradient" : "middle.gradient"];
   }
-  // These gradients for all tokens: with sequence parallelism, the gathered gradient.
+  // Returns the output gradient of the part's last GEMM for all tokens. With sequence parallelism, this is
+  // the gathered gradient.
   at::Tensor whole_gradient(const Pass& pass, Part part) const {
     if (part == Part::attention)
       return uses_sequence_parallel() ? pass["attention.whole.gradient"] : attention_out_gradient(pass);
@@ -107,8 +109,8 @@ class LayerTensors {
   static at::Tensor select_kv_heads(const at::Tensor& x, const HeadRange& run) {
     return x.size(1) == run.num_kv ? x : x.narrow(1, run.first_kv, run.num_kv);
   }
-  // The log-sum-exp of the scores of one head range, [sequences, heads, length]. The tensors of all ranges
-  // are stored one after another.
+  // Returns the log-sum-exp of the scores of one head range, [sequences, heads, length]. The tensors of all
+  // head ranges are stored one after another.
   at::Tensor logsumexp(const Pass& pass, const HeadRange& run) const {
     const at::Tensor flat = pass["attention.logsumexp"].view({-1});
     const std::int64_t rows = flat.numel() / part_.heads.size();

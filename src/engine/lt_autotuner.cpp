@@ -26,8 +26,8 @@ std::string device_and_library(at::Device device) {
 
 }  // namespace
 
-// The file of the fastest algorithms, by device and library and by shape. If it cannot be read or written,
-// algorithms are measured again in each run.
+// Cache file for the fastest algorithms, keyed by device and library version, then by shape. If it cannot be
+// read or written, algorithms are timed again in each run.
 class LtAutotuner::AlgorithmFile {
  public:
   AlgorithmFile(const Path& path, const std::string& device) : path_(path), device_(device) {
@@ -103,7 +103,7 @@ LtAutotuner::TunedGemm LtAutotuner::choose(const LtShape& shape, const LtOperand
       c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
   if (supported_algorithms.size() == 1 || is_recorded)
     return tuned;  // nothing can be timed during graph capture
-  // If the result is accumulated in place, repeated runs would add it several times, so the timed runs
+  // If the result is accumulated in place, repeated runs would add it several times. The timed runs therefore
   // write to separate memory.
   LtOperands trial_operands = operands;
   at::Tensor scratch_output;
@@ -118,7 +118,7 @@ LtAutotuner::TunedGemm LtAutotuner::choose(const LtShape& shape, const LtOperand
   algorithm_file_->add(shape, tuned.algorithm);
   return tuned;
 }
-// Returns undefined if there is not enough memory; the library's preferred algorithm is then used.
+// Returns an undefined tensor if there is not enough memory. The library's preferred algorithm is then used.
 at::Tensor LtAutotuner::scratch_output_for(const LtShape& shape) const {
   const at::ScalarType type = shape.is_wide ? at::kFloat : shape.is_half ? at::kHalf : at::kBFloat16;
   try {

@@ -1,6 +1,6 @@
-// GEMMs by cuBLASLt. For each shape it uses the algorithm that was fastest on this device: timed at first
-// use, and stored in a file for the next run. Compiled in CUDA builds only. Read next: lt_gemm.h; the
-// users are gemm_cuda.cpp and fp8_gemm_cuda.cpp.
+// GEMMs by cuBLASLt. Each shape uses the algorithm that was fastest on this device. Algorithms are timed at
+// first use, and the fastest is stored in a file for the next run. Compiled in CUDA builds only. Used by
+// gemm_cuda.cpp and fp8_gemm_cuda.cpp. Read next: lt_gemm.h.
 #pragma once
 
 #ifdef OPTIMUS_CUDA
@@ -16,7 +16,7 @@ namespace optimus {
 
 class LtAutotuner {
  public:
-  // `algorithm_path` is the file that stores the fastest algorithms; empty if they are not stored.
+  // `algorithm_path` is the cache file for the fastest algorithms. If empty, they are not cached.
   LtAutotuner(at::Device device, const Path& algorithm_path);
   ~LtAutotuner();
 
@@ -41,8 +41,8 @@ class LtAutotuner {
   std::map<LtShape, TunedGemm> tuned_gemms_;
 };
 
-// Whether every row starts at a multiple of 16 bytes and has a size that is a multiple of 16 bytes, as the
-// library's fast kernels require. True for an undefined tensor.
+// Returns whether the address and the size of every row are multiples of 16 bytes, as the library's fast
+// kernels require. True for an undefined tensor.
 inline bool is_aligned(const at::Tensor& tensor) {
   if (!tensor.defined()) return true;
   const std::int64_t unit = 16 / static_cast<std::int64_t>(tensor.element_size());

@@ -18,7 +18,8 @@ void check(cublasStatus_t status, const char* action) {
          static_cast<int>(status));
 }
 
-// Describes a matrix in memory. `stride` is the distance between columns, or between rows if row-major.
+// Describes a matrix in memory. `stride` is the distance between columns, or between rows if the matrix is
+// row-major.
 cublasLtMatrixLayout_t layout(cudaDataType_t type, std::int64_t rows, std::int64_t columns,
                               std::int64_t stride, bool is_row_major) {
   cublasLtMatrixLayout_t result = nullptr;
@@ -45,10 +46,10 @@ cublasLtEpilogue_t epilogue_of(LtEpilogue epilogue) {
   return CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-// With fp8 operands, tensor cores accumulate with about 13 bits: smaller contributions are truncated
-// towards zero. For most GEMMs this is below the rounding error of the operands. It is not for weight
-// gradients, which are sums over all tokens of a micro-batch whose terms mostly cancel each other. With
-// fast accumulation GPT-2 124M learned 1.3 % less (docs/results/fp8.md).
+// With fp8 operands, tensor cores accumulate with about 13 bits, so smaller contributions are truncated
+// towards zero. For most GEMMs, this error is below the rounding error of the operands. It matters for weight
+// gradients, which are sums over all tokens of a micro-batch whose terms mostly cancel each other. With fast
+// accumulation, GPT-2 124M learned 1.3 % less (docs/results/fp8.md).
 bool uses_exact_accumulation(const LtShape& shape) { return shape.b_is_gradient && shape.is_wide; }
 
 class StreamTimer {
@@ -107,7 +108,7 @@ struct LtGemm::Description {
                                                             : layout(a_type, of.m, of.k, of.a_stride, false);
     const cublasLtMatrixLayout_t second = of.b_is_transposed ? layout(b_type, of.n, of.k, of.b_stride, false)
                                                              : layout(b_type, of.k, of.n, of.b_stride, false);
-    // Transposed: D^T = op(B)^T op(A)^T.
+    // The transposed form is D^T = op(B)^T op(A)^T.
     a = is_transposed ? second : first, b = is_transposed ? first : second;
     const bool a_transposed = is_transposed ? !of.b_is_transposed : of.a_is_transposed,
                b_transposed = is_transposed ? !of.a_is_transposed : of.b_is_transposed;
@@ -138,7 +139,8 @@ struct LtGemm::Description {
 
 LtGemm::LtGemm(const LtShape& shape) : shape_(shape) {
   descriptions_[0] = std::make_unique<Description>(shape, false);
-  // With a bias or an auxiliary matrix, the transposed form would need these transposed too.
+  // With a bias or an auxiliary matrix, the transposed form would require a transposed bias or auxiliary
+  // matrix.
   if (shape.epilogue == LtEpilogue::none) descriptions_[1] = std::make_unique<Description>(shape, true);
 }
 LtGemm::~LtGemm() = default;
@@ -148,7 +150,7 @@ std::vector<LtAlgorithm> LtGemm::supported_algorithms(cublasLtHandle_t handle) c
   cublasLtMatmulPreference_t preference = nullptr;
   check(cublasLtMatmulPreferenceCreate(&preference), "creating a matmul preference");
   const std::size_t workspace = kLtWorkspace;
-  // Partial sums must be accumulated in fp32 and not rounded to 16 bits in between.
+  // Partial sums must be accumulated in fp32, without rounding to 16 bits in between.
   const std::uint32_t schemes = shape_.is_wide
                                     ? static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_MASK)
                                     : static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
@@ -208,8 +210,8 @@ bool LtGemm::run(cublasLtHandle_t handle, const LtAlgorithm& algorithm, const Lt
                         kLtWorkspace, stream) == CUBLAS_STATUS_SUCCESS;
 }
 
-// Times each algorithm once, after a run that loads the kernel; then the best few in turn, so that clock
-// drift affects all of them equally.
+// Times each algorithm once, after a run that loads the kernel. Then times the best few in turn, so that
+// clock drift affects all of them equally.
 LtAlgorithm select_fastest(const LtGemm& gemm, std::vector<LtAlgorithm> algorithms, cublasLtHandle_t handle,
                            const LtOperands& operands, void* workspace, cudaStream_t stream) {
   constexpr std::size_t kFinalists = 6;

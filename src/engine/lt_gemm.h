@@ -1,5 +1,5 @@
-// One GEMM in terms of cuBLASLt: lists the algorithms that the library supports for it, times them on this
-// device, and runs one. Allocates no device memory. Compiled in CUDA builds only. Read next:
+// One GEMM in terms of cuBLASLt. Lists the algorithms that the library supports for this GEMM, times them on
+// this device, and runs one of them. Allocates no device memory. Compiled in CUDA builds only. Read next:
 // gemm_cuda.cpp, which expresses the GEMMs of a layer in these terms.
 #pragma once
 
@@ -15,7 +15,8 @@
 
 namespace optimus {
 
-// Operation on the result before it is written: add a bias, or multiply by the derivative of GELU (tanh).
+// Operation that is applied to the result before it is written: adding a bias, or multiplying by the
+// derivative of GELU (tanh).
 enum class LtEpilogue { none, bias, gelu_gradient };
 
 // D = epilogue(op(A) op(B) + C), column-major: op(A) is [m, k], op(B) [k, n], D and C [m, n]. LtShape
@@ -32,19 +33,20 @@ struct LtShape {
   LtEpilogue epilogue = LtEpilogue::none;
   auto operator<=>(const LtShape&) const = default;
 };
-std::string text(const LtShape& shape);  // a single word, the key in files
+std::string text(const LtShape& shape);  // a single word, used as a key in the cache file
 
 struct LtOperands {
   const void *a = nullptr, *b = nullptr, *c = nullptr;
   void* d = nullptr;
-  // Operand of the epilogue: the bias [m], or the input of GELU [m, n]; null without an epilogue.
+  // Operand of the epilogue, either the bias [m] or the input of GELU [m, n]. Null without an epilogue.
   const void* extra = nullptr;
-  // fp8 only: the factors by which values of A and B are multiplied, one fp32 number each, on the device.
+  // Factors by which the values of A and B are multiplied, as one fp32 number each on the device. Used only
+  // in fp8.
   const void *a_scale = nullptr, *b_scale = nullptr;
 };
 
-// A cuBLASLt algorithm, and how the operands are passed to it: unchanged, or transposed with D declared
-// row-major, which is the same memory but a different kernel.
+// A cuBLASLt algorithm, and how the operands are passed to it. They are passed either unchanged, or
+// transposed with D declared row-major. Both forms use the same memory but select different kernels.
 struct LtAlgorithm {
   bool is_transposed = false;
   cublasLtMatmulAlgo_t algorithm{};
@@ -60,13 +62,13 @@ class LtGemm {
   LtGemm(const LtGemm&) = delete;
   LtGemm& operator=(const LtGemm&) = delete;
 
-  // Returns the algorithms that the library supports, its preferred one first; empty if it supports none
-  // for this GEMM.
+  // Returns the algorithms that the library supports for this GEMM, with its preferred algorithm first. Empty
+  // if there are none.
   std::vector<LtAlgorithm> supported_algorithms(cublasLtHandle_t handle) const;
   // Returns whether the library accepts an algorithm that was read from a file, and sets its workspace
   // size.
   bool accepts(cublasLtHandle_t handle, LtAlgorithm& algorithm) const;
-  // Starts the GEMM on `stream`; returns false if the library does not accept it. `workspace` has
+  // Starts the GEMM on `stream`. Returns false if the library does not accept the GEMM. `workspace` has
   // kLtWorkspace bytes.
   bool run(cublasLtHandle_t handle, const LtAlgorithm& algorithm, const LtOperands& operands, void* workspace,
            cudaStream_t stream) const;
@@ -74,7 +76,8 @@ class LtGemm {
  private:
   struct Description;
   LtShape shape_;
-  std::array<std::unique_ptr<Description>, 2> descriptions_;  // operands unchanged; transposed (may be null)
+  // [0]: operands unchanged; [1]: operands transposed (may be null)
+  std::array<std::unique_ptr<Description>, 2> descriptions_;
 };
 
 // Times the algorithms in turn on these operands and returns the fastest. D is overwritten and must not

@@ -15,9 +15,9 @@
 namespace optimus {
 namespace {
 
-// Makes ATen use its BLAS for fp32 GEMMs during its lifetime. On Arm it would use oneDNN, which copies the
-// weights into a workspace on every call: slower (68 vs. 74 GFLOP/s on two Neoverse-N1 cores), with an
-// allocation as large as an activation.
+// Makes ATen use its BLAS for fp32 GEMMs during the lifetime of this object. On Arm, ATen would use oneDNN,
+// which copies the weights into a workspace on every call. That is slower (68 vs. 74 GFLOP/s on two
+// Neoverse-N1 cores) and needs an allocation as large as an activation.
 class BlasGuard {
  public:
   BlasGuard() : previous_(at::globalContext().userEnabledMkldnn()) {
@@ -59,7 +59,7 @@ class AtenGemm : public Gemm {
   }
 };
 
-// fp32 and fp64 on a CPU.
+// GEMMs in fp32 and fp64 on a CPU.
 class BlasGemm final : public AtenGemm {
  public:
   void forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, at::Tensor& y,
@@ -78,7 +78,7 @@ class BlasGemm final : public AtenGemm {
   }
 };
 
-// bf16 on a CPU with bf16 GEMMs: the weight gradient is rounded once per micro-batch before it is
+// GEMMs in bf16 on a CPU that supports them. The weight gradient is rounded once per micro-batch before it is
 // accumulated.
 class Bf16Gemm final : public AtenGemm {
  public:
@@ -91,10 +91,10 @@ class Bf16Gemm final : public AtenGemm {
   }
 };
 
-// bf16 or fp16 on CUDA: sums are fp32 and are rounded once, when they are written. By default ATen allows the
-// library to add partial sums in 16 bits. In addition, the library adds a bias to the already rounded result
-// in a separate pass if the rows of the matrix are not 16-byte aligned (observed with cuBLASLt 13.1);
-// therefore the bias is copied to the output first, and the GEMM accumulates into it.
+// GEMMs in bf16 or fp16 on CUDA. Sums are fp32 and are rounded once, when they are written. By default, ATen
+// allows the library to add partial sums in 16 bits. If the rows of the matrix are not 16-byte aligned, the
+// library also adds a bias to the already rounded result in a separate pass (observed with cuBLASLt 13.1).
+// The bias is therefore copied to the output first, and the GEMM accumulates into the output.
 class Fp32SumGemm final : public AtenGemm {
  public:
   Fp32SumGemm() {
@@ -114,8 +114,8 @@ class Fp32SumGemm final : public AtenGemm {
   }
 };
 
-// bf16 or fp16 on a CPU without such GEMMs: operands are converted to fp32 buffers, and the GEMM runs in
-// fp32.
+// GEMMs in bf16 or fp16 on a CPU that does not support them. Operands are converted to fp32 buffers, and the
+// GEMM runs in fp32.
 class WideningGemm final : public Gemm {
  public:
   void forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, at::Tensor& y,
@@ -149,7 +149,7 @@ class WideningGemm final : public Gemm {
   }
 
  private:
-  // The buffer grows during the first step, then keeps its size.
+  // The buffer grows during the first step and then keeps its size.
   at::Tensor buffer_for(std::size_t index, const at::Tensor& like) {
     at::Tensor& buffer = buffers_[index];
     if (!buffer.defined() || buffer.numel() < like.numel()) buffer = at::empty({like.numel()}, at::kFloat);

@@ -18,9 +18,9 @@ std::vector<std::int64_t> with_samples(std::int64_t samples, std::vector<std::in
   return shape;
 }
 
-// Autograd computes the gradients of input and weights together. The input gradient's instruction computes
-// both and passes the weights' gradients to the weight gradient's instruction, which follows it and
-// accumulates them. The first block has only a weight gradient, which then does both.
+// Autograd computes the gradients of the input and the weights together. The input-gradient instruction
+// computes both and passes the weight gradients to the weight-gradient instruction, which follows it and
+// accumulates them. The first block has only a weight-gradient instruction, which then does both.
 class ModuleBlock final : public Block {
  public:
   ModuleBlock(const ModuleModel& model, const ModuleDescription& description, int block,
@@ -66,7 +66,7 @@ class ModuleBlock final : public Block {
   void backward_weight(Part, const Pass& pass) override {
     if (is_first_) backward(pass);
     const auto match = gradients_.find(pass.microbatch);
-    ensure(match != gradients_.end(), "weight gradients of {} requested before its backward",
+    ensure(match != gradients_.end(), "weight gradients of {} requested before its backward pass",
            model_.parts[part_].name);
     for (std::size_t i = 0; i < names_.size(); ++i)
       if (const at::Tensor& gradient = match->second.parameters[i]; gradient.defined())
@@ -77,7 +77,7 @@ class ModuleBlock final : public Block {
  private:
   const ModuleGradients& backward(const Pass& pass) {
     const auto at = graphs_.find(pass.microbatch);
-    ensure(at != graphs_.end(), "{} has no autograd graph for its backward", model_.parts[part_].name);
+    ensure(at != graphs_.end(), "{} has no autograd graph for its backward pass", model_.parts[part_].name);
     use_weights(pass);
     ModuleGraph graph = std::move(at->second);
     graphs_.erase(at);
@@ -87,7 +87,7 @@ class ModuleBlock final : public Block {
     return gradients_[pass.microbatch] = run_backward(std::move(graph), gradient, parameters_);
   }
 
-  // With ZeRO 3 weights are gathered for each use, at changing addresses.
+  // With ZeRO 3, weights are gathered for each use and their addresses change.
   void use_weights(const Pass& pass) {
     for (std::size_t i = 0; i < names_.size(); ++i) {
       const at::Tensor& weight = (*pass.weights)[names_[i]].weight;
@@ -98,7 +98,7 @@ class ModuleBlock final : public Block {
 
   void copy_to_next_block(const at::Tensor& output, at::Tensor next_input) const {
     if (output.numel() != next_input.numel())
-      throw UserError("{}: part {} returned {} elements for {} samples, but {} when it was first run",
+      throw UserError("{}: part {} returned {} elements for {} samples, expected {} as in its trial run",
                       model_.name, model_.parts[part_].name, output.numel(), next_input.size(0),
                       next_input.numel());
     next_input.copy_(output.reshape(next_input.sizes()));
@@ -122,7 +122,8 @@ ModuleModel copy_of(const ModuleModel& model) {
     if (part.module == nullptr) continue;
     if (part.copy == nullptr)
       throw UserError(
-          "{}: part {} cannot be copied, but a run on several devices needs a copy for each; add it with "
+          "{}: part {} cannot be copied, but a run on several devices needs a copy for each; add the part "
+          "with "
           "ModuleModel::add, or set its `copy`",
           model.name, part.name);
     try {
@@ -135,8 +136,8 @@ ModuleModel copy_of(const ModuleModel& model) {
   return result;
 }
 
-// A tensor of a module, its original value, and the name of the parameter that it is now a view of (empty
-// if it was only converted).
+// A tensor of a module, its original value, and the name of the parameter of which it is now a view. The name
+// is empty if the tensor was only converted.
 struct ModuleBinding::BoundTensor {
   at::Tensor tensor, original;
   std::string parameter;
@@ -167,10 +168,10 @@ ModuleBinding::ModuleBinding(const ModuleModel& model, const ModuleDescription& 
   }
 }
 
-// Copies the parameter's value back: from the masters if this device has all of them, otherwise from the
-// weights if it has all of these, otherwise only the rows of its shard.
+// Copies the parameter's value back to the module. Uses the master if this device has all of it, otherwise
+// the weight if the device has all of it, otherwise only the rows of the device's shard.
 void ModuleBinding::restore_tensor(BoundTensor& binding) const {
-  if (parameters_.find(binding.parameter) == nullptr) return;  // trained by another stage
+  if (parameters_.find(binding.parameter) == nullptr) return;  // another stage trains it
   const at::Tensor master = parameters_.master(binding.parameter),
                    weight = parameters_.weight(binding.parameter);
   const std::int64_t num_elements = binding.original.numel();
@@ -207,7 +208,7 @@ Batch read_batch(const ModuleData& data, const ModuleDescription& description, c
   const PlanLocation location = location_of(plan, device);
   const Pipeline& pipeline = plan.pipelines[static_cast<std::size_t>(location.pipeline)];
   const Stage& stage = pipeline.stages[static_cast<std::size_t>(location.stage)];
-  // Stages between the first part and the last need neither inputs nor targets.
+  // Stages without the first or the last part need neither inputs nor targets.
   const bool needs_samples =
       stage.chunks.front().first_block() == 0 || stage.chunks.back().end_block() == plan.num_blocks;
   std::int64_t position = first_sample + num_sequences_before(plan, location.pipeline);
@@ -225,7 +226,8 @@ Batch read_batch(const ModuleData& data, const ModuleDescription& description, c
       const ModuleSample sample = data.read(sample_index);
       if (sample.input.sizes() != at::IntArrayRef(description.input_shapes.front()) ||
           sample.target.sizes() != at::IntArrayRef(description.target_shape))
-        throw UserError("expected samples of one shape, but sample {} differs from sample 0", sample_index);
+        throw UserError("all samples must have the same shapes, but sample {} differs from sample 0",
+                        sample_index);
       inputs.push_back(sample.input), labels.push_back(sample.target);
     }
     batch.num_tokens += own_samples.size(), batch.num_targets += own_samples.size();

@@ -1,6 +1,6 @@
-// Blocks made of torch modules: the forward is that of the module, and autograd computes the gradients. The
-// modules' parameters are views into the engine's flat buffers, so that everything after the gradients is
-// the same as for other models.
+// Blocks made of torch modules. The module computes the forward pass, and autograd computes the gradients.
+// The modules' parameters are views into the engine's flat buffers, so everything after the gradients is the
+// same as for other models.
 //
 //   // Runs each part once.
 //   const ModuleDescription description = describe(model, data.read(0), precision, device);
@@ -29,21 +29,21 @@ struct ModuleDescription {
   at::Device device{at::kCPU};
 };
 
-// Runs every part on a few copies of the example, which does not change the modules. Throws UserError if a
-// part fails, is random, depends on other samples of its batch (beyond rounding), changes its buffers, or
-// shares a parameter with another part. Element types are those of the precision; integer inputs keep their
-// type. Only matrix multiplications and two-dimensional convolutions are counted as floating-point
-// operations.
+// Runs every part on a few copies of the example. Does not change the modules. Throws UserError if a part
+// fails, is random, depends on other samples of its batch (beyond rounding), changes its buffers, or shares a
+// parameter with another part. Element types are those of the precision, but integer inputs keep their type.
+// Only the floating-point operations of matrix multiplications and two-dimensional convolutions are counted.
 ModuleDescription describe(const ModuleModel& model, const ModuleSample& example, Precision precision,
                            at::Device device);
 
 // Copies the values of the modules into the parameters.
 void set_values(const ModuleModel& model, Parameters& parameters);
 
-// While it exists, the modules' parameters are views into the engine's buffers. Its destructor gives the
-// modules their own tensors back, with their former types and devices and the current values of the
-// parameters (with ZeRO 3, only those of this rank's shard). `parameters` must outlive it. A run that changes
-// its plan creates a new ModuleBinding, so that no memory of the old plan is referenced while state moves.
+// While this object exists, the modules' parameters are views into the engine's buffers. The destructor gives
+// the modules their own tensors again, with the original types and devices and the current values of the
+// parameters (with ZeRO 3, only the values of this rank's shard). `parameters` must outlive this object. A
+// run that changes its plan creates a new ModuleBinding, so that no memory of the old plan is referenced
+// while state moves.
 class ModuleBinding {
  public:
   ModuleBinding(const ModuleModel& model, const ModuleDescription& description, Parameters& parameters);
@@ -58,12 +58,13 @@ class ModuleBinding {
   std::vector<BoundTensor> bound_tensors_;
 };
 
-// For EngineOptions::make_custom_block. `model` and `description` must outlive the engine. The engine may
-// run steps only while a ModuleBinding object for its parameters exists.
+// Returns the function for EngineOptions::make_custom_block. `model` and `description` must outlive the
+// engine. The engine may run steps only while a ModuleBinding for its parameters exists.
 std::function<std::unique_ptr<Block>(int block, RecomputeMode mode)> module_blocks(
     const ModuleModel& model, const ModuleDescription& description);
 
-// This device's samples of one step, in an order that depends only on the seed and is reshuffled each epoch.
+// Returns this device's samples of one step. The order of samples depends only on the seed and is reshuffled
+// in each epoch.
 Batch read_batch(const ModuleData& data, const ModuleDescription& description, const Plan& plan,
                  std::int64_t step, std::int64_t first_sample, std::int64_t seed, int device = 0);
 

@@ -1,6 +1,6 @@
-// Implements describe (module_block.h): runs the parts of a model once before anything is planned, to
-// determine their shapes, their floating-point operations and the memory that autograd needs for them, and
-// to reject parts whose results would depend on the plan.
+// Implements describe() (module_block.h). Runs the parts of a model once before anything is planned, to
+// determine their shapes, their floating-point operations, and the memory that autograd needs for them.
+// Rejects parts whose results would depend on the plan.
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/ones_like.h>
@@ -21,7 +21,7 @@
 namespace optimus {
 namespace {
 
-// Tracks libtorch's allocations on this thread and on threads that work for it.
+// Tracks libtorch's allocations on this thread and on the threads that work for it.
 struct AllocationMeter final : c10::MemoryReportingInfoBase {
   void reportMemoryUsage(void*, std::int64_t bytes, std::size_t, std::size_t, c10::Device) override {
     const std::int64_t allocated = current += bytes;
@@ -35,11 +35,11 @@ struct AllocationMeter final : c10::MemoryReportingInfoBase {
   double flops = 0;
 };
 
-// Called by libtorch at the start of every operation, to add its floating-point operations to the meter,
-// which is found through the same thread-local as the allocator's.
+// libtorch calls this function at the start of every operation. It adds the operation's floating-point
+// operations to the meter, which it finds through the same thread-local variable as the allocator does.
 std::unique_ptr<at::ObserverContext> count_flops(const at::RecordFunction& function) {
   const std::string name = function.name();
-  // Elementwise operations are memory-bound.
+  // Elementwise operations are not counted, because they are memory-bound.
   const bool is_counted = name != "aten::mul" && name != "aten::add";
   auto* const meter =
       dynamic_cast<AllocationMeter*>(c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE));
@@ -62,7 +62,7 @@ class FlopsCounting {
   at::CallbackHandle handle_;
 };
 
-// Converts the modules' tensors to the run's element types during its lifetime.
+// Converts the modules' tensors to the run's element types during the lifetime of this object.
 class ConversionGuard {
  public:
   ConversionGuard(const ModuleModel& model, at::ScalarType type, at::Device device) {
@@ -124,9 +124,10 @@ class PartInspector {
     for (const auto& [name, tensor] : trained_parameters(model_.parts[part])) {
       if (!known_tensors_.insert(tensor.unsafeGetTensorImpl()).second)
         throw UserError(
-            "{}: parameter {} also belongs to an earlier part; put everything that shares it into one part",
+            "{}: parameter {} also belongs to an earlier part; put all modules that share it into one part",
             model_.name, name);
-      // If there are more dimensions than a Shape supports, the last ones are merged. Rows are preserved.
+      // If there are more dimensions than a Shape supports, the trailing dimensions are merged. Rows are
+      // preserved.
       Shape shape{1};
       for (std::int64_t d = 0; d < tensor.dim(); ++d) {
         if (d >= kMaxDims)
@@ -160,7 +161,7 @@ class PartInspector {
           model_.name, part_info.name);
     if (!at::allclose(first_output[0], other_output[0], 1e-3, 1e-5, true))
       throw UserError(
-          "{}: part {} gives different outputs for the same sample in different batches; use a norm over "
+          "{}: part {} returns different outputs for the same sample in different batches; use a norm over "
           "each sample",
           model_.name, part_info.name);
     return {first_output, other_output};
@@ -206,7 +207,7 @@ class PartInspector {
       const FlopsCounting counting;
       forward = run_forward(model_, part, input, options);
     }
-    // In training this is stored in the engine's arena, so it is not counted.
+    // In training, this gradient is in the engine's arena, so its memory is not counted here.
     const at::Tensor gradient = at::ones_like(forward.output);
     const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter);
     forward.output.reset();
@@ -231,7 +232,7 @@ void check_complete(const ModuleModel& model, const ModuleSample& example) {
   if (!example.input.defined() || !example.target.defined() || example.input.numel() == 0)
     throw UserError("{}: sample 0: expected a non-empty input and a target", model.name);
   if (!example.input.is_floating_point() && example.input.scalar_type() != at::kLong)
-    throw UserError("{}: expected inputs of floating-point numbers or 64-bit integers", model.name);
+    throw UserError("{}: inputs must be floating-point numbers or 64-bit integers", model.name);
 }
 
 }  // namespace

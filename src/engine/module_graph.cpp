@@ -14,8 +14,8 @@ namespace optimus {
 ModuleForward run_forward(const ModuleModel& model, std::size_t part, const at::Tensor& input,
                           const ForwardOptions& options) {
   const AutogradGuard autograd(options.is_recorded);
-  // A tensor with its own version counter: the arena around the input changes while the graph waits for its
-  // backward.
+  // The leaf needs its own version counter, because the arena around the input changes while the graph waits
+  // for its backward pass.
   at::Tensor leaf = input.variable_data();
   leaf.set_requires_grad(options.is_recorded && options.wants_input_gradient);
   at::Tensor output = model.parts[part].forward(leaf);
@@ -23,12 +23,12 @@ ModuleForward run_forward(const ModuleModel& model, std::size_t part, const at::
     const bool is_16_bit = at::isReducedFloatingType(output.scalar_type());
     output = model.loss(is_16_bit ? output.to(options.wide) : output, options.targets);
     if (output.numel() != 1)
-      throw UserError("{}: loss: expected one element, the sum over samples, got {}", model.name,
+      throw UserError("{}: loss: expected one element (the sum over samples), got {}", model.name,
                       output.numel());
   }
   ModuleForward result{output.detach(), {}};
   if (!options.is_recorded) return result;
-  // Frees the output's values: unless an operation saves its output, they are needed only until they are
+  // Frees the values of the output. Unless an operation saves its output, they are needed only until they are
   // copied to the next block.
   if (output.requires_grad() && !output.is_leaf())
     output.set_data(at::empty({}, output.options()).expand(output.sizes()));

@@ -1,5 +1,5 @@
-// One forward and one backward of a part of a ModuleModel through autograd, as run by the engine's block and
-// by the trial run that measures the part. Used only inside engine/.
+// The forward and the backward pass of a part of a ModuleModel through autograd. Called by the engine's block
+// and by the trial run that measures the part. Used only inside engine/.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,7 +12,8 @@
 
 namespace optimus {
 
-// Enables autograd dispatch even where the engine disabled it; a graph is recorded only if `records`.
+// Enables autograd dispatch even where the engine has disabled it. A graph is recorded only if `records` is
+// true.
 class AutogradGuard {
  public:
   explicit AutogradGuard(bool records)
@@ -28,12 +29,12 @@ class AutogradGuard {
 
 // The starting point of a backward pass.
 struct ModuleGraph {
-  at::Tensor input;  // undefined if its gradient is not needed
+  at::Tensor input;  // undefined if no input gradient is needed
   at::Tensor root;   // the output, whose values are already freed, or the loss
 };
 
 struct ModuleForward {
-  at::Tensor output;  // output of the part; of the last part, the loss
+  at::Tensor output;  // output of the part, or the loss for the last part
   ModuleGraph graph;  // empty unless recorded
 };
 
@@ -43,7 +44,7 @@ struct ForwardOptions {
   at::ScalarType wide = at::kFloat;
 };
 
-// Runs the forward of a part. `input` is [samples, …] and is only read.
+// Runs the forward pass of a part. `input` is [samples, …] and is not modified.
 ModuleForward run_forward(const ModuleModel& model, std::size_t part, const at::Tensor& input,
                           const ForwardOptions& options);
 
@@ -51,14 +52,14 @@ struct ModuleGradients {
   at::Tensor input;
   std::vector<at::Tensor> parameters;  // undefined for unused parameters
 };
-// Runs the backward and frees the graph. `gradient` is the gradient of graph.root. The result has the
-// gradients of `parameters`, in their order.
+// Runs the backward pass and frees the graph. `gradient` is the gradient of graph.root. The result contains
+// the gradients of `parameters`, in the same order.
 ModuleGradients run_backward(ModuleGraph graph, const at::Tensor& gradient,
                              const std::vector<at::Tensor>& parameters);
 
-// A part's parameters that require gradients, by name, each once.
+// Returns the names and tensors of the part's parameters that require gradients, each of them once.
 std::vector<std::pair<std::string, at::Tensor>> trained_parameters(const ModulePart& part);
-// All other tensors of the part's module: buffers and frozen parameters.
+// Returns all other tensors of the part's module, which are buffers and frozen parameters.
 std::vector<at::Tensor> other_tensors(const ModulePart& part);
 
 // Returns `tensor` on `device`, converted to `type` unless it contains integers.

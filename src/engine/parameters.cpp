@@ -16,7 +16,7 @@
 namespace optimus {
 namespace {
 
-// Tensors that are adjacent in memory, and their joint name.
+// Tensors that are adjacent in memory, and the name of the fused tensor.
 struct Fusion {
   const char* joint;
   std::vector<const char*> single;
@@ -90,8 +90,8 @@ void Parameters::allocate_state(int number) {
   state.second_moment = zeros(number, StateKind::optimizer, types_.wide);
 }
 
-// Masters that are weights are stored completely on this device, unless weights are sharded too, so that a
-// copy of them is needed only in that case.
+// If the masters are the weights, this device stores them completely unless weights are sharded too. A copy
+// of such masters is needed only in that case.
 void Parameters::allocate_copy(int number) {
   if (shape(number).tensors.empty()) return;
   BlockState& state = block(number);
@@ -281,7 +281,7 @@ void Parameters::set_from(const std::string& name, const at::Tensor& whole) {
   if (copies_ != nullptr && copies_->find(name) != nullptr) copies_->set_from(name, whole);
   const BlockState& state = block(tensor_locations_.at(name).first);
   if (!state.weights.defined()) return;
-  // Round from the master's type, as in an update.
+  // Rounds from the master's type, like an update does.
   if (!state.masters.is_same(state.weights))
     weight(name).copy_(part(&BlockState::weights).to(state.masters.scalar_type()));
 }

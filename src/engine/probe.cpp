@@ -59,7 +59,7 @@ class KernelProbe {
   bool is_cuda() const { return device_.is_cuda(); }
   std::int64_t ring_size() const { return is_cuda() ? std::int64_t{1} << 30 : std::int64_t{1} << 25; }
 
-  // Computes GEMMs for some seconds: an idle device initially runs faster or slower than it does in
+  // Computes GEMMs for some seconds, because a device that was idle initially runs faster or slower than in
   // training.
   void warm_up() {
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(is_cuda() ? 3 : 1);
@@ -90,7 +90,7 @@ class KernelProbe {
       for (std::size_t use = 0; use < std::size(tables); ++use) {
         std::vector<double>& rates = tables[use]->rates;
         const double previous_rate =
-            point < points_per_row ? 0 : rates[point - points_per_row];  // with fewer rows
+            point < points_per_row ? 0 : rates[point - points_per_row];  // rate with fewer rows
         const bool is_long = previous_rate > 0 && 2 * r * i * o / previous_rate > max_gemm_seconds();
         rates.push_back(is_long ? previous_rate
                                 : gemm_rate(use, static_cast<std::int64_t>(r), static_cast<std::int64_t>(i),
@@ -98,8 +98,8 @@ class KernelProbe {
       }
     }
   }
-  // The longest time of a GEMM that is measured, in seconds. A GEMM that would take longer is assumed to
-  // reach the same rate as with the next smaller number of rows.
+  // Returns the maximum duration of a GEMM that is measured, in seconds. A GEMM that would take longer is
+  // assumed to reach the same rate as the GEMM with the next smaller number of rows.
   double max_gemm_seconds() const { return is_cuda() ? 0.02 : 0.2; }
 
   double gemm_rate(std::size_t use, std::int64_t rows, std::int64_t inner, std::int64_t outer) {
@@ -144,7 +144,7 @@ class KernelProbe {
                   1 / std::sqrt(static_cast<double>(head_dim))};
     const std::int64_t rows = task.shape.sequences * length, width = heads * head_dim;
     const auto split_heads = [&](const at::Tensor& x) { return x.unflatten(1, {heads, head_dim}); };
-    // As in a layer: q, k and v are columns of one matrix, and so are their gradients.
+    // As in a layer, q, k and v are columns of one matrix, and so are their gradients.
     const auto columns = [&](const at::Tensor& qkv, std::int64_t n) {
       return split_heads(qkv.narrow(1, n * width, width));
     };
@@ -165,12 +165,12 @@ class KernelProbe {
       attention_->backward(task, split_heads(inputs_.next(rows, width)), columns(qkv, 0), columns(qkv, 1),
                            columns(qkv, 2), out, logsumexp, dq, dk, dv);
     };
-    // The backward recomputes the scores: five GEMMs instead of two.
+    // The backward pass recomputes the scores, so it has five GEMMs instead of two.
     times_.tables[name + ".backward"].rates.push_back(2.5 * flops / seconds_of_kernel(device_, backward));
   }
 
-  // Measures a memory-bound kernel on rows of a typical width: elements per second as a function of the
-  // number of elements.
+  // Measures a memory-bound kernel on rows of a typical width. The result is elements per second as a
+  // function of the number of elements.
   void measure_elementwise(const std::string& name, std::int64_t width,
                            const std::function<void(std::int64_t rows, std::int64_t width)>& call) {
     const Axis sizes =
@@ -289,7 +289,8 @@ class KernelProbe {
     });
   }
 
-  // Measures the kernels of an update together, as in each step: zeroing the gradient, its norm, and AdamW.
+  // Measures all kernels of an update together, as they run in each step: zeroing the gradient, its norm, and
+  // AdamW.
   void probe_update() {
     at::Tensor square = at::zeros({1}, at::TensorOptions(at::kDouble).device(device_));
     const at::Tensor step_scalars = step_scalars_after_gate(device_, 1e-4);
@@ -304,8 +305,8 @@ class KernelProbe {
     });
   }
 
-  // Training a tiny model is limited by the host: measures the time per kernel launch, and the fixed time per
-  // step.
+  // Measures the time per kernel launch and the fixed time per step, because the host limits the training
+  // speed of tiny models.
   void probe_host() {
     if (is_cuda()) {
       at::Tensor x = outputs_.next(1, 128);
@@ -333,7 +334,8 @@ class KernelProbe {
     sample.num_targets = 8;
     const Batch batch = make_batch({sample}, plan, 0, 0);
     return seconds_of(device_, [&] {
-      ensure(engine.train_step(batch, {.learning_rate = 0}).has_value(), "a step of the probe failed");
+      ensure(engine.train_step(batch, {.learning_rate = 0}).has_value(),
+             "a training step of the probe failed");
     });
   }
 

@@ -1,6 +1,6 @@
-// The kernel probe: measures the speed of this engine's own kernels on a device, for cluster/kernel_times.h.
-// It calls the functions that blocks call, with sizes from real models and operands too large for the caches,
-// as in training.
+// The kernel probe measures the speed of this engine's own kernels on a device, for cluster/kernel_times.h.
+// It calls the same functions as the blocks. As in training, sizes are those of real models, and operands are
+// too large for the caches.
 #pragma once
 
 #include "base/event.h"
@@ -13,7 +13,8 @@ namespace optimus {
 // CPU. Throws UserError for fp8 on CPUs.
 KernelTimes probe_kernels(at::Device device, Precision precision, EventSink& events);
 
-// Memory bandwidth: the bytes per second that a copy of a large buffer reads and writes together.
+// Measures memory bandwidth. Returns the total bytes per second that a copy of a large buffer reads and
+// writes.
 double probe_memory(at::Device device);
 
 }  // namespace optimus

@@ -50,7 +50,7 @@ class Fp8Probe {
     }
   }
 
-  // Returns an fp8 output in the memory of a 16-bit tensor, as provided by Gemm::input_destination.
+  // Returns an fp8 output in the memory of a 16-bit tensor, as Gemm::input_destination does.
   Fp8Output make_output(std::int64_t rows, std::int64_t width, bool has_transposed) {
     const std::int64_t count = rows * width;
     const at::Tensor bytes =
@@ -153,8 +153,8 @@ class Fp8Probe {
     const auto seconds = [&](const auto& call) {
       return seconds_of_gemm(probe_context_.device, probe_context_.copy_buffer, call);
     };
-    // Seconds of a GEMM without the cast that was measured with it; at least half of the total, to be
-    // robust against noise.
+    // Returns the seconds of a GEMM without the cast that was measured together with it. The result is at
+    // least half of the total time, to be robust against noise.
     const auto seconds_without_cast = [&](double total_seconds, const char* cast) {
       return std::max(total_seconds / 2, total_seconds - times_.seconds(cast, elements, {elements}));
     };

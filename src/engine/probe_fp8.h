@@ -1,5 +1,5 @@
 // Measures the speed of fp8 GEMMs and of the operations around them: casts, transpositions, and norms and
-// activation functions with fp8 output. The tables are those of cluster/kernel_times.h. Used only by
+// activation functions with fp8 output. Writes the tables of cluster/kernel_times.h. Used only by
 // engine/probe.cpp.
 #pragma once
 

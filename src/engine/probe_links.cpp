@@ -39,8 +39,8 @@ class ProbeSocket {
   ProbeSocket& operator=(ProbeSocket&&) = delete;
 
   int handle() const { return handle_; }
-  // send and receive transfer the whole buffer; they return false if the other side closed the connection
-  // or timed out.
+  // send() and receive() transfer the whole buffer. They return false if the peer closed the connection or
+  // the operation timed out.
   bool send(const char* data, std::size_t size) const {
     while (size > 0) {
       const ssize_t num_bytes = ::send(handle_, data, size, MSG_NOSIGNAL);
@@ -79,7 +79,7 @@ double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Seconds of a message of `size` bytes in one direction: half the round-trip time.
+// Returns the seconds of a message of `size` bytes in one direction, which is half the round-trip time.
 double message_seconds(std::size_t size) {
   const auto [near_end, far_end] = socket_pair();
   const int rounds = size > (1 << 20) ? 7 : 50;
@@ -93,14 +93,15 @@ double message_seconds(std::size_t size) {
   for (int i = 0; i < rounds; ++i) {
     const double begin_time = seconds_now();
     if (!near_end.send(data.data(), size) || !near_end.receive(data.data(), size))
-      throw RuntimeFailure("no data on the loopback interface for {} s", kSocketTimeout);
+      throw RuntimeFailure("received no data on the loopback interface for {} s", kSocketTimeout);
     times.push_back((seconds_now() - begin_time) / 2);
   }
   return median(std::move(times));
 }
 
-// Converts measured (bytes, seconds), in ascending order of bytes, to a link. The latency is the time of
-// the smallest message; efficiencies are relative to the highest rate and made non-decreasing.
+// Converts measured (bytes, seconds), in ascending order of bytes, to a link. The latency is the time of the
+// smallest message. Efficiencies are relative to the highest rate and adjusted so that they never decrease
+// with size.
 LinkSpec link_of(const std::vector<std::pair<double, double>>& seconds) {
   LinkSpec link{.bytes_per_second = 0, .latency = Seconds(seconds.front().second)};
   for (const auto& [bytes, time] : seconds)
@@ -118,7 +119,7 @@ LinkSpec link_of(const std::vector<std::pair<double, double>>& seconds) {
 
 constexpr double kMessageSizes[] = {1, 4096, 65536, 1 << 20, 16 << 20, 64 << 20};
 
-// Seconds of a ring all-reduce of `bytes` bytes.
+// Returns the seconds of a ring all-reduce of `bytes` bytes.
 double ring_seconds(int members, std::size_t bytes) {
   // Member i sends to i + 1.
   std::vector<ProbeSocket> out, in;
@@ -138,7 +139,7 @@ double ring_seconds(int members, std::size_t bytes) {
       const auto part_of = [&](int row) {
         return data.data() + static_cast<std::size_t>((row + 2 * members) % members) * part_elements;
       };
-      // Send and receive concurrently; otherwise two full sockets would wait for each other.
+      // Sends and receives concurrently, because otherwise two full sockets would wait for each other.
       std::jthread sender([&] {
         to.send(reinterpret_cast<const char*>(part_of(me - ring_step)), part_elements * sizeof(float));
       });

@@ -16,7 +16,7 @@ namespace optimus {
 namespace {
 
 constexpr std::size_t kMaxViews = 128;
-// In seconds: long compared with the resolution of the clock and with a kernel launch
+// In seconds. Long compared with the clock resolution and with a kernel launch.
 constexpr double kMinSeconds = 2e-3;
 
 double seconds_per_call(at::Device device, const std::function<void()>& call, int count) {
@@ -28,11 +28,11 @@ double seconds_per_call(at::Device device, const std::function<void()>& call, in
 }
 
 #ifdef OPTIMUS_CUDA
-// Median seconds of a call, measured by pairs of events. Each call is followed by a copy that takes about
-// half of `call_seconds`, the seconds of a call.
+// Returns the median seconds of a call, measured with pairs of events. Each call is followed by a copy that
+// takes about half of `call_seconds`, the approximate seconds of a call.
 double seconds_between_copies(const at::Tensor& copy_buffer, const std::function<void()>& call,
                               double call_seconds) {
-  // Bytes per second, read and written, of a Hopper GPU; on slower GPUs the copies take longer.
+  // Bytes per second that a Hopper GPU reads and writes in a copy. On slower GPUs the copies take longer.
   constexpr double kCopyBytesPerSecond = 3.2e12;
   const auto elements = static_cast<std::int64_t>(call_seconds * 0.5 * kCopyBytesPerSecond / 2 /
                                                   static_cast<double>(copy_buffer.element_size()));

@@ -1,5 +1,5 @@
-// Timing of kernels for the probe: repeated calls on changing operands, with the device in the state that it
-// has during training.
+// Times kernels for the probe. Calls are repeated on changing operands, with the device in the same state as
+// during training.
 #pragma once
 
 #include <array>
@@ -11,8 +11,8 @@
 
 namespace optimus {
 
-// Returns consecutive operands from a buffer larger than any cache, starting over at its end. Views are
-// cached, because creating one takes longer than a small kernel.
+// Returns consecutive operands from a buffer that is larger than any cache, and starts over at the end of the
+// buffer. Views are cached, because creating a view takes longer than running a small kernel.
 class OperandRing {
  public:
   explicit OperandRing(at::Tensor buffer) : buffer_(std::move(buffer)) {}
@@ -30,18 +30,18 @@ void wait_for(at::Device device);
 // `values` must not be empty.
 double median(std::vector<double> values);
 
-// Median seconds of one call, after one uncounted call. Synchronizes with the device.
+// Returns the median seconds of one call, after one call that is not timed. Synchronizes with the device.
 double seconds_of(at::Device device, const std::function<void()>& call);
 
-// As seconds_of, for kernels. On a GPU, short kernels are replayed from a CUDA graph, as in training
-// (step_graph.h); launched individually, they would take the time of a launch. The call must not wait for
+// Like seconds_of(), but for kernels. On a GPU, short kernels are replayed from a CUDA graph, as in training
+// (step_graph.h), because individual launches would take longer than the kernels. The call must not wait for
 // anything and must use the same memory each time.
 double seconds_of_kernel(at::Device device, const std::function<void()>& call);
 
-// As seconds_of_kernel, for GEMMs. A GPU that runs only GEMMs reaches its power limit and reduces its clock;
-// in training it spends about a third of the time on copies and additions. The measurement therefore copies
-// between the GEMMs, without counting that time. `copy_buffer` is a large buffer for these copies, with any
-// content.
+// Like seconds_of_kernel(), but for GEMMs. A GPU that runs only GEMMs reaches its power limit and reduces its
+// clock. In training, it spends about a third of the time on copies and additions. The measurement therefore
+// copies between the GEMMs, without counting the time of the copies. `copy_buffer` is a large buffer with any
+// content for these copies.
 double seconds_of_gemm(at::Device device, const at::Tensor& copy_buffer, const std::function<void()>& call);
 
 }  // namespace optimus

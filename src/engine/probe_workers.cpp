@@ -1,6 +1,6 @@
-// Implements probe_workers of probe_links.h. Two ranks alternately compute and gather, through the
-// communication of a training run (comm/c10d_comm.h). The time that a gather adds to one turn of computing
-// and gathering is its cost in training, including wake-up and waiting for the slower rank.
+// Implements probe_workers() of probe_links.h. Two ranks alternately compute and gather, using the
+// communication layer of training runs (comm/c10d_comm.h). The time that a gather adds to one turn of
+// computing and gathering is its cost in training, including wake-up and waiting for the slower rank.
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace optimus {
 namespace {
 
-constexpr double kTurnSeconds = 5e-3;  // seconds of computation: about one kernel of a small model
+constexpr double kTurnSeconds = 5e-3;  // seconds of computation, about one kernel of a small model
 constexpr int kNumTurns = 100;
 constexpr double kSizes[] = {256, 4 << 20};  // bytes that each rank contributes
 
@@ -22,7 +22,7 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Multiplications over a vector that fits into the cache; each call does the same amount of work.
+// Multiplies the elements of a vector that fits into the cache. Each call does the same amount of work.
 class ProbeWork {
  public:
   ProbeWork() : values_(16384, 1.5F) {
@@ -41,7 +41,8 @@ class ProbeWork {
   int rounds_ = 0;
 };
 
-// Seconds of a turn, without communication (count 0) or with a gather of `count` bytes from each rank.
+// Returns the seconds of a turn, with a gather of `count` bytes from each rank, or without communication if
+// `count` is 0.
 double turn_seconds(Comm& comm, ProbeWork& probe_work, std::int64_t count) {
   const Group world{Role::world, {}};
   const at::Tensor own_part = at::empty({std::max<std::int64_t>(count, 1)}, at::kByte);
@@ -96,8 +97,8 @@ LinkSpec probe_workers(EventSink& events) {
   }
   for (const std::string& error : errors)
     if (!error.empty()) throw RuntimeFailure("cannot measure gathers between workers: {}", error);
-  // The time of a turn varies more than small sizes differ, so a straight line from the smallest to the
-  // largest size is used.
+  // The time of a turn varies more than the times of small sizes differ, so the result is a straight line
+  // from the smallest to the largest size.
   const auto& [min_bytes, latency] = seconds.front();
   const auto& [max_bytes, max_seconds] = seconds.back();
   return {(max_bytes - min_bytes) / std::max(max_seconds - latency, 1e-6), Seconds(latency), {}};

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kCopyTag = 2;  // distinct from the tags of activations and their gradients (crossing.cpp)
 
-// The first `count` elements of a byte buffer as a flat tensor of another type.
+// Returns the first `count` elements of a byte buffer as a flat tensor of another type.
 at::Tensor leading_elements(const at::Tensor& bytes, std::int64_t count, at::ScalarType type) {
   return bytes.narrow(0, 0, count * static_cast<std::int64_t>(at::elementSize(type))).view(type);
 }
@@ -80,8 +80,8 @@ StateExchange::SharedPiece StateExchange::shared_piece(const TensorBox& shared,
                        .view(sizes);
   for (int d = 0; d < own_box.num_dims; ++d)
     piece.gradient = piece.gradient.narrow(d, shared.box[d].begin - own_box[d].begin, shared.box[d].size());
-  // Considers the shards of all tensor-parallel ranks of one copy: rows that two ranks share may be in
-  // different shards of each.
+  // Considers the shards of all tensor-parallel ranks of one copy, because the rows that two ranks share may
+  // be in different shards of each rank.
   const int copy = strategy_of(stage_, block).tp * shape.num_shards,
             first = program_.location.index / copy * copy;
   for (int index = first; index < program_.location.index; ++index)
@@ -90,8 +90,8 @@ StateExchange::SharedPiece StateExchange::shared_piece(const TensorBox& shared,
   return piece;
 }
 
-// Returns the offset after a tied embedding that another stage stores too, or 0 if no other stage stores one.
-// The embedding is the first tensor of its block and is summed separately.
+// Returns the offset after the tied embedding if another stage stores the embedding too, otherwise 0. The
+// embedding is the first tensor of its block and is summed separately.
 std::int64_t StateExchange::end_of_shared(int block) const {
   const bool has_both_ends =
       stage_.chunks.front().first_block() == 0 && stage_.chunks.back().end_block() == plan_.num_blocks;
@@ -109,7 +109,7 @@ std::string StateExchange::description_of(const Instruction& instruction) const 
 }
 
 std::unique_ptr<Pending> StateExchange::begin(const Instruction& instruction, const StateBuffers& buffers) {
-  ensure(comm_ != nullptr, "{} in a program for one device", text(instruction.op));
+  ensure(comm_ != nullptr, "a program for one device contains {}", text(instruction.op));
   if (instruction.op == Op::sync_gradients) return begin_sync(instruction, buffers);
   if (gathered_shape(instruction.block).tensors.empty()) return nullptr;  // a custom block without parameters
   if (instruction.op == Op::send_copy || instruction.op == Op::receive_copy)
@@ -137,8 +137,8 @@ at::Tensor StateExchange::copied_weights(int block, const StateBuffers& buffers)
   return leading_elements(buffers.exchange, parameters_.shape(block).shard_elements, element_);
 }
 
-// Returns the shape of the tensors that a gather of the block collects. For a tied head, the word embeddings
-// follow its own tensors.
+// Returns the shape of the tensors that a gather of the block collects. For a head with tied embeddings, the
+// word embeddings follow the head's own tensors.
 BlockShape StateExchange::gathered_shape(int block) const {
   BlockShape shape = parameters_.shape(block);
   const bool has_own_embedding = stage_.chunks.front().first_block() > 0;  // then the head has its own copy
@@ -189,8 +189,8 @@ std::unique_ptr<Pending> StateExchange::begin_gather(const Instruction& instruct
 }
 
 // Returns the rows whose gradients are summed over the tensor-parallel ranks in the instruction's group.
-// Devices are in the order of tensor-parallel ranks, so the parts of the members follow from their indices in
-// the stage.
+// Devices are in the order of tensor-parallel ranks, so the parts that members have follow from their indices
+// in the stage.
 std::vector<StateExchange::Rows> StateExchange::partial_rows(const Instruction& instruction) const {
   const LayerStrategy& s = strategy_of(stage_, instruction.block);
   std::vector<int> parts;
@@ -248,7 +248,7 @@ void StateExchange::for_each_partial(const Instruction& instruction, const State
          packed.narrow(0, offset, count));
     offset += count;
   }
-  ensure(offset == packed.numel(), "{} of {} elements are summed by {} tensor-parallel ranks", offset,
+  ensure(offset == packed.numel(), "packed {} of {} elements for a sum over {} tensor-parallel ranks", offset,
          packed.numel(), program_.groups[static_cast<std::size_t>(instruction.group)].members.size());
 }
 

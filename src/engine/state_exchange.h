@@ -5,11 +5,11 @@
 //   zero 0   all-reduce over copies, in place
 //   zero 1   reduce-scatter over shards: each device keeps its own shard, at the start of the whole gradient
 //            buffer; the other elements are no longer needed
-//   zero 2,3 as zero 1 for the whole gradients of each micro-batch; the result is added to this device's
-//            shard
+//   zero 2,3 like zero 1, but for the whole gradients of each micro-batch; the result is added to this
+//            device's shard
 //
-// Before that, tensor-parallel ranks sum the gradients that each has computed only partially. Finally,
-// gradients of tensors that other stages or pipelines also store are summed with theirs
+// Before this reduction, tensor-parallel ranks sum the gradients that each of them has computed only
+// partially. After it, gradients of tensors that other stages or pipelines also store are summed over these
 // (schedule/shared_sums.h). If the plan has redundant copies, a complete shard is sent to the device that
 // repeats its update (Parameters::copies). Read next: block_shape.h.
 #pragma once
@@ -28,10 +28,10 @@
 
 namespace optimus {
 
-// Buffers of one instruction; undefined if the instruction does not use them.
+// Buffers of one instruction. A buffer is undefined if the instruction does not use it.
 struct StateBuffers {
-  at::Tensor whole;     // weights gathered for use, or one micro-batch's gradients: flat, in whole order
-  at::Tensor exchange;  // concatenated shards; or destination of the weights of a repeated update
+  at::Tensor whole;           // gathered weights or one micro-batch's gradients, flat and in whole order
+  at::Tensor exchange;        // concatenated shards, or destination of the weights of a repeated update
   at::Tensor copy_gradients;  // gradients of the shard whose update is repeated
 };
 
@@ -41,19 +41,19 @@ class StateExchange {
   StateExchange(const Plan& plan, const ModelSpec& model, const Program& program, Parameters& parameters,
                 Comm* comm);
 
-  // From now on, gathers the weights of fp8 layers in fp8 (fp8_shards.h), in steps that have scales.
+  // Enables gathering the weights of fp8 layers in fp8 (fp8_shards.h), in steps that have scales.
   void gather_in_fp8(Fp8Scales& scales, const Kernels& kernels);
 
   std::unique_ptr<Pending> begin(const Instruction& instruction, const StateBuffers& buffers);
   void end(const Instruction& instruction, const StateBuffers& buffers);
 
-  // The reduced gradients of the shard whose update is repeated, after they were received: [shard_elements].
+  // Returns the reduced gradients, [shard_elements], of the shard whose update is repeated. Valid after they
+  // were received.
   at::Tensor copied_gradients(int block, const StateBuffers& buffers) const;
-  // Memory for the weights that a repeated update writes; they are not read.
+  // Returns memory for the weights that a repeated update writes. These weights are never read.
   at::Tensor copied_weights(int block, const StateBuffers& buffers) const;
 
-  // The offset, in elements, of the tied embedding's weights in the buffer with the gathered weights of a
-  // head.
+  // Returns the offset, in elements, of the tied embedding in the buffer with the gathered weights of a head.
   std::int64_t tied_offset() const { return parameters_.shape(head_).whole_elements; }
 
  private:
@@ -66,7 +66,8 @@ class StateExchange {
   const Fp8Shards* fp8_shards(int block) const;  // null if this block is currently not gathered in fp8
   std::vector<Rows> partial_rows(const Instruction& instruction) const;
   at::Tensor whole_gradients(const Instruction& instruction, const StateBuffers& buffers) const;
-  at::Tensor own_gradients(int block) const;  // of this device's shard; all gradients if nothing is sharded
+  // Returns the gradients of this device's shard, or all gradients if nothing is sharded.
+  at::Tensor own_gradients(int block) const;
   template <typename Copy>
   void for_each_partial(const Instruction& instruction, const StateBuffers& buffers, Copy copy);
   std::unique_ptr<Pending> begin_gather(const Instruction& instruction, const StateBuffers& buffers);
@@ -75,7 +76,7 @@ class StateExchange {
   std::unique_ptr<Pending> begin_copy_exchange(const Instruction& instruction, const StateBuffers& buffers);
   void end_sync(const Instruction& instruction, const StateBuffers& buffers);
   std::string description_of(const Instruction& instruction) const;
-  // A box of this device's gradients that is summed with other stages or pipelines.
+  // A box of this device's gradients that is summed with those of other stages or pipelines.
   struct SharedPiece {
     at::Tensor gradient;  // a view
     bool contributes = true;

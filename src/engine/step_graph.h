@@ -1,8 +1,9 @@
 // Records the GPU work of a step once as a CUDA graph and replays it, which avoids kernel launches from the
 // host. On other devices, and while there is no graph, the work runs directly.
 //
-// A graph keeps its addresses and kernel arguments: tensors must be at the same addresses each time, and
-// numbers that change must be on the device (kernels/step_scalars.h). Read next: engine.cpp, train_step.
+// A graph keeps its addresses and kernel arguments. Tensors must therefore be at the same addresses each
+// time, and numbers that change must be on the device (kernels/step_scalars.h). Read next: engine.cpp,
+// train_step.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -29,7 +30,7 @@ class StepGraph {
   // Discards the graph because tensors have moved.
   void forget();
   bool is_recorded() const;
-  // Why the work could not be recorded; empty if it was recorded, or not tried yet.
+  // Returns why the work could not be recorded. Empty if it was recorded or no attempt was made.
   const std::string& failure() const { return failure_; }
 
  private:

@@ -1,6 +1,6 @@
 // The heartbeat of a rank's working thread. It publishes the thread's current instruction to a watching
-// thread, since a hung thread cannot report itself (run/rank_watch.h), and the last step that all ranks
-// have completed.
+// thread, because a hung thread cannot report itself (run/rank_watch.h). It also publishes the last step that
+// all ranks have completed.
 #pragma once
 
 #include <chrono>
@@ -14,11 +14,11 @@ namespace optimus {
 class StepHeartbeat {
  public:
   struct Snapshot {
-    bool is_waiting = true;  // whether it waits for other ranks, or is between steps
-    Op op = Op::forward;     // the current instruction, if not waiting
+    bool is_waiting = true;  // whether the thread waits for other ranks or is between steps
+    Op op = Op::forward;     // operation of the current instruction, if not waiting
     int block = 0;
-    double seconds = 0;     // since the instruction began
-    double expected = 0;    // seconds: the longer of the predicted and the measured time
+    double seconds = 0;     // seconds since the instruction began
+    double expected = 0;    // the longer of the predicted and the measured seconds
     double time_limit = 0;  // seconds after which the thread is considered hung
     std::int64_t step = 0;  // a recent step that all ranks have completed
   };

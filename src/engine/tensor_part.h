@@ -1,6 +1,6 @@
-// One device's part of a layer: under tensor parallelism its heads, columns and vocabulary rows; with
-// sequence parallelism also its tokens between GEMMs; under context parallelism its part of the positions.
-// A single device has everything.
+// One device's part of a layer. Under tensor parallelism, it consists of the device's heads, columns and
+// vocabulary rows. With sequence parallelism, it also includes the device's tokens between GEMMs. Under
+// context parallelism, it includes the device's positions. A single device has everything.
 #pragma once
 
 #include <vector>
@@ -13,14 +13,15 @@ namespace optimus {
 
 struct TensorPart {
   int tp = 1, part = 0;
-  int cp = 1, context = 0;  // context part: index into the parts of the positions
+  int cp = 1, context = 0;  // context: index of this device's context part
   bool is_sequence_parallel = false;
   Span heads{}, kv_heads{}, vocab{};
 
   bool is_alone() const { return tp == 1; }
   bool is_first() const { return part == 0; }
-  // slice: of a micro-batch of `tokens` tokens, those of this part with sequence parallelism, otherwise
-  // all. padded_slice: the number of tokens of a slice including padding, equal for all parts.
+  // slice() returns which of a micro-batch's `tokens` tokens this part has. Without sequence parallelism
+  // these are all tokens. padded_slice() returns the number of tokens of a slice including padding, which is
+  // equal for all parts.
   Span slice(std::int64_t tokens) const {
     return is_sequence_parallel ? shard_span(tokens, tp, part) : Span{0, tokens};
   }
@@ -42,8 +43,8 @@ inline TensorPart tensor_part(const ModelSpec& model, const LayerStrategy& strat
   return part;
 }
 
-// A range of query heads that attention can process in one call, because each of its key/value heads has
-// the same number of them. A part has several ranges if it begins or ends inside the group of a key/value
+// A range of query heads that attention can process in one call, because the same number of query heads
+// shares each key/value head. A part has several ranges if it begins or ends inside the group of a key/value
 // head. Indices are relative to the first head of the part.
 struct HeadRange {
   std::int64_t first_head = 0, count = 0, first_kv = 0, num_kv = 0;

@@ -1,6 +1,6 @@
-// Implements the end of a step (engine.h): the gate, the update of each block after it, for this rank's shard
-// and for the shard that it has a redundant copy of (Plan::copy_distance), the completion of a failed step,
-// and the statistics of gradient noise.
+// Implements the end of a step (engine.h). This includes the step gate, the subsequent updates of each block,
+// the completion of a failed step, and the statistics of gradient noise. Updates cover this rank's shard and
+// the shard of which it has a redundant copy (Plan::copy_distance).
 #include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/dot.h>
@@ -22,7 +22,7 @@ CommOutcome<void> Engine::sum_over_devices() {
   return sum->wait(Deadline::after(options_.timeout, "step_gate"));
 }
 
-// Reduces the maxima of fp8 operands over all devices.
+// Reduces the amax values of fp8 operands over all devices.
 CommOutcome<void> Engine::reduce_maxima() {
   if (options_.comm == nullptr || fp8_ == nullptr) return {};
   const std::unique_ptr<Pending> maxima =
@@ -30,14 +30,14 @@ CommOutcome<void> Engine::reduce_maxima() {
   return maxima->wait(Deadline::after(options_.timeout, "step_gate"));
 }
 
-// Waits until all communication of the step has completed successfully; the step counts only then.
+// Waits until all communication of the step has completed successfully. Only then is the step complete.
 CommOutcome<void> Engine::synchronize() {
   if (options_.comm == nullptr) return {};
   return options_.comm->synchronize(Deadline::after(options_.timeout, "end of step"));
 }
 
-// Computes the gradient norm, in which each element of the model is counted on exactly one device, and the
-// other scalars that updates need. The results stay on the device.
+// Computes the gradient norm and the other scalars that updates need. For the norm, each element of the model
+// is counted on exactly one device. The results stay on the device.
 CommOutcome<void> Engine::pass_gate() {
   for (int block = 0; block < parameters_.num_blocks(); ++block)
     for (const StateRange& run : parameters_.counted_ranges_of(block))
@@ -61,7 +61,7 @@ void Engine::update_after_gate(std::size_t index) {
   progress_ = Progress::updating, next_update_ = index + 1;
 }
 
-// Asynchronous schedules: computes the values of the step report after all updates.
+// Used by asynchronous schedules. Computes the values of the step report after all updates.
 CommOutcome<void> Engine::end_updates() {
   weight_versions_.end_step();
   square_sum_.copy_(microbatch_updates_.all_squares());
@@ -75,7 +75,7 @@ CommOutcome<void> Engine::end_updates() {
   return {};
 }
 
-// Asynchronous schedules: updates with the gradient of one micro-batch, which is then cleared.
+// Used by asynchronous schedules. Updates with the gradient of one micro-batch and then clears the gradient.
 void Engine::update_immediately(const Instruction& instruction) {
   at::Tensor gradients = parameters_.block(instruction.block).gradients;
   if (!gradients.defined()) return;
@@ -89,7 +89,7 @@ void Engine::update_immediately(const Instruction& instruction) {
   gradients.zero_();
 }
 
-// Executes the gathers of weights that the program has after its updates.
+// Executes the weight gathers that follow the updates in the program.
 CommOutcome<void> Engine::gather_weights() {
   const at::AutoDispatchBelowADInplaceOrView no_autograd_dispatch;
   if (types_.element == types_.wide) return {};  // the weights are the masters, which are already complete
@@ -110,7 +110,8 @@ StepReport Engine::finish_step(const std::vector<double>& gate_sums) {
   const std::int64_t num_maxima = fp8_ == nullptr ? 0 : fp8_->maxima().numel();
   ensure(progress_ == Progress::updating ||
              (progress_ == Progress::at_gate && std::ssize(gate_sums) == kNumSums + num_maxima),
-         "a step cannot be finished in state {} with {} sums", static_cast<int>(progress_), gate_sums.size());
+         "cannot finish a step in progress state {} with {} gate sums", static_cast<int>(progress_),
+         gate_sums.size());
   const at::AutoDispatchBelowADInplaceOrView no_autograd_dispatch;
   if (progress_ == Progress::at_gate) {
     host_step_scalars_.copy_(step_scalars_);
@@ -172,8 +173,8 @@ void Engine::update(int block, const at::Tensor& step_scalars, const UpdateOpera
   }
 }
 
-// Adds the dot product of gradients and first moments, in fp64 so that the result does not depend on the
-// number of devices, and in chunks.
+// Adds the dot product of gradients and first moments. Uses fp64, so that the result does not depend on the
+// number of devices, and processes chunks.
 void Engine::add_moment_sum() {
   constexpr std::int64_t kChunkElements = 1 << 18;
   at::Tensor sum = step_scalars_.select(0, static_cast<int>(StepScalar::moment_sum));
@@ -189,7 +190,7 @@ void Engine::add_moment_sum() {
   }
 }
 
-// Gradients are sums over targets, multiplied by the loss scale; moments refer to the mean loss.
+// Gradients are sums over targets, multiplied by the loss scale. Moments refer to the mean loss.
 void Engine::update_noise(const double* step_scalars) {
   const auto at = [&](StepScalar scalar) { return step_scalars[static_cast<int>(scalar)]; };
   const double mean_divisor = at(StepScalar::loss_scale) * at(StepScalar::num_targets);

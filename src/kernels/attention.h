@@ -1,13 +1,14 @@
 // Attention: out = softmax(q kᵀ * scale) v, and its gradients, with one call per micro-batch.
 //
-// Three implementations that agree up to rounding: fused (ATen's flash and cuDNN kernels), plain (score
-// matrices by ATen, for one segment and all its heads at a time: the reference in tests, and used on CUDA
-// for fp32, and for dropout where cuDNN accepts no mask), and host (this project's blocked CPU kernel, with
-// keyed dropout). make_attention selects one for a device.
+// There are three implementations, whose results agree up to rounding. "fused" calls ATen's flash and cuDNN
+// kernels. "plain" lets ATen compute the score matrices of all heads, one segment at a time. It is the
+// reference in tests, and it is used on CUDA for fp32 and for dropout where cuDNN accepts no mask. "host" is
+// this project's blocked CPU kernel with keyed dropout. make_attention selects one of them for a device.
 //
 //   q, out, dq: [sequences * length, heads, head_dim]; k, v, dk, dv: [.., kv_heads, head_dim]. The elements
-//   of a head are contiguous; the other strides are arbitrary: q, k, v are usually column ranges of one
-//   buffer. heads is a multiple of kv_heads; heads h * group .. (h + 1) * group of q use head h of k and v.
+//   of a head are contiguous. The other strides are arbitrary, because q, k and v are usually column ranges
+//   of one buffer. heads is a multiple of kv_heads; heads h * group .. (h + 1) * group of q use head h of k
+//   and v.
 //   logsumexp: [sequences, heads, length], fp32, or fp64 with fp64 elements; forward writes it, backward
 //   reads it.
 //
@@ -30,8 +31,8 @@ struct AttentionShape {
   double scale = 1;  // factor of the scores, usually 1 / sqrt(head_dim)
 };
 
-// Positions [begin, end) of a sequence that attend only to each other: a document, or the part of a padded
-// sequence without padding. Segments do not overlap.
+// Positions [begin, end) of a sequence that attend only to each other, such as a document, or the part of a
+// padded sequence before its padding. Segments do not overlap.
 struct AttentionSegment {
   std::int64_t sequence = 0, begin = 0, end = 0;
 };
@@ -68,14 +69,14 @@ class Attention {
 std::unique_ptr<Attention> make_plain_attention();
 std::unique_ptr<Attention> make_fused_attention();
 std::unique_ptr<Attention> make_host_attention();
-// The fastest implementation for a device and element type.
+// Returns the fastest implementation for a device and element type.
 std::unique_ptr<Attention> make_attention(at::Device device, at::ScalarType type);
 
-// For implementations: fails if the heads cannot be grouped, or if the dropout has fewer samples or positions
-// than the sequences need.
+// Called by implementations. Fails if the query heads cannot be divided evenly among the key/value heads, or
+// if the dropout has fewer samples or positions than the sequences need.
 void check_attention(const AttentionShape& shape, const AttentionDropout& dropout);
-// The task's segments, or one per sequence if it has none. Checks the segments and the samples of the
-// dropout.
+// Returns the task's segments, or one per sequence if the task has none. Checks the segments and the
+// dropout's samples.
 std::vector<AttentionSegment> segments_of(const AttentionTask& task);
 // Zeroes the rows of a [sequences * length, ..] tensor that no segment covers.
 void zero_gaps(const AttentionTask& task, at::Tensor& tensor);
@@ -86,11 +87,11 @@ at::Tensor rows_of(const AttentionShape& shape, const AttentionSegment& segment,
 at::Tensor dropout_factors(const AttentionDropout& dropout, std::int64_t sequence, std::int64_t heads,
                            Span queries, Span keys, const at::Tensor& like);
 #ifdef OPTIMUS_CUDA
-// Fills `factors` with these factors on a GPU. `key` is the sample's key, dropout.key.derive(sample).
+// Fills `factors` with the dropout factors on a GPU. `key` is the sample's key, dropout.key.derive(sample).
 void fill_dropout_factors(const AttentionDropout& dropout, RandomKey key, Span queries, Span keys,
                           at::Tensor& factors);
-// Fills `mask` with 1 for retained and 0 for dropped scores, for all positions of a task's whole sequences:
-// [sequences, heads, length, length], any type.
+// Fills `mask`, [sequences, heads, length, length] of any type, with 1 for retained and 0 for dropped scores.
+// Covers all positions of the given sequences.
 void fill_dropout_mask(const AttentionDropout& dropout, bool is_causal, Span sequences, Span heads,
                        at::Tensor& mask);
 #endif

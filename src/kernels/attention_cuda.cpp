@@ -1,5 +1,5 @@
 // Dropout factors and masks of attention scores on a GPU, for the plain implementation and for kernels that
-// accept a mask. The file is empty without CUDA.
+// accept a mask. Empty in builds without CUDA.
 #ifdef OPTIMUS_CUDA
 #include <algorithm>
 

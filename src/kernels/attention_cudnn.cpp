@@ -19,7 +19,7 @@
 #include <mutex>
 #include <vector>
 
-// The frontend's own variable, through which it finds the cuDNN that PyTorch has loaded.
+// A variable of the cuDNN frontend. Through it, the frontend finds the cuDNN that PyTorch has loaded.
 namespace cudnn_frontend {
 void* cudnn_dlhandle = nullptr;
 }
@@ -46,7 +46,8 @@ enum TensorId : std::int64_t {
 };
 using VariantPack = std::unordered_map<std::int64_t, void*>;
 
-// A [sequences * length, heads, head_dim] tensor in cuDNN's order: [sequences, heads, length, head_dim].
+// Describes a [sequences * length, heads, head_dim] tensor in cuDNN's order: [sequences, heads, length,
+// head_dim].
 struct Layout4 {
   std::vector<std::int64_t> sizes, strides;
 };
@@ -54,7 +55,7 @@ Layout4 layout_of(const AttentionShape& shape, const at::Tensor& tensor) {
   return {{shape.sequences, tensor.size(1), shape.length, shape.head_dim},
           {shape.length * tensor.stride(0), tensor.stride(1), tensor.stride(0), 1}};
 }
-// logsumexp, [sequences, heads, length].
+// Returns the layout of logsumexp, [sequences, heads, length].
 Layout4 sums_layout(const AttentionShape& shape) {
   return {{shape.sequences, shape.heads, shape.length, 1}, {shape.heads * shape.length, shape.length, 1, 1}};
 }
@@ -65,7 +66,7 @@ void describe(const GraphTensor& tensor, TensorId name, const Layout4& layout) {
   tensor->set_output(true).set_uid(name).set_dim(layout.sizes).set_stride(layout.strides);
 }
 
-// The kernel for given shapes and strides: the graph, and the index of the selected execution plan.
+// The kernel for given shapes and strides, as a graph and the index of the selected execution plan.
 struct SelectedKernel {
   std::shared_ptr<fe::graph::Graph> graph;  // null if cuDNN does not support it
   std::int64_t plan = 0, workspace_bytes = 0;
@@ -99,8 +100,8 @@ class GraphBuilder {
                        .set_generate_stats(true)
                        .set_causal_mask(shape_.is_causal)
                        .set_attn_scale(static_cast<float>(shape_.scale));
-    // Both arguments are factors; cuDNN recognizes the pattern in which the mask is applied first, which is
-    // the second argument here.
+    // Both arguments are factors. cuDNN recognizes only the pattern that applies the mask first, which is the
+    // second argument here.
     if (has_dropout_) options.set_dropout(scalar(kScale), mask());
     auto [result, sums] = graph_->sdpa(input(kQuery, layout_of(shape_, q)), input(kKey, layout_of(shape_, k)),
                                        input(kValue, layout_of(shape_, v)), options);
@@ -142,14 +143,14 @@ class GraphBuilder {
   std::shared_ptr<fe::graph::Graph> graph_;
 };
 
-// The part of a task that one call covers: all of it, or with dropout as much as the size limit of the mask
-// allows.
+// The part of a task that one call covers. Without dropout this is the whole task; with dropout it is as much
+// as the size limit of the mask allows.
 struct Part {
   AttentionShape shape{};  // shape of the part
   Span sequences{}, groups{};
   at::Tensor mask{};  // 1 or 0 for each score; undefined without dropout
   double rate = 0;
-  // Factor of retained scores, and the inverse that is passed to the backward (see scaled_out).
+  // Factor of retained scores, and the inverse factor that is passed to the backward pass (see scaled_out).
   float scale = 1, inverse = 1;
 
   bool has_dropout() const { return rate > 0; }
@@ -162,16 +163,16 @@ struct Part {
     variant_pack[kMask] = mask.data_ptr(), variant_pack[kScale] = const_cast<float*>(&scale);
     if (is_backward) variant_pack[kInverse] = const_cast<float*>(&inverse);
   }
-  // Returns the output that is passed to the backward. The backward should multiply the product of output
-  // and dout by 1 - rate, but cuDNN 9.19 ignores the argument for this factor and uses 1. We therefore pass
-  // 1 and scale the output instead.
+  // Returns the output that is passed to the backward pass. cuDNN should multiply the product of output and
+  // dout by 1 - rate, but version 9.19 ignores the argument for this factor and uses 1. We therefore pass 1
+  // and scale the output instead.
   at::Tensor scaled_out(const at::Tensor& out) const { return has_dropout() ? out * (1 - rate) : out; }
   void fill_mask(const AttentionTask& task, const at::Tensor& like) {
     if (!has_dropout()) return;
     mask = at::empty({shape.sequences, shape.heads, shape.length, shape.length}, like.options());
     fill_dropout_mask(task.dropout, shape.is_causal, sequences, heads(), mask);
   }
-  // Views of the part's rows and heads in a tensor of queries, or of keys.
+  // Return views of the part's rows and heads in a tensor of queries or keys.
   at::Tensor queries(const at::Tensor& rows) const {
     return rows_of_part(rows).narrow(1, heads().begin, shape.heads);
   }
@@ -193,7 +194,8 @@ std::vector<Part> parts_of(const AttentionTask& task) {
   const AttentionShape& whole = task.shape;
   check_attention(whole, task.dropout);
   const std::int64_t group = whole.heads / whole.kv_heads;
-  // A part is some head groups of one sequence, or whole sequences if the mask of one sequence fits.
+  // A part consists of whole sequences if the mask of one sequence fits, otherwise of some head groups of one
+  // sequence.
   const bool has_dropout = task.dropout.rate > 0;
   const std::int64_t max_groups =
       std::max<std::int64_t>(1, kMaxMaskBytes / (2 * group * whole.length * whole.length));
@@ -221,8 +223,9 @@ bool execute(const SelectedKernel& kernel, cudnnHandle_t handle, VariantPack& va
   return kernel.graph->execute_plan_at_index(handle, variant_pack, workspace.get(), kernel.plan).is_good();
 }
 
-// Uses cuDNN's first plan, which was the fastest by far for all tested shapes (docs/results/performance.md).
-// It is not selected by measurement, because then two runs could round differently.
+// Uses the first plan that works, because cuDNN's first plan was by far the fastest for all tested shapes
+// (docs/results/performance.md). Plans are not timed, because two runs could then select different plans and
+// round differently.
 SelectedKernel first_working_plan(GraphBuilder& builder, cudnnHandle_t handle, VariantPack& variant_pack) {
   const std::shared_ptr<fe::graph::Graph> graph = builder.build(handle);
   for (std::int64_t plan = 0; graph != nullptr && plan < graph->get_execution_plan_count(); ++plan) {
@@ -309,8 +312,8 @@ bool CudnnAttention::forward(const AttentionTask& task, const at::Tensor& q, con
 bool CudnnAttention::backward(const AttentionTask& task, const at::Tensor& dout, const at::Tensor& q,
                               const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
                               const at::Tensor& logsumexp, at::Tensor& dq, at::Tensor& dk, at::Tensor& dv) {
-  // cuDNN reads its operands while it writes. Callers pass either the same tensors or tensors that do not
-  // overlap.
+  // cuDNN reads its operands while it writes its results, so it cannot run in place. Callers pass either the
+  // same tensors or tensors that do not overlap.
   const bool is_in_place =
       dq.data_ptr() == q.data_ptr() || dk.data_ptr() == k.data_ptr() || dv.data_ptr() == v.data_ptr();
   if (fe::cudnn_dlhandle == nullptr || is_in_place || !logsumexp.is_contiguous()) return false;

@@ -1,6 +1,6 @@
-// Attention by cuDNN's own graph interface. It reads q, k and v from the output of a joint GEMM and writes
-// results to the caller's tensors, without copies or allocations. ATen's operators call the same kernels but
-// return new tensors.
+// Attention through cuDNN's graph API. It reads q, k and v from the output of a fused GEMM and writes results
+// to the caller's tensors, without copies or allocations. ATen's operators call the same kernels but return
+// new tensors.
 //
 // Needs cuDNN's headers and its header-only frontend at build time (OPTIMUS_CUDNN). Without them, is_built()
 // and all calls return false. Called by one thread. Read next: attention_fused.cpp, which tries it first.
@@ -18,10 +18,10 @@ class CudnnAttention {
   ~CudnnAttention();
   static bool is_built();
 
-  // As Attention::forward and backward, for tasks without segments. They return false if no kernel supports
-  // the task; the caller must then use another implementation. The kernel is selected at the first call
-  // with these shapes and strides. Dropout uses a mask that is filled before each call, for as many
-  // sequences or heads at a time as fit into 256 MiB.
+  // Like Attention::forward() and backward(), but for tasks without segments. Return false if no kernel
+  // supports the task; the caller must then use another implementation. The kernel is selected in the first
+  // call with the given shapes and strides. With dropout, a mask of at most 256 MiB is filled before each
+  // call to cuDNN, which then covers only the sequences or heads of this mask.
   bool forward(const AttentionTask& task, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                at::Tensor& out, at::Tensor& logsumexp);
   bool backward(const AttentionTask& task, const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,

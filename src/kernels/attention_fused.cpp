@@ -1,7 +1,7 @@
-// Attention by fused kernels. On CPUs: ATen's flash kernel. On CUDA: cuDNN's kernels, directly where
-// supported (attention_cudnn.h), otherwise cuDNN's or flash kernels through ATen. ATen's operators allocate
-// their results, which are copied to the caller's tensors. The fallback implementations handle what these do
-// not support: keyed dropout (only cuDNN supports it, as a mask) and wide types on CUDA.
+// Attention by fused kernels. CPUs use ATen's flash kernel. CUDA calls cuDNN directly where supported
+// (attention_cudnn.h), and otherwise uses cuDNN or flash kernels through ATen. ATen's operators allocate
+// their results, which are copied to the caller's tensors. Fallback implementations handle what these kernels
+// do not support: keyed dropout (which only cuDNN supports, as a mask) and wide types on CUDA.
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_scaled_dot_product_cudnn_attention.h>
@@ -20,8 +20,8 @@
 namespace optimus {
 namespace {
 
-// The part of a task that one kernel call covers: sequences of equal length, tensors as [sequences, heads,
-// length, head_dim].
+// The part of a task that one kernel call covers. It consists of sequences of equal length, with tensors as
+// [sequences, heads, length, head_dim].
 struct Piece {
   std::int64_t first_row = 0, sequences = 0, length = 0;  // rows first_row .. + sequences * length
   // Position of the piece in logsumexp.
@@ -77,7 +77,7 @@ BackwardResult host_backward(const AttentionShape& shape, const AttentionInputs&
   return {dq, dk, dv};
 }
 
-// cuDNN is faster on Hopper; the PyTorch setting can disable it.
+// cuDNN is faster than flash kernels on Hopper. A PyTorch setting can disable it.
 bool uses_cudnn(const AttentionShape& shape) {
   return shape.head_dim <= 128 && at::globalContext().userEnabledCuDNNSDP();
 }
@@ -110,8 +110,9 @@ BackwardResult cuda_backward(const AttentionShape& shape, const AttentionInputs&
   return {dq, dk, dv};
 }
 
-// The flash kernel for CPUs needs equal numbers of heads in q and k: there is one call for the first head
-// of every group, one for the second, and so on, each with a strided view, which this function returns.
+// The CPU flash kernel needs equal numbers of heads in q and k. It is therefore called once for the first
+// heads of all groups, once for the second heads, and so on. This function returns the strided view for such
+// a call.
 at::Tensor group_member(const at::Tensor& heads, std::int64_t index, std::int64_t group) {
   return heads.slice(1, index, std::nullopt, group);
 }
@@ -185,7 +186,7 @@ class FusedAttention final : public Attention {
     return (q.scalar_type() == at::kBFloat16 || q.scalar_type() == at::kHalf) && shape.head_dim % 8 == 0 &&
            shape.head_dim <= 256;
   }
-  // False with segments: every segment length would need its own cuDNN graph.
+  // Returns false with segments, because every segment length would need its own cuDNN graph.
   static bool can_call_cudnn(const AttentionTask& task, const at::Tensor& q) {
     return q.is_cuda() && uses_cudnn(task.shape) && is_supported_on_cuda(task.shape, q) &&
            task.segments.empty() && q.numel() > 0;

@@ -1,6 +1,6 @@
-// This project's attention for CPUs: blocks of queries against blocks of keys, with dropout masks that
-// depend only on (sample, head, query, key). Computes attention over whole sequences, or one ring step.
-// Read next: host_attention.h.
+// Attention on CPUs. Processes blocks of queries against blocks of keys, with dropout masks that depend only
+// on (sample, head, query, key). Computes attention over whole sequences, or one ring step. Read next:
+// host_attention.h.
 #include <numeric>
 
 #include "kernels/attention.h"
@@ -10,7 +10,7 @@
 namespace optimus {
 namespace {
 
-// Expresses attention over whole sequences as a ring with one part: every segment is one piece.
+// Expresses attention over whole sequences as a ring with one part, in which every segment is one piece.
 RingTask single_part_ring(const AttentionTask& task) {
   RingTask ring{.shape = task.shape,
                 .own_length = task.shape.length,
@@ -65,7 +65,7 @@ class HostRingAttention final : public RingAttention {
   }
 };
 
-// Divides pieces into ranges: a new range begins wherever `is_same_range(range so far, next)` is false.
+// Divides pieces into ranges. A new range starts wherever `is_same_range(range so far, next)` is false.
 template <typename Predicate>
 std::vector<Span> ranges_of(const std::vector<RingPiece>& pieces, Predicate is_same_range) {
   std::vector<Span> ranges;

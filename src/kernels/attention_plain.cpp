@@ -1,4 +1,5 @@
-// Attention by its definition, with ATen operations: the reference for the other implementations.
+// Attention computed by its definition with ATen operations. It is the reference for the other
+// implementations.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/matmul.h>
@@ -23,11 +24,11 @@ class PlainSegment {
   at::Tensor query_heads(const at::Tensor& tensor) const {
     return wider(rows_of(task_.shape, segment_, tensor).transpose(0, 1));
   }
-  // As query_heads, with each key head repeated for the query heads of its group.
+  // Like query_heads(), but repeats each key head for the query heads of its group.
   at::Tensor key_heads(const at::Tensor& tensor) const {
     return query_heads(tensor).repeat_interleave(group(), 0);
   }
-  // The inverse of key_heads: writes the sum over the group.
+  // The inverse of key_heads(). Writes the sum over the heads of each group.
   void put_key_heads(const at::Tensor& values, at::Tensor& to) const {
     const AttentionShape& shape = task_.shape;
     const at::Tensor sum = values.reshape({shape.kv_heads, group(), length(), shape.head_dim}).sum(1);
@@ -44,7 +45,7 @@ class PlainSegment {
     return result.masked_fill(is_later, -std::numeric_limits<double>::infinity());
   }
 
-  // 0 or 1 / (1 - rate) for each score; undefined without dropout.
+  // Returns 0 or 1 / (1 - rate) for each score. Undefined without dropout.
   at::Tensor factors(const at::Tensor& like) const {
     if (task_.dropout.rate == 0) return {};
     const Span positions{segment_.begin, segment_.end};

@@ -24,7 +24,7 @@ void ensure_same_size(const at::Tensor& tensor, const at::Tensor& like) {
          like.numel(), tensor.defined() ? tensor.numel() : 0);
 }
 
-// Requires rows in packs of 16 bytes, and whole tiles of 16 x 16.
+// The fp8 kernels require rows in packs of 16 bytes and whole tiles of 16 x 16.
 bool can_quantize(const at::Tensor& x) {
   const bool is_16_bit = x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf;
   return is_16_bit && x.dim() == 2 && x.size(0) % 16 == 0 && x.size(1) % 16 == 0 && x.stride(1) == 1 &&
@@ -42,7 +42,7 @@ cuda::Fp8Pointers fp8_pointers(const Fp8Output& output) {
           .maximum = static_cast<std::uint32_t*>(flat_data(output.maximum, at::kFloat))};
 }
 
-// table[ids[row]] += values[row]. The additions to a row of the table are in the order of `ids`.
+// table[ids[row]] += values[row]. Additions to a row of the table happen in the order of `ids`.
 void add_to_table(const at::Tensor& values, const at::Tensor& ids, at::Tensor& table) {
   if (values.size(0) == 0) return;
   const auto [sorted, order] = at::sort(ids.to(at::kLong), /*stable=*/true, /*dim=*/0, /*descending=*/false);
@@ -139,7 +139,7 @@ class CudaKernels final : public Kernels {
   void rope(at::Tensor& x, const at::Tensor& cosine, const at::Tensor& sine, const at::Tensor& positions,
             bool is_backward) const override {
     ensure(x.dim() == 3 && x.size(2) == 2 * cosine.size(1) && positions.numel() == x.size(0),
-           "rotary embedding of heads with dimension {} needs half as many angles, not {}", x.size(-1),
+           "rotary embedding: expected half as many angles as the head dimension {}, got {}", x.size(-1),
            cosine.size(1));
     if (x.numel() == 0) return;
     const Launch launch(x);
@@ -154,7 +154,7 @@ class CudaKernels final : public Kernels {
 
   void embedding(const at::Tensor& ids, const at::Tensor& position_ids, const at::Tensor& tokens,
                  const at::Tensor& positions, const at::Tensor& types, at::Tensor& out) const override {
-    ensure(ids.numel() == out.size(0), "{} ids for {} output rows", ids.numel(), out.size(0));
+    ensure(ids.numel() == out.size(0), "got {} ids for {} output rows", ids.numel(), out.size(0));
     const at::ScalarType type = out.scalar_type();
     const Launch launch(out);
     cuda::EmbeddingTask task;
@@ -180,7 +180,7 @@ class CudaKernels final : public Kernels {
   void cross_entropy(at::Tensor& logits, const at::Tensor& targets, at::Tensor& losses,
                      double gradient_scale) const override {
     ensure(targets.numel() == logits.size(0) && losses.numel() == logits.size(0),
-           "{} targets for {} rows of logits", targets.numel(), logits.size(0));
+           "got {} targets for {} rows of logits", targets.numel(), logits.size(0));
     const Launch launch(logits);
     launch(cuda::cross_entropy, {.element = element_of(logits),
                                  .logits = rows_of(logits),
@@ -219,8 +219,7 @@ class CudaKernels final : public Kernels {
     const at::ScalarType wide = wide_type(x);
     const Launch launch(x);
     const cuda::Rows rows = rows_of(x);
-    ensure(sum.numel() == rows.width, "a sum with {} columns cannot receive {} columns", sum.numel(),
-           rows.width);
+    ensure(sum.numel() == rows.width, "column sums: expected {} columns, got {}", sum.numel(), rows.width);
     const at::Tensor workspace = at::empty({cuda::sum_parts(launch.queue(), element_of(x), rows), rows.width},
                                            x.options().dtype(wide));
     launch(cuda::add_rows, element_of(x), rows, flat_data(sum, wide), workspace.data_ptr());
@@ -341,7 +340,7 @@ class CudaKernels final : public Kernels {
     launch(cuda::transpose_fp8, flat_data(from, from.scalar_type()), from.size(0), from.size(1),
            flat_data(to, from.scalar_type()));
   }
-  // ATen's copy is one vectorized pass for all pairs of types.
+  // For any pair of types, ATen's copy is a single vectorized pass.
   void convert(const at::Tensor& from, at::Tensor& to) const override { to.copy_(from); }
 
  private:
@@ -367,7 +366,7 @@ class CudaKernels final : public Kernels {
     task.workspace = workspace.data_ptr();
     launch(cuda::norm_backward, task);
   }
-  // The keys of the sequences are kernel arguments, so that no launch waits for a copy to the device.
+  // The dropout keys of the sequences are kernel arguments, so that no launch waits for a copy to the device.
   static void add_with_dropout(const Launch& launch, const cuda::AddTask& full_task,
                                const DropoutSite& dropout) {
     const std::int64_t length = dropout.sequence_length, num_sequences = std::ssize(dropout.samples);
@@ -398,7 +397,7 @@ class CudaKernels final : public Kernels {
     }
   }
 
-  // For rows that do not fit into registers, and for vocabularies that are split over devices.
+  // Used for rows that do not fit into registers and for vocabularies that are split over devices.
   std::unique_ptr<Kernels> fallback_ = make_plain_kernels();
 };
 

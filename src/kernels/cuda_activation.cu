@@ -1,5 +1,5 @@
-// Activation functions on CUDA, plain and gated, with their gradients: each needs one pass, in which a
-// thread processes one pack of adjacent elements.
+// Activation functions on CUDA, plain and gated, with their gradients. Each needs one pass, in which a thread
+// processes one pack of adjacent elements.
 #include "kernels/cuda_activation_functions.cuh"
 
 namespace optimus::cuda {

@@ -23,7 +23,7 @@ struct Gelu {
   }
 };
 
-// (1 + tanh u) / 2 is the logistic function of 2u, which needs one exponential and no tanh.
+// Because (1 + tanh u) / 2 is the logistic function of 2u, one exponential replaces the tanh.
 template <typename T>
 struct GeluTanh {
   static __device__ __forceinline__ ValueAndDerivative<T> at(Wide<T> x) {

@@ -1,5 +1,5 @@
-// AdamW on CUDA: one pass over gradient, master, moments and weight, four elements per thread. The gate
-// before it uses a single thread.
+// AdamW on CUDA, in one pass over gradient, master, moments and weight, with four elements per thread. The
+// step gate before it (step_scalars.h) runs in a single thread.
 #include "kernels/cuda_math.cuh"
 
 namespace optimus::cuda {
@@ -16,7 +16,7 @@ struct AdamArguments {
   Wide<T> beta1, one_minus_beta1, beta2, one_minus_beta2, epsilon;
 };
 
-// The factors from the step scalars, read once per thread.
+// AdamW's factors, which each thread reads once from the step scalars.
 template <typename W>
 struct AdamFactors {
   W decay, rate, inverse_root, scale;
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(256) adam_kernel(const AdamArguments<T> of) {
                      step = gridDim.x * 256ll;
   for (std::int64_t pack = thread; pack < of.count / kPack; pack += step)
     update<T, kPack>(of, by, pack * kPack);
-  // The first threads update the last elements, of which fewer than kPack remain, one each.
+  // Fewer than kPack elements remain at the end. The first threads update one of them each.
   const std::int64_t tail_index = of.count / kPack * kPack + thread;
   if (tail_index < of.count) update<T, 1>(of, by, tail_index);
 }

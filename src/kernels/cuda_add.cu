@@ -1,5 +1,5 @@
-// Residual, bias and keyed dropout on CUDA, in one pass. The random numbers are those of base/random.h:
-// element (position, column) of a sequence uses word e % 4 of block e / 4, where e = position * width +
+// Residual, bias and keyed dropout on CUDA, in one pass. The random numbers are those of base/random.h.
+// Element (position, column) of a sequence uses word e % 4 of block e / 4, where e = position * width +
 // column.
 #include <cmath>
 

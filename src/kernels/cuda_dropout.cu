@@ -1,5 +1,5 @@
-// Keyed dropout of attention scores on CUDA: the factors of dropout_factors (kernels/attention.h), or a mask
-// of ones and zeros.
+// Keyed dropout of attention scores on CUDA. Computes either the factors that dropout_factors
+// (kernels/attention.h) returns, or a mask of ones and zeros.
 #include <cmath>
 
 #include "kernels/cuda_math.cuh"
@@ -13,8 +13,8 @@ struct ScoreRange {
   bool is_causal;
 };
 
-// A thread computes the scores of one block of four random numbers; the first and last block of a row may
-// have fewer.
+// A thread handles the scores of one block of four random numbers. The first and the last block of a row may
+// have fewer scores.
 template <typename T, bool kIsAligned>
 __global__ void __launch_bounds__(256)
     factors_kernel(T* factors, const ScoreRange at, const __grid_constant__ DropoutKeys keys,

@@ -1,12 +1,13 @@
-// Embedding tables and rotary positions on CUDA. The gradient of a table is summed in the order of tokens
-// without atomics: rows are sorted by id (by cuda.cpp), a block sums one piece of them, and ids whose rows
-// span several pieces are summed by a second kernel.
+// Embedding tables and rotary positions on CUDA. The gradient of a table is summed in token order without
+// atomics. cuda.cpp sorts the rows by id, and each block sums one piece of the sorted rows. A second kernel
+// sums the ids whose rows span several pieces.
 #include "kernels/cuda_math.cuh"
 
 namespace optimus::cuda {
 namespace {
 
-// Traps like ATen: an id outside its table is an internal error and would access arbitrary memory.
+// Traps, like ATen does, because an id outside its table is an internal error and would access arbitrary
+// memory.
 __device__ __forceinline__ void check(bool is_inside) {
   if (!is_inside) __trap();
 }
@@ -90,7 +91,8 @@ struct ScatterArguments {
   RowsOf<T> values;
   RowsOf<Wide<T>> table;
   const std::int64_t *sorted, *order;
-  // [pieces, 2, width]: sums of the id that began before the piece, and of the id that continues after it
+  // [pieces, 2, width]: sums of the id whose rows begin before the piece, and of the id whose rows continue
+  // after it
   Wide<T>* workspace;
   std::int64_t num_rows, table_rows;
 };
@@ -104,9 +106,10 @@ __device__ __forceinline__ void add_to(W* target, const W (&sum)[kPack]) {
   store_wide(target, total);
 }
 
-// Sums one piece of sorted rows. The sums of ids whose rows are all in the piece are added to the table;
-// those of the first and the last id go to the workspace if these ids are shared with adjacent pieces. An id
-// that fills a whole piece and continues on both sides is treated as one that began before the piece.
+// Sums one piece of sorted rows. If all rows of an id are in the piece, the id's sum is added to the table.
+// The sums of the first and the last id go to the workspace if adjacent pieces also have rows of these ids.
+// An id that fills the whole piece and continues on both sides is treated as one that begins before the
+// piece.
 template <typename T, int kPack>
 __global__ void __launch_bounds__(256) scatter_kernel(ScatterArguments<T> of, std::int64_t num_packs) {
   using W = Wide<T>;
@@ -147,7 +150,7 @@ __global__ void __launch_bounds__(256)
   if (column >= num_packs || end >= of.num_rows) return;
   const std::int64_t id = of.sorted[end];
   if (id < 0 || of.sorted[end - 1] != id) return;
-  if (begin > 0 && of.sorted[begin] == id && of.sorted[begin - 1] == id) return;  // began before this piece
+  if (begin > 0 && of.sorted[begin] == id && of.sorted[begin - 1] == id) return;  // begins before this piece
   W sum[kPack], addend[kPack];
   load_wide(of.workspace + (piece * 2 + 1) * width + column * kPack, sum);
   for (std::int64_t next = piece + 1; next * kPieceRows < of.num_rows && of.sorted[next * kPieceRows] == id;

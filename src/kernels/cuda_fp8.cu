@@ -1,12 +1,13 @@
-// Conversion to fp8 on CUDA: one pass reads a matrix, measures its maximum, and writes it in the same
-// order, transposed, or both, because Hopper's fp8 GEMMs need the reduction dimension contiguous in both
-// operands.
+// Conversion to fp8 on CUDA. One pass reads a matrix, measures its amax, and writes it in the same order,
+// transposed, or both. Both orders are needed because Hopper's fp8 GEMMs require the reduction dimension to
+// be contiguous in both operands.
 #include "kernels/cuda_fp8.cuh"
 
 namespace optimus::cuda {
 namespace {
 
-// Without transposition: a thread processes 32 numbers at a time, and stores 16 bytes of results at once.
+// Converts without transposition. A thread processes 32 numbers at a time and stores its results in units of
+// 16 bytes.
 template <typename T, Fp8Format kFormat>
 __global__ void __launch_bounds__(kThreads)
     plain_kernel(RowsOf<T> x, unsigned num_pieces, unsigned pieces_per_row, bool is_contiguous,

@@ -1,13 +1,14 @@
-// Device functions that the kernels that write fp8 share.
+// Device functions shared by the kernels that write fp8.
 //
 // For transposition, a block processes a tile of 128 x 128. A thread loads packs of 8 columns from 4
 // adjacent rows, so that 4 rows of a column form one word. The words pass through shared memory to threads
 // that write 16 rows of a column at once. Lines of shared memory are ordered so that a warp's words are in
 // 32 different banks (stride 34; the columns that one instruction writes are adjacent lines).
 //
-// Maxima are computed on pairs of 16-bit words without their signs, whose order is that of the magnitudes. If
-// one of them is not finite, the thread takes a slower path that turns infinity into NaN. Most blocks find no
-// new maximum and skip the atomic update of the shared maximum, which would serialize all blocks.
+// Maxima are computed on pairs of 16-bit words with the sign bits cleared, because these words have the same
+// order as the magnitudes. If a word is not finite, the thread takes a slower path that turns infinity into
+// NaN. Most blocks find no new maximum, so they skip the atomic update of the shared maximum, which would
+// serialize all blocks.
 #pragma once
 
 #include <cuda_fp8.h>
@@ -16,7 +17,7 @@
 
 namespace optimus::cuda {
 
-// kPacks: packs in a row of a tile; kLine: words of a line in shared memory.
+// kPacks is the number of packs in a row of a tile. kLine is the number of words in a line of shared memory.
 constexpr int kTile = 128, kThreads = 256, kPacks = kTile / 8, kLine = 34;
 
 // Eight adjacent 16-bit elements.
@@ -63,7 +64,8 @@ __device__ __forceinline__ std::uint32_t pack_bf16_pair(float first, float secon
   return *reinterpret_cast<const std::uint32_t*>(&pair);
 }
 
-// Infinity times zero is NaN, which stays NaN in fp8; infinity itself would saturate at the largest number.
+// Adds x * 0 if the values may not be finite. Infinity then becomes NaN, which stays NaN in fp8; infinity
+// itself would saturate at the largest number.
 template <bool kIsFinite>
 __device__ __forceinline__ float scaled(float x, float scale) {
   return kIsFinite ? x * scale : fmaf(x, 0.0f, x * scale);
@@ -103,8 +105,9 @@ __device__ __forceinline__ void transpose_bytes(const std::uint32_t (&rows)[4], 
   columns[2] = __byte_perm(high01, high23, 0x5410), columns[3] = __byte_perm(high01, high23, 0x7632);
 }
 
-// Raises `maximum`, the bits of an fp32 number (or null), to the largest magnitude in the pairs of all
-// threads of the block. Every thread of the block must call it; contains a barrier.
+// Raises `maximum`, which contains the bits of an fp32 number, to the largest magnitude in the pairs of all
+// threads of the block. `maximum` may be null. All threads of the block must call this function, because it
+// contains a barrier.
 template <typename T, int kBlock = kThreads>
 __device__ __forceinline__ void update_maximum(std::uint32_t pair, std::uint32_t* maximum) {
   __shared__ std::uint32_t warp_maxima[kBlock / 32];
@@ -120,7 +123,7 @@ __device__ __forceinline__ void update_maximum(std::uint32_t pair, std::uint32_t
 }
 
 // Stores four rows of 8 columns, transposed, into lines of shared memory, [kTile * kLine]. `pack` is the
-// index of the 8 columns in the tile, `group` that of the four rows.
+// index of the 8 columns in the tile, and `group` is the index of the four rows.
 __device__ __forceinline__ void store_transposed_words(const uint2 (&out)[4], int pack, int group,
                                                        std::uint32_t* words) {
 #pragma unroll
@@ -133,8 +136,8 @@ __device__ __forceinline__ void store_transposed_words(const uint2 (&out)[4], in
     for (int c = 0; c < 4; ++c) words[((part * 4 + c) * kPacks + pack) * kLine + group] = columns[c];
   }
 }
-// Writes the transposed tile from shared memory, after a barrier: 8 threads per column, 16 rows each. `to`
-// is the whole transposed matrix, [width, num_rows].
+// Waits at a barrier, then writes the transposed tile from shared memory, with 8 threads per column and 16
+// rows per thread. `to` is the whole transposed matrix, [width, num_rows].
 __device__ __forceinline__ void store_transposed(const std::uint32_t* words, std::int64_t first_row,
                                                  std::int64_t num_rows, std::int64_t first_column,
                                                  std::int64_t width, std::uint8_t* to) {

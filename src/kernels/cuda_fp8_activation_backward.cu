@@ -1,6 +1,7 @@
-// The gradient of an activation function with fp8 output, in row order and transposed, and its column sums
-// for a bias: the gradient itself is never stored. The tiles are those of cuda_fp8.cuh; with a gate, a block
-// processes one tile of each of the two gradients. cuda_fp8_activation_forward.cu has the function itself.
+// Gradients of activation functions with fp8 output, in row order and transposed, and their column sums for a
+// bias. The gradient is never stored in 16 bits. The tiles are those of cuda_fp8.cuh. With a gate, a block
+// processes one tile of each of the two gradients. cuda_fp8_activation_forward.cu has the functions
+// themselves.
 #include "kernels/cuda_activation_functions.cuh"
 #include "kernels/cuda_fp8.cuh"
 
@@ -9,7 +10,7 @@ namespace {
 
 using Number = __nv_bfloat16;
 
-// For two adjacent elements: computes the gradients of x and of the gate from dy.
+// Computes the gradients of x and of the gate from dy, for two adjacent elements.
 template <typename Function, bool kIsGated>
 __device__ __forceinline__ void activation_gradient(std::uint32_t dy, std::uint32_t x, std::uint32_t gate,
                                                     std::uint32_t& dx, std::uint32_t& d_gate) {

@@ -1,5 +1,6 @@
-// Activation functions with fp8 output, in row order and transposed: the input of the next GEMM is never
-// stored in 16 bits. The tiles are those of cuda_fp8.cuh. The file also transposes fp8 matrices.
+// Activation functions with fp8 output, in row order and transposed, so that the input of the next GEMM is
+// never stored in 16 bits. The tiles are those of cuda_fp8.cuh. This file also contains the transposition of
+// fp8 matrices.
 #include "kernels/cuda_activation_functions.cuh"
 #include "kernels/cuda_fp8.cuh"
 
@@ -27,8 +28,8 @@ __device__ __forceinline__ Pack8 apply_activation(const Pack8& x, const Pack8& g
 }
 
 // Calls rows(row, column, out) for each block of four rows and eight columns of this thread, and writes the
-// results transposed. `between` is called by all threads before the results are read from shared memory; it
-// must contain a barrier.
+// results transposed. All threads call `between`, which must contain a barrier, before the results are read
+// from shared memory.
 template <typename Rows4, typename Between>
 __device__ __forceinline__ void transpose_tile(std::int64_t num_rows, std::int64_t width,
                                                std::uint8_t* transposed, Rows4 rows, Between between) {

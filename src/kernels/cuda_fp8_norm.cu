@@ -1,4 +1,4 @@
-// Norms with fp8 output: the input of the next GEMM is never stored in 16 bits.
+// Norms with fp8 output, so that the input of the next GEMM is never stored in 16 bits.
 #include "kernels/cuda_fp8.cuh"
 #include "kernels/cuda_norm.cuh"
 
@@ -24,7 +24,8 @@ struct Fp8Rows {
     quantize_packs<Number, Fp8Format::e4m3>(eight, is_all_finite<Number>(largest), *scale, out);
     *reinterpret_cast<uint2*>(y + row * width + column) = out[0];
   }
-  // The number of rows is a multiple of 16, so every thread of a block has processed one.
+  // The number of rows is a multiple of 16, so every thread of the block has processed a row and reaches this
+  // call.
   template <int kThreads>
   __device__ __forceinline__ void end() const {
     update_maximum<Number, kThreads>(largest, maximum);

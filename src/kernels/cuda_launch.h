@@ -1,6 +1,6 @@
-// The interface of the CUDA kernels for cuda.cpp: raw pointers, sizes and a stream. It does not depend on
-// libtorch, which keeps nvcc compile times at seconds. Nothing here allocates; callers pass workspaces.
-// Launches are asynchronous; errors are reported by cudaGetLastError().
+// The interface of the CUDA kernels, used by cuda.cpp. It passes raw pointers, sizes and a stream, and does
+// not depend on libtorch, so that nvcc compiles in seconds. Nothing here allocates memory; callers pass
+// workspaces. Launches are asynchronous, and cudaGetLastError() reports errors.
 //
 // kernels.h documents each operation under the same name. Read next: cuda_math.cuh (elements), then any
 // cuda_*.cu.
@@ -25,8 +25,8 @@ struct Queue {
   int num_multiprocessors = 1;  // multiprocessors of the device
 };
 
-// A [rows, width] or [rows, heads, width] tensor as rows * heads rows; strides in elements. data is null for
-// an absent tensor.
+// A [rows, width] or [rows, heads, width] tensor as rows * heads rows. Strides are in elements. data is null
+// for an absent tensor.
 struct Rows {
   void* data = nullptr;
   std::int64_t num_rows = 0, num_inner = 1, width = 0;  // num_rows is the total number, rows * heads
@@ -44,15 +44,15 @@ struct NormTask {
 };
 void norm(const Queue& queue, const NormTask& task);
 
-// Destination of a tensor in fp8 (see QuantizeTask): as [rows, width], and transposed as [width, rows]; a
-// null pointer if it is not needed.
+// Destination of an fp8 tensor (see QuantizeTask). y is [rows, width] and transposed is [width, rows]; each
+// is null if not needed.
 struct Fp8Pointers {
   void *y = nullptr, *transposed = nullptr;
   const float* scale = nullptr;
   std::uint32_t* maximum = nullptr;
 };
-// norm with its result rounded to bf16 and then to e4m3. The task's y is not written, and there is no
-// transposed copy. The input is bf16 in 16-byte packs; the number of rows and the width are multiples of
+// Like norm(), but the result is rounded to bf16 and then to e4m3. The task's y is not written, and there is
+// no transposed copy. The input is bf16 in 16-byte packs. The number of rows and the width are multiples of
 // 16.
 void norm_to_fp8(const Queue& queue, const NormTask& task, const Fp8Pointers& output);
 
@@ -66,7 +66,7 @@ struct NormBackwardTask {
   void *residual_sum = nullptr, *output_sum = nullptr;
   void* workspace = nullptr;  // norm_backward_workspace() elements of the wider type
 };
-// Whether norm_backward can compute residual_sum and output_sum for this task.
+// Returns whether norm_backward can compute residual_sum and output_sum for this task.
 bool norm_backward_can_sum(const NormBackwardTask& task);
 std::int64_t norm_backward_workspace(const Queue& queue, const NormBackwardTask& task);
 void norm_backward(const Queue& queue, const NormBackwardTask& task);
@@ -118,8 +118,8 @@ struct LossTask {
 };
 void cross_entropy(const Queue& queue, const LossTask& task);
 
-// The maximum number of sequences, or heads, per launch with dropout: their keys are passed as kernel
-// arguments.
+// The maximum number of sequences or heads per launch with dropout. It is limited because their keys are
+// kernel arguments.
 constexpr int kMaxDropoutKeys = 256;
 struct DropoutKeys {
   std::uint64_t of[kMaxDropoutKeys] = {};
@@ -131,18 +131,18 @@ struct AddTask {
   double rate = 0;
   std::int64_t sequence_length = 1;
   std::int64_t first_row = 0;  // index of the first row of x among the rows of the sequences
-  // Row r of a sequence has position first_position + r, plus `jump` for rows from jump_at on.
+  // Row r of a sequence has position first_position + r, plus `jump` if r >= jump_at.
   std::int64_t first_position = 0, jump_at = 0, jump = 0;
 };
-// `keys` has one key for each of the (rows / sequence_length) sequences; not read if the rate is 0.
+// `keys` has one key for each of the (rows / sequence_length) sequences. It is not read if the rate is 0.
 void add(const Queue& queue, const AddTask& task, const DropoutKeys& keys);
 
-// Fills `factors`, contiguous [heads, queries, keys]: 0 for dropped scores; for retained scores 1 / (1 -
+// Fills `factors`, contiguous [heads, queries, keys]. Dropped scores get 0. Retained scores get 1 / (1 -
 // rate) or, in a mask, 1. Queries and keys are positions in the sequence.
 struct DropoutFactorsTask {
   Element element = Element::fp32;
   void* factors = nullptr;
-  bool is_mask = false, is_causal = false;  // causal: no random numbers for keys after their query
+  bool is_mask = false, is_causal = false;  // is_causal: no random numbers for keys after their query
   std::int64_t num_heads = 0;  // at most kMaxDropoutKeys; heads of several sequences are concatenated
   std::int64_t first_query = 0, num_queries = 0, first_key = 0, num_keys = 0, max_positions = 0;
   double rate = 0;
@@ -180,10 +180,10 @@ void adamw(const Queue& queue, const AdamTask& task);
 void pass_gate(const Queue& queue, const GateOptions& options, double* step_scalars);
 
 // Conversion to fp8: y = x * scale, rounded to nearest even. Values that are too large saturate at the
-// largest number; infinity becomes NaN. y is [rows, width], transposed is [width, rows]; a null pointer if
-// it is not needed. maximum (may be null) becomes the maximum of itself and |x|, compared as unsigned
-// words, so that NaN is the largest. x is bf16 or fp16 in 16-byte packs; the number of rows and the width
-// are multiples of 16.
+// largest number, but infinity becomes NaN. y is [rows, width] and transposed is [width, rows]; each is null
+// if not needed. maximum (may be null) becomes the maximum of itself and |x|, compared as unsigned words, so
+// that NaN is the largest. x is bf16 or fp16 in 16-byte packs. The number of rows and the width are multiples
+// of 16.
 enum class Fp8Format { e4m3, e5m2 };
 struct QuantizeTask {
   Element element = Element::bf16;
@@ -195,24 +195,24 @@ struct QuantizeTask {
 };
 void quantize(const Queue& queue, const QuantizeTask& task);
 
-// The gradient through an activation function, rounded to bf16 and then to e5m2, and its column sums: fuses
-// activation_backward, add_rows and quantize. With a gate, the gate's columns come first, and nothing is
-// summed. All inputs are bf16.
+// The gradient through an activation function, rounded to bf16 and then to e5m2, and its column sums. Fuses
+// activation_backward, add_rows and quantize. With a gate, the gate's columns come first, and no column sums
+// are computed. All inputs are bf16.
 struct QuantizeActivationGradientTask {
   Activation kind = Activation::gelu;
   Rows dy, x, gate;
   void *y = nullptr, *transposed = nullptr;  // [rows, columns], [columns, rows]
   const float* scale = nullptr;
   std::uint32_t* maximum = nullptr;
-  // Null if not needed. workspace: [quantize_activation_gradient_parts(), width].
+  // Null if not needed. workspace is [quantize_activation_gradient_parts(), width].
   float *sum = nullptr, *workspace = nullptr;
 };
 std::int64_t quantize_activation_gradient_parts(std::int64_t num_rows);
 void quantize_activation_gradient(const Queue& queue, const QuantizeActivationGradientTask& task);
-// activation() of the task's x and gate, rounded to bf16 and then to e4m3, written in row order and
-// transposed. The input has the same constraints as that of quantize.
+// Like activation(), but the result is rounded to bf16 and then to e4m3, and written in row order and
+// transposed. The input has the same constraints as the input of quantize().
 void activation_to_fp8(const Queue& queue, const ActivationTask& task, const Fp8Pointers& output);
-// to [width, rows] = transpose of from [rows, width], whose elements are bytes.
+// Writes the transpose of `from`, [rows, width] bytes, to `to`, [width, rows].
 void transpose_fp8(const Queue& queue, const void* from, std::int64_t num_rows, std::int64_t width, void* to);
 
 }  // namespace optimus::cuda

@@ -1,16 +1,16 @@
-// Softmax cross entropy on CUDA: one block per row. The first pass maintains a running maximum and the sum of
-// exponentials relative to it. The second pass, while the row is still in the GPU's cache, overwrites the
-// logits with the gradient.
+// Softmax cross entropy on CUDA, with one block per row. The first pass maintains a running maximum and the
+// sum of exponentials relative to it. The second pass, while the row is still in the GPU's cache, overwrites
+// the logits with the gradient.
 #include "kernels/cuda_math.cuh"
 
 namespace optimus::cuda {
 namespace {
 
-// With this block size, a multiprocessor processes two rows at a time, and the second pass finds most of them
-// in the cache.
+// With this block size, a multiprocessor processes two rows at a time, and the second pass finds most of
+// their data in the cache.
 constexpr int kThreads = 1024;
 
-// The sum of e^(x - max) over some elements, and their max.
+// The maximum of some elements, and the sum of e^(x - max) over them.
 template <typename T>
 struct ExponentialSum {
   Wide<T> max, sum;
@@ -26,17 +26,18 @@ struct ExponentialSum {
       merge(__shfl_xor_sync(0xffffffffu, max, step), __shfl_xor_sync(0xffffffffu, sum, step));
   }
 };
-// The lowest finite number, the initial value of maxima: with -infinity, a logit of -infinity would lead to
-// infinity minus infinity.
+// Returns the lowest finite number, which is the initial value of maxima. If it were -infinity, a logit of
+// -infinity would lead to infinity minus infinity.
 template <typename W>
 __device__ __forceinline__ W lowest() {
   return std::is_same_v<W, double> ? static_cast<W>(-1.7976931348623157e308) : static_cast<W>(-3.4028234e38f);
 }
 
-// A row with any alignment: elements before the first whole pack, packs, and the rest.
+// A row with any alignment, divided into the elements before the first whole pack, the packs, and the
+// elements after the last pack.
 template <typename T>
 struct AlignedRow {
-  // Number of elements before the packs, number of packs, index of the first element after them.
+  // head is the number of elements before the packs, tail is the index of the first element after them.
   std::int64_t head, num_packs, tail;
 
   __device__ AlignedRow(const T* row, std::int64_t width) {
@@ -84,7 +85,7 @@ __device__ ExponentialSum<T> sum_exponentials(const T* row, std::int64_t width,
   __syncthreads();
   partial = {lowest<W>(), 0};
   if (lane < kThreads / 32) partial = {maxima[lane], sums[lane]};
-  partial.merge_warp();  // each warp separately
+  partial.merge_warp();  // within each warp
   return partial;
 }
 
@@ -96,7 +97,7 @@ __global__ void __launch_bounds__(kThreads)
   T* row = logits.row(blockIdx.x);
   const std::int64_t target = targets[blockIdx.x];
   const AlignedRow<T> aligned(row, width);
-  if (target >= width) __trap();  // an internal error; it would access arbitrary memory
+  if (target >= width) __trap();  // an internal error, which would access arbitrary memory
   if (target < 0) {
     if (threadIdx.x == 0) losses[blockIdx.x] = 0;
     if (scale == 0) return;
@@ -122,7 +123,7 @@ __global__ void __launch_bounds__(kThreads)
       values.at[i] = exponential<T>(values.at[i] - total.max) * factor;
     values.store(row + at);
   });
-  __syncthreads();  // the target's element is written twice; this write must be last
+  __syncthreads();  // the target's element is written twice, and this write must be last
   if (threadIdx.x == 0)
     row[target] =
         narrow<T>(static_cast<W>((exp(shifted_target_logit) / static_cast<double>(total.sum) - 1) * scale));

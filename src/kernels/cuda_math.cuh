@@ -1,4 +1,4 @@
-// Code that the CUDA kernels share: elements and their wider type, 16-byte packs of adjacent elements,
+// Code shared by the CUDA kernels: elements and their wider type, 16-byte packs of adjacent elements,
 // exponentials, sums over a group of threads, and the assignment of a plane of rows and packs to blocks.
 #pragma once
 
@@ -47,7 +47,8 @@ __device__ __forceinline__ __half narrow<__half>(float x) {
   return __float2half_rn(x);
 }
 
-// kPack adjacent elements, loaded and stored at once: kPack * sizeof(T) bytes, with the same alignment.
+// kPack adjacent elements that are loaded and stored at once. The size and the alignment are kPack *
+// sizeof(T) bytes.
 template <typename T, int kPack>
 struct alignas(sizeof(T) * kPack) Pack {
   T values[kPack];
@@ -75,8 +76,8 @@ struct Values {
   }
 };
 
-// kPack adjacent elements in their stored form, for kernels that keep many in registers. They are stored as
-// words, because the compiler uses one register for each single 16-bit number.
+// kPack adjacent elements in their stored form, for kernels that keep many elements in registers. 16-bit
+// elements are stored as 32-bit words, because the compiler would otherwise use a register for each of them.
 template <typename T, int kPack, bool kIsWords = sizeof(T) == 2 && kPack % 2 == 0>
 struct Raw {
   Pack<T, kPack> pack;
@@ -153,8 +154,8 @@ template <typename T>
 struct RowsOf {
   T* data = nullptr;
   std::int64_t outer_stride = 0, inner_stride = 0;
-  // 32 bits, because 64-bit divisions cost registers: there are fewer than 2^31 rows in total
-  // (cuda_tensors.h).
+  // 32 bits, because 64-bit divisions cost registers. This suffices, because there are fewer than 2^31 rows
+  // in total (cuda_tensors.h).
   unsigned num_inner = 1;
 
   RowsOf() = default;
@@ -170,7 +171,7 @@ struct RowsOf {
   }
 };
 
-// The sum over the threads of a warp, returned in all of them.
+// Returns the sum over the threads of a warp, in all of them.
 template <typename W>
 __device__ __forceinline__ W warp_sum(W value) {
 #pragma unroll
@@ -178,8 +179,9 @@ __device__ __forceinline__ W warp_sum(W value) {
   return value;
 }
 
-// Two sums over kGroup threads (a warp, or a block of kGroup threads), returned in all of them. The shared
-// memory `scratch` is double-buffered: a group may still read one half while it fills the other.
+// Computes two sums over kGroup threads (a warp, or a block of kGroup threads) and returns them in all of
+// these threads. The shared memory `scratch` is double-buffered, because a group may still read one half
+// while it fills the other.
 template <int kGroup, typename W>
 struct GroupSums {
   static constexpr int kWarps = kGroup / 32;
@@ -207,8 +209,8 @@ struct GroupSums {
 inline bool is_aligned(const void* data, std::int64_t bytes) {
   return reinterpret_cast<std::uintptr_t>(data) % static_cast<std::uintptr_t>(bytes) == 0;
 }
-// Whether every row starts at a 16-byte address and consists of whole packs of 16 bytes; true for an absent
-// tensor.
+// Returns whether every row starts at a 16-byte-aligned address and consists of whole packs of 16 bytes. True
+// for an absent tensor.
 inline bool has_packs(const Rows& rows, int element_size) {
   if (rows.data == nullptr) return true;
   const int count = 16 / element_size;
@@ -220,8 +222,8 @@ bool all_have_packs(int element_size, const RowsTypes&... rows) {
   return (has_packs(rows, element_size) && ...);
 }
 
-// The grid for a plane of rows and columns (packs): a block covers threads.x columns of threads.y rows;
-// blocks loop down the rows.
+// The launch grid for a plane of rows and columns, where a column is a pack. A block covers threads.x columns
+// of threads.y rows. Blocks loop over the rows.
 struct PlaneShape {
   dim3 blocks, threads;
 };

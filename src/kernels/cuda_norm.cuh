@@ -1,5 +1,6 @@
-// Layer norm and RMS norm on CUDA: a group of threads (a warp or a block) keeps a row in registers, so that
-// it is read once. The launch selects the output: the element type (cuda_norm.cu) or fp8 (cuda_fp8_norm.cu).
+// Layer norm and RMS norm on CUDA. A group of threads (a warp or a block) keeps a row in registers, so that
+// it is read only once. The launch selects the output: the element type (cuda_norm.cu) or fp8
+// (cuda_fp8_norm.cu).
 #pragma once
 
 #include "kernels/cuda_math.cuh"
@@ -17,7 +18,7 @@ struct NormArguments {
   bool is_centered;
 };
 
-// Groups of one warp share a block of four groups; larger groups are one block each.
+// Threads per block. If a group is one warp, a block has four groups; larger groups have a block each.
 template <int kGroup>
 constexpr int kNormThreads = kGroup == 32 ? 128 : kGroup;
 
@@ -86,8 +87,8 @@ void launch_norm(const Queue& queue, const NormArguments<T>& of, const Output& t
   norm_kernel<T, kPack, kGroup, kElements><<<blocks, kNormThreads<kGroup>, 0, queue.stream>>>(of, to);
 }
 
-// Selects the group size: for 16-bit packs, the smallest number of threads that can keep a row in registers
-// with few of them idle.
+// Selects the group size. For 16-bit packs, this is the smallest number of threads that can keep a row in
+// registers with few idle threads.
 template <typename T, int kPack, typename Output>
 void launch_norm_for_width(const Queue& queue, const NormArguments<T>& of, std::int64_t width,
                            const Output& to) {

@@ -1,8 +1,8 @@
-// Gradients of layer norm and RMS norm on CUDA, in one pass: groups of threads iterate over rows, and each
-// thread keeps its columns. The thread can therefore sum their weight and bias gradients in registers and, on
-// request, the columns of the residual and of the result, which are bias gradients of the GEMMs around the
-// norm. A block writes its sums as one part; a second, small kernel adds the parts, in an order that depends
-// only on sizes.
+// Gradients of layer norm and RMS norm on CUDA, in one pass. Groups of threads iterate over rows, and each
+// thread always processes the same columns. The thread can therefore sum the weight and bias gradients of its
+// columns in registers. On request it also sums the columns of the residual and of the result, which are bias
+// gradients of the GEMMs around the norm. A block writes its sums as one part. A second, small kernel adds
+// the parts in an order that depends only on sizes.
 #include "kernels/cuda_math.cuh"
 
 namespace optimus::cuda {
@@ -19,11 +19,11 @@ struct BackwardArguments {
   bool is_centered;
 };
 
-// Threads per block: groups of one warp share a block of four groups; larger groups are one block each.
+// Threads per block. If a group is one warp, a block has four groups; larger groups have a block each.
 template <int kGroup>
 constexpr int kThreads = kGroup == 32 ? 128 : kGroup;
-// The number of blocks that fit into the registers of a multiprocessor without spilling: while one block
-// waits for its rows, others compute.
+// Returns the number of blocks that fit into the registers of a multiprocessor without spilling. With several
+// blocks, some compute while others wait for their rows.
 constexpr int blocks_per_multiprocessor(int group, int elements, int sums) {
   if (group == 512) return 1;
   if (group == 256) return sums == 4 ? 1 : 2;
@@ -31,8 +31,8 @@ constexpr int blocks_per_multiprocessor(int group, int elements, int sums) {
   return elements * sums <= 24 ? 4 : elements * sums <= 64 ? 3 : 2;
 }
 
-// Sums over a group of threads, returned in all of them. The shared memory is double-buffered: a group may
-// still read one half while it fills the other.
+// Computes sums over a group of threads and returns them in all of these threads. The shared memory is
+// double-buffered, because a group may still read one half while it fills the other.
 template <int kGroup, int kCount, typename W>
 struct GroupSumsOf {
   static constexpr int kWarps = kGroup / 32;
@@ -63,15 +63,15 @@ struct GroupSumsOf {
   }
 };
 
-// The elements of one row that a thread keeps, in stored form: all loads are issued before any is waited
-// for.
+// The elements of one row that a thread processes, in stored form. All loads are issued before the thread
+// waits for any of them.
 template <typename T, int kPack, int kPacks>
 struct LoadedRow {
   Raw<T, kPack> dy[kPacks], x[kPacks], residual[kPacks];
   Wide<T> mean, rstd;
 };
 
-// kSums is the number of column sums, 1, 2 or 4: those of dy * normed; of dy; of the residual and of dx.
+// kSums is the number of column sums: 1 for dy * normed, 2 to add dy, or 4 to also add the residual and dx.
 template <typename T, int kPack, int kGroup, int kElements, int kRows, int kSums>
 __global__ void __launch_bounds__(kThreads<kGroup>,
                                   sizeof(T) == 8 ? 1 : blocks_per_multiprocessor(kGroup, kElements, kSums))
@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(kThreads<kGroup>,
       }
     }
   }
-  // Write the block's part of the column sums. Groups of one warp first add their sums, in order.
+  // Write the block's part of the column sums. If groups are warps, their sums are first added in order.
   __shared__ W columns[kGroups > 1 ? kGroups : 1][kGroups > 1 ? kElements * 32 : 1];
   const std::int64_t width = static_cast<std::int64_t>(of.num_packs) * kPack;
 #pragma unroll
@@ -181,8 +181,8 @@ void launch(const Queue& queue, const BackwardArguments<T>& of, std::int64_t blo
       <<<static_cast<unsigned>(blocks), kThreads<kGroup>, 0, queue.stream>>>(of);
 }
 
-// Selects the group size: for 16-bit packs, the fewest columns per thread that cover a row, and two rows at
-// a time where groups wait for each other.
+// Selects the group size. For 16-bit packs, each thread has the fewest columns that cover a row, and
+// processes two rows at a time where groups wait for each other.
 template <typename T, int kPack, int kSums>
 void launch_for_width(const Queue& queue, const BackwardArguments<T>& of, std::int64_t width,
                       std::int64_t blocks) {
@@ -211,8 +211,8 @@ int num_sums_of(const NormBackwardTask& task) {
   return !task.is_centered ? 1 : task.residual_sum == nullptr && task.output_sum == nullptr ? 2 : 4;
 }
 
-// Returns the number of blocks that fills the device, but with enough rows per block that the cost of its
-// sums is small.
+// Returns the number of blocks that fills the device, limited so that each block has enough rows to make the
+// cost of its sums small.
 std::int64_t num_blocks(const Queue& queue, const NormBackwardTask& task) {
   const std::int64_t width = task.x.width, rows = task.x.num_rows;
   const int group = width <= 1024   ? 32

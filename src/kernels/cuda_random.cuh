@@ -9,7 +9,7 @@ struct Words {
   std::uint32_t at[4];
 };
 
-// Philox4x32-10; base/random.cpp has the scalar implementation.
+// Computes a block of Philox4x32-10. base/random.cpp has the scalar implementation.
 __device__ __forceinline__ Words random_block(std::uint64_t key, std::uint64_t index) {
   std::uint32_t a = static_cast<std::uint32_t>(index), b = static_cast<std::uint32_t>(index >> 32), c = 0,
                 d = 0;

@@ -1,5 +1,5 @@
-// Sums on CUDA, each in two kernels: partial sums, then the sum of the parts in order. The assignment of
-// elements to parts depends only on sizes and the device, so that a sum is deterministic.
+// Sums on CUDA. The first kernel computes partial sums, and the second adds these parts in order. The
+// assignment of elements to parts depends only on sizes and the device, so sums are deterministic.
 #include "kernels/cuda_math.cuh"
 
 namespace optimus::cuda {
@@ -7,8 +7,8 @@ namespace {
 
 constexpr int kLanes = 32, kDepth = 8;  // threads of a row_kernel block: columns and rows
 
-// Computes part blockIdx.y: the sums of kLanes * kPack columns over the rows from blockIdx.y * rows_per_part
-// on.
+// Computes part blockIdx.y, which contains the sums of kLanes * kPack columns over rows_per_part rows,
+// starting at row blockIdx.y * rows_per_part.
 template <typename T, int kPack>
 __global__ void __launch_bounds__(kLanes* kDepth)
     row_kernel(RowsOf<T> x, std::int64_t num_rows, std::int64_t num_packs, std::int64_t rows_per_part,
@@ -63,13 +63,13 @@ __global__ void __launch_bounds__(1024)
   }
   scratch[threadIdx.y][threadIdx.x] = partial;
   __syncthreads();
-  // Transposed: warp y now has column y.
+  // The values are transposed, so warp y now has column y.
   partial = warp_sum(scratch[threadIdx.x][threadIdx.y]);
   const std::int64_t output_column = static_cast<std::int64_t>(blockIdx.x) * 32 + threadIdx.y;
   if (threadIdx.x == 0 && output_column < width) sum[output_column] += partial;
 }
 
-// The sum over a block of 256 threads, returned in thread 0.
+// Returns the sum over a block of 256 threads, in thread 0.
 __device__ double block_sum(double value) {
   __shared__ double scratch[8];
   value = warp_sum(value);
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(256) square_kernel(const T* values, std::int64
     for (int i = 0; i < kPack; ++i)
       sum += static_cast<double>(pack_values.at[i]) * static_cast<double>(pack_values.at[i]);
   }
-  // The first threads add the last elements, of which fewer than kPack remain, one each.
+  // Fewer than kPack elements remain at the end. The first threads add one of them each.
   const std::int64_t tail_index = count / kPack * kPack + thread;
   if (tail_index < count) {
     const double value = static_cast<double>(widen(values[tail_index]));
@@ -121,7 +121,7 @@ std::int64_t num_column_blocks(Element element, const Rows& x) {
 
 }  // namespace
 
-// Returns as many parts as fill the device, each with at least 64 rows.
+// Returns the number of parts that fills the device, limited so that each part has at least 64 rows.
 std::int64_t sum_parts(const Queue& queue, Element element, const Rows& x) {
   const std::int64_t max_parts =
       queue.num_multiprocessors * 8 / std::max<std::int64_t>(1, num_column_blocks(element, x));

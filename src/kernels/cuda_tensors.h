@@ -19,21 +19,21 @@ inline cuda::Element element_of(const at::Tensor& tensor) {
   if (type == at::kBFloat16) return cuda::Element::bf16;
   if (type == at::kHalf) return cuda::Element::fp16;
   if (type == at::kFloat) return cuda::Element::fp32;
-  ensure(type == at::kDouble, "kernels do not support the element type {}", c10::toString(type));
+  ensure(type == at::kDouble, "kernels do not support element type {}", c10::toString(type));
   return cuda::Element::fp64;
 }
 inline at::ScalarType wide_type(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-// Returns the rows of a tensor, which must have the element type `type`. An undefined tensor has no rows.
+// Returns the rows of a tensor, which must have element type `type`. An undefined tensor has no rows.
 inline cuda::Rows rows_of(const at::Tensor& tensor, at::ScalarType type) {
   if (!tensor.defined()) return {};
   ensure(tensor.scalar_type() == type, "expected a tensor of element type {}, got {}", c10::toString(type),
          c10::toString(tensor.scalar_type()));
-  ensure(tensor.dim() == 2 || tensor.dim() == 3, "expected rows, got a tensor of {} dims", tensor.dim());
-  ensure(tensor.size(-1) <= 1 || tensor.stride(-1) == 1, "expected row elements of stride 1, got {}",
-         tensor.stride(-1));
+  ensure(tensor.dim() == 2 || tensor.dim() == 3, "expected a tensor with 2 or 3 dims, got {}", tensor.dim());
+  ensure(tensor.size(-1) <= 1 || tensor.stride(-1) == 1,
+         "expected stride 1 between the elements of a row, got {}", tensor.stride(-1));
   cuda::Rows rows{.data = tensor.data_ptr(),
                   .num_rows = tensor.size(0),
                   .num_inner = 1,
@@ -42,14 +42,15 @@ inline cuda::Rows rows_of(const at::Tensor& tensor, at::ScalarType type) {
                   .inner_stride = 0};
   if (tensor.dim() == 3 && tensor.size(1) > 0)
     rows.num_inner = tensor.size(1), rows.inner_stride = tensor.stride(1), rows.num_rows *= tensor.size(1);
-  ensure(rows.num_rows < (std::int64_t{1} << 31), "{} rows in one call; the limit is 2^31", rows.num_rows);
+  ensure(rows.num_rows < (std::int64_t{1} << 31), "expected fewer than 2^31 rows per call, got {}",
+         rows.num_rows);
   return rows;
 }
 inline cuda::Rows rows_of(const at::Tensor& tensor) {
   return tensor.defined() ? rows_of(tensor, tensor.scalar_type()) : cuda::Rows{};
 }
 
-// Data of a contiguous vector; null if the tensor is undefined.
+// Returns the data of a contiguous vector, or null if the tensor is undefined.
 inline void* flat_data(const at::Tensor& tensor, at::ScalarType type) {
   if (!tensor.defined()) return nullptr;
   ensure(tensor.is_contiguous() && tensor.scalar_type() == type,

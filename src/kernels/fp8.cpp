@@ -19,13 +19,14 @@ at::Tensor to_fp8(const at::Tensor& x, Fp8Operand operand, const at::Tensor& sca
   const double largest = operand == Fp8Operand::gradient ? 57344 : 448;
   const at::ScalarType wide = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const at::Tensor values = x.to(wide);
-  // Infinity times zero is NaN; clamp alone would turn infinity into the largest number.
+  // Adds values * 0, which is NaN for infinity. clamp() alone would turn infinity into the largest number.
   return (at::clamp(values * scale.to(wide), -largest, largest) + values * 0).to(fp8_type(operand));
 }
 
 namespace {
 
-// 2^exponent, |exponent| <= 126, built from the bits of an fp32 number: exact on every device.
+// Returns 2^exponent for |exponent| <= 126. It is built from the bits of an fp32 number, so it is exact on
+// every device.
 at::Tensor power_of_two(const at::Tensor& exponent) {
   return ((exponent + 127) * (1 << 23)).to(at::kInt).view(at::kFloat);
 }
@@ -42,7 +43,7 @@ Fp8Scale fp8_scale_for(Fp8Operand operand, const at::Tensor& maximum) {
 }
 
 void update_maximum(const at::Tensor& x, at::Tensor& maximum) {
-  // The infinity norm is the largest |x|, and is computed in one pass.
+  // The infinity norm is the largest |x|, and it is computed in one pass.
   constexpr double kInfinityNorm = std::numeric_limits<double>::infinity();
   if (x.numel() > 0)
     at::maximum_out(maximum, maximum, at::linalg_vector_norm(x, kInfinityNorm).to(at::kFloat));

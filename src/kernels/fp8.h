@@ -1,5 +1,5 @@
-// Conversion to fp8 as a composition of ATen operations: the reference definition of rounding, on every
-// device. Kernels::quantize is the fused kernel.
+// Conversion to fp8 as a composition of ATen operations that run on every device. This is the reference
+// definition of the rounding. Kernels::quantize is the fused kernel.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,10 +10,11 @@ namespace optimus {
 
 at::ScalarType fp8_type(Fp8Operand operand);
 // Returns x * scale in the operand's format, rounded to nearest even. Values that are too large saturate at
-// the largest number; infinity becomes NaN, so that the gate detects it. `scale` is one fp32 element.
+// the largest number, but infinity becomes NaN, so that the step gate detects it. `scale` is one fp32
+// element.
 at::Tensor to_fp8(const at::Tensor& x, Fp8Operand operand, const at::Tensor& scale);
 // The scale that maps a maximum (one fp32 element) into the range of the operand's format, and its inverse.
-// This is fp8_exponent of plan/fp8.h computed on the tensor's device, without waiting for it.
+// Computes fp8_exponent (plan/fp8.h) on the tensor's device, without waiting for the device.
 struct Fp8Scale {
   at::Tensor scale, inverse;  // one fp32 element each
 };
@@ -21,8 +22,8 @@ Fp8Scale fp8_scale_for(Fp8Operand operand, const at::Tensor& maximum);
 // `maximum` (one fp32 element) becomes the maximum of itself and of |x|.
 void update_maximum(const at::Tensor& x, at::Tensor& maximum);
 
-// Destination of a tensor that is written only in fp8: y [rows, width] and transposed [width, rows] are
-// contiguous, scale and maximum are one fp32 element each. transposed and maximum are undefined if they are
+// Destination of a tensor that is written only in fp8. y, [rows, width], and transposed, [width, rows], are
+// contiguous. scale and maximum have one fp32 element each. transposed and maximum are undefined if they are
 // not needed.
 struct Fp8Output {
   at::Tensor y, transposed, scale, maximum;

@@ -1,4 +1,4 @@
-// HostKernels: the CPU kernels. The functions are grouped into host_*.cpp by what they compute.
+// HostKernels: the CPU kernels. The files host_*.cpp group the functions by what they compute.
 //
 // Read next: host_math.h (elements), host_rows.h (tensors as rows), then any host_*.cpp.
 #pragma once

@@ -1,7 +1,7 @@
-// Activation functions on CPUs, plain and gated, with their gradients: one pass each.
+// Activation functions on CPUs, plain and gated, with their gradients, in one pass each.
 //
-// (ATen's gelu is a third faster than our exact one on aarch64, but its out variant writes wrong values into
-// strided tensors.)
+// ATen's gelu is a third faster than our exact GELU on aarch64, but its out variant writes wrong values into
+// strided tensors.
 #include "kernels/host.h"
 #include "kernels/host_rows.h"
 
@@ -22,7 +22,7 @@ struct Gelu {
   }
 };
 
-// (1 + tanh u) / 2 is the logistic function of 2u: one exponential, no tanh.
+// Because (1 + tanh u) / 2 is the logistic function of 2u, one exponential replaces the tanh.
 template <typename Number>
 struct GeluTanh {
   [[gnu::always_inline]] static ValueAndDerivative<Number> at(Number x) {

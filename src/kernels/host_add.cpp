@@ -1,4 +1,4 @@
-// Residual additions with bias and dropout, the dropout's gradient, and sums over rows (bias gradients).
+// Residual additions with bias and dropout, the gradient of dropout, and sums over rows (bias gradients).
 #include <vector>
 
 #include "kernels/host.h"
@@ -68,8 +68,8 @@ void add_row_with_operands(const T* x, const T* bias, const T* residual, const W
   add_row<false, false, HasMask>(x, bias, residual, mask, width, y);
 }
 
-// sum[j] += the sum of column j of x, for columns begin .. end, eight rows at a time to shorten the
-// dependency chain of additions.
+// Adds the sum of column j of x to sum[j], for columns begin to end (exclusive). Processes eight rows at a
+// time to shorten the dependency chain of additions.
 template <typename T>
 void add_columns(const Rows<T>& x, std::int64_t begin, std::int64_t end, Wide<T>* sum) {
   std::int64_t r = 0;
@@ -115,7 +115,7 @@ void HostKernels::add(const at::Tensor& x, const at::Tensor& bias, const at::Ten
 }
 
 void HostKernels::dropout_backward(const at::Tensor& dy, const DropoutSite& dropout, at::Tensor& dx) const {
-  add(dy, {}, {}, dropout, dx);  // dropout is linear, so its gradient is the mask times dy
+  add(dy, {}, {}, dropout, dx);  // dropout is linear, so the gradient is dy with the same mask
 }
 
 void HostKernels::add_rows(const at::Tensor& x, at::Tensor& sum) const {

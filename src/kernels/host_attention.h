@@ -1,9 +1,9 @@
-// Code that the forward and backward passes of the host attention kernel share: heads as rows, scratch in the
-// wider type, masks, and work distribution over threads.
+// Code shared by the forward and backward passes of the host attention kernel: heads as rows, scratch memory
+// in the wider type, masks, and work distribution over threads.
 //
-// The kernel computes pieces of scores (ring_attention.h): attention over whole sequences is a ring with
-// one part. Scratch is padded so that products need no remainder loops: padded queries are computed and
-// discarded, padded keys have probability zero. Read host_matmul.h for the products, then
+// The kernel computes pieces of scores (ring_attention.h). It treats attention over whole sequences as a ring
+// with one part. Scratch memory is padded so that GEMMs need no remainder loops. Results for padded queries
+// are computed and discarded; padded keys have probability zero. Read next: host_matmul.h for the GEMMs, then
 // host_attention_forward.cpp.
 #pragma once
 
@@ -24,7 +24,7 @@
 
 namespace optimus {
 
-inline constexpr std::int64_t kBlock = 64;  // queries, or keys, per block: its products fit into L1
+inline constexpr std::int64_t kBlock = 64;  // queries or keys per block; the GEMMs of a block fit into L1
 
 inline std::int64_t round_up(std::int64_t value, std::int64_t to) { return (value + to - 1) / to * to; }
 
@@ -41,7 +41,7 @@ struct Head {
   T* row(std::int64_t index) const { return data + index * row_stride; }
 };
 
-// A [rows, width] block of scratch; the width is padded to whole vectors.
+// A [rows, width] block of scratch memory, whose width is padded to whole vectors.
 template <typename Number>
 class Scratch {
  public:
@@ -62,7 +62,7 @@ class Scratch {
   std::vector<Number> values_;
 };
 
-// Copies `rows` of a head into scratch, starting at scratch row `offset`.
+// Copies rows `rows` of a head into scratch memory, starting at its row `offset`.
 template <typename T>
 void copy_in(const Head<T>& head, Span rows, Scratch<Wide<T>>& to, std::int64_t offset = 0) {
   for (std::int64_t r = rows.begin; r < rows.end; ++r) {
@@ -73,8 +73,8 @@ void copy_in(const Head<T>& head, Span rows, Scratch<Wide<T>>& to, std::int64_t 
   }
 }
 
-// to[d, key] = head[key, d]: the right factor of scores. Columns beyond the block's keys keep their old
-// values; they are masked later.
+// Sets to[d, key] = head[key, d]. This is the right-hand operand of the scores. Columns beyond the block's
+// keys keep their old values and are masked later.
 template <typename T>
 void copy_in_transposed(const Head<T>& head, Span rows, Scratch<Wide<T>>& to) {
   for (std::int64_t r = rows.begin; r < rows.end; ++r) {
@@ -93,8 +93,8 @@ void copy_out(const Scratch<Wide<T>>& from, std::int64_t offset, Wide<T> factor,
   for (std::int64_t d = 0; d < head.head_dim; ++d) store(to[d], values[d] * factor);
 }
 
-// One head of a piece: its masks and the keys that each query attends to. Indices of queries and keys are
-// relative to the piece's start.
+// The masks of one head of a piece, and the keys that each query attends to. Indices of queries and keys are
+// relative to the start of the piece.
 struct HeadPiece {
   std::int64_t num_queries = 0, num_keys = 0;
   bool is_causal = true;
@@ -115,7 +115,7 @@ struct HeadPiece {
     key = task.dropout.key.derive(static_cast<std::uint64_t>(sample))
               .derive(static_cast<std::uint64_t>(task.dropout.first_head + query_head));
   }
-  // The number of `keys` that `query` attends to.
+  // Returns how many of `keys` `query` attends to.
   std::int64_t num_visible_keys(std::int64_t query, Span keys) const {
     return is_causal ? std::clamp<std::int64_t>(query + 1 - keys.begin, 0, keys.size()) : keys.size();
   }
@@ -135,14 +135,14 @@ void apply_mask(const std::uint8_t* retained, Number scale, std::int64_t count, 
   for (std::int64_t j = 0; j < count; ++j) row[j] *= retained[j] != 0 ? scale : Number{0};
 }
 
-// The tensors of a call. The forward does not use dout, dq, dk and dv.
+// The tensors of a call. The forward pass does not use dout, dq, dk and dv.
 struct AttentionTensors {
   const at::Tensor &dout, &q, &k, &v, &out, &logsumexp, &dq, &dk, &dv;
 };
 
 // How a call stores its results.
 enum class OutputMode {
-  written,  // written in the element type: the task has all keys
+  written,  // written in the element type, because the task has all keys
   added     // added, in the wide type, to the results of earlier ring steps
 };
 
@@ -168,16 +168,17 @@ inline std::int64_t first_key_row(const RingTask& task, const RingPiece& piece) 
   return piece.sequence * task.key_length + piece.keys.begin;
 }
 
-// Divide a task's pieces into ranges of consecutive pieces. pieces_by_queries: pieces of a range have the
-// same queries. independent_ranges: pieces of different ranges share neither queries nor keys, so that two
-// ranges never write to the same row.
+// Both functions divide a task's pieces into ranges of consecutive pieces. In pieces_by_queries, all pieces
+// of a range have the same queries. In independent_ranges, pieces of different ranges share neither queries
+// nor keys, so two ranges never write to the same row.
 std::vector<Span> pieces_by_queries(const std::vector<RingPiece>& pieces);
 std::vector<Span> independent_ranges(const std::vector<RingPiece>& pieces);
 
-// The number of scores that are computed for a piece; the work is balanced by it.
+// Returns the number of scores that are computed for a piece, by which the work is balanced.
 std::int64_t num_scores(const RingPiece& piece);
 
-// Divides items into one range per thread, of about equal cost, and calls body(range) on each thread.
+// Divides items into one range per thread, so that ranges have about equal cost, and calls body(range) on
+// each thread.
 void parallel_for_by_cost(const std::vector<std::int64_t>& costs, const std::function<void(Span)>& body);
 
 void host_attention_forward(const RingTask& task, const AttentionTensors& tensors, OutputMode output_mode);

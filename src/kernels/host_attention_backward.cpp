@@ -1,5 +1,5 @@
-// Attention backward on CPUs: recomputes probabilities from logsumexp, one block of keys at a time. One
-// thread computes the whole gradient of a key head, so the order of its sum is fixed.
+// The backward pass of attention on CPUs. Recomputes probabilities from logsumexp, one block of keys at a
+// time. A single thread computes the whole gradient of a key head, so the order of summation is fixed.
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -45,8 +45,8 @@ class BackwardBlocks {
     }
   }
 
-  // Adds to the gradients of the queries and computes those of the keys: key_gradient() and value_gradient().
-  // `head_pieces` has one entry for each query head of the group.
+  // Adds to the gradients of the queries, and computes the gradients of the keys and values for
+  // key_gradient() and value_gradient(). `head_pieces` has one entry for each query head of the group.
   template <typename T>
   void run(const std::vector<HeadPiece>& head_pieces, const Head<T>& k, const Head<T>& v, Span keys) {
     copy_in(k, keys, keys_);
@@ -61,7 +61,7 @@ class BackwardBlocks {
     }
   }
 
-  // Gradients of the keys and values of the last run(), in the first rows.
+  // The gradients of the keys and values of the last run() are in the first rows.
   const Scratch<W>& key_gradient() const { return key_sums_; }
   const Scratch<W>& value_gradient() const { return value_sums_; }
   const Scratch<W>& query_gradient(std::int64_t member) const {
@@ -100,8 +100,8 @@ class BackwardBlocks {
     multiply_add<W>(score_gradients_.left(), keys_.right(), of.dq.block(at), rows, width, keys.size());
   }
 
-  // Converts a row of scores to probabilities (after dropout, for the gradient of the values), and a row of
-  // probability gradients to score gradients.
+  // Converts a row of scores to probabilities after dropout, which the gradient of the values needs. Also
+  // converts a row of probability gradients to score gradients.
   void compute_row_gradients(const HeadPiece& head_piece, const PerQuery& of, std::int64_t query,
                              std::int64_t i, Span keys) {
     W *probability = probabilities_.row(i), *score_gradient = score_gradients_.row(i);
@@ -133,7 +133,7 @@ class BackwardBlocks {
   std::array<std::uint8_t, kBlock> retained_{};
 };
 
-// The work of one thread: computes all gradients of one key head for some pieces, then those of the next.
+// The work of one thread. For some pieces, computes all gradients of one key head after another.
 template <typename T>
 class BackwardThread {
  public:
@@ -173,7 +173,7 @@ class BackwardThread {
     }
   }
 
-  // Writes, or adds, the first `count` rows of scratch to rows `row` onwards of a head.
+  // Writes or adds the first `count` rows of `from` to a head, starting at its row `row`.
   void copy_gradient(const Scratch<W>& from, const at::Tensor& to, std::int64_t row, std::int64_t head,
                      std::int64_t count) const {
     if (output_mode_ == OutputMode::added) {
@@ -193,8 +193,8 @@ class BackwardThread {
   BackwardBlocks<W> blocks_;
 };
 
-// A work item: one key head of some pieces, which share no rows with the pieces of other items. `runs` are
-// ranges of pieces with the same queries.
+// A work item: one key head of some pieces. Pieces of different items share no rows. `runs` are ranges of
+// pieces with the same queries.
 struct BackwardItem {
   std::vector<Span> runs;
   std::int64_t kv_head = 0;
@@ -203,7 +203,7 @@ struct BackwardItem {
 struct BackwardWork {
   std::vector<BackwardItem> items;
   std::vector<std::int64_t> costs;
-  std::int64_t max_queries = 0;  // the largest number of queries of a piece
+  std::int64_t max_queries = 0;  // largest number of queries in a piece
 };
 
 BackwardWork backward_work(const RingTask& task) {

@@ -1,5 +1,6 @@
-// Attention forward on CPUs: keeps the largest score and the sum of exponentials so far for each query of a
-// block, and rescales the output when a larger score appears. No score matrix is larger than a block.
+// The forward pass of attention on CPUs. For each query of a block, keeps the largest score and the sum of
+// exponentials so far, and rescales the output when a larger score appears. No score matrix is larger than a
+// block.
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -27,7 +28,7 @@ class ForwardBlocks {
         scores_(kBlock, kBlock),
         sums_(kBlock, task.shape.head_dim) {}
 
-  // Packs keys into blocks `first_block` onwards.
+  // Packs keys and values into blocks, starting with block `first_block`.
   template <typename T>
   void pack_keys(std::int64_t first_block, const Head<T>& keys, const Head<T>& values, std::int64_t count) {
     for (std::int64_t begin = 0; begin < count; begin += kBlock)
@@ -80,8 +81,8 @@ class ForwardBlocks {
                     keys.size());
   }
 
-  // Replaces the scores of a row by exponentials relative to the largest so far, and rescales the sums of
-  // earlier blocks when that grows.
+  // Replaces the scores of a row by exponentials relative to the largest score so far. When the largest score
+  // grows, rescales the sums of earlier blocks.
   void update_softmax(const HeadPiece& head_piece, std::int64_t query, std::int64_t i, Span keys) {
     const auto at = static_cast<std::size_t>(i);
     W* row = scores_.row(i);
@@ -115,12 +116,11 @@ class ForwardBlocks {
   std::array<std::uint8_t, kBlock> retained_{};
 };
 
-// A work item of the forward pass: some queries of one head against the keys of the pieces with these
-// queries.
+// A work item of the forward pass: some queries of one head, and the keys of all pieces with these queries.
 struct ForwardItem {
   Span pieces;
   std::int64_t head;
-  Span queries;  // relative to the pieces' start
+  Span queries;  // relative to the start of the pieces
 };
 
 struct ForwardWork {
@@ -135,7 +135,7 @@ const RingPiece& piece_at(const RingTask& task, std::int64_t index) {
 
 std::int64_t num_blocks(std::int64_t rows) { return (rows + kBlock - 1) / kBlock; }
 
-// Returns items ordered by pieces and heads, so that a thread packs the keys of a head once.
+// Returns the items, ordered by pieces and heads, so that a thread packs the keys of a head only once.
 ForwardWork forward_work(const RingTask& task) {
   ForwardWork forward;
   for (const Span pieces : pieces_by_queries(task.pieces)) {

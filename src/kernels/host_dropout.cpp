@@ -8,12 +8,12 @@
 namespace optimus {
 namespace {
 
-// number of blocks computed at a time: their words fit into the L1 cache
+// number of blocks that are computed at a time; their words fit into the L1 cache
 constexpr std::size_t kBlocks = 64;
 using BlockWords = std::array<std::uint32_t, 4 * kBlocks>;
 
-// Computes the words of `count` blocks from `first`. `count` is a multiple of the vector length and at most
-// kBlocks.
+// Computes the words of `count` blocks, starting with block `first`. `count` is a multiple of the vector
+// length and at most kBlocks.
 void fill_blocks(RandomKey key, std::uint64_t first, std::size_t count, BlockWords& out) {
   constexpr std::uint64_t kMultiplier0 = 0xD2511F53, kMultiplier1 = 0xCD9E8D57;
   constexpr std::uint32_t kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;

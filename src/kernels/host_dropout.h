@@ -1,7 +1,7 @@
-// Generates many keyed random words at once: the generator of base/random.h, with four or more blocks per
-// vector instruction.
+// Generates many keyed random words at once. This is the generator of base/random.h, with four or more blocks
+// per vector instruction.
 //
-// The numbers are identical (a test compares them); only the order of computation differs.
+// The numbers are identical, and a test compares them. Only the order of computation differs.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace optimus {
 
-// A dropout rate in the form that loops need: an element is dropped if its uniform number (24 bits) is
-// below the threshold.
+// A dropout rate in the form that loops need. An element is dropped if its uniform number (24 bits) is below
+// the threshold.
 struct DropoutRule {
   std::uint32_t threshold = 0;
   double scale = 1;  // factor of retained elements
@@ -20,7 +20,7 @@ struct DropoutRule {
   explicit DropoutRule(double rate);
 };
 
-// Sets out[i] to true if element first + i of the key's random numbers is retained.
+// Sets out[i] to 1 if the element with random number first + i of the key is retained, otherwise to 0.
 void fill_retained(RandomKey key, std::uint64_t first, const DropoutRule& rule, std::span<std::uint8_t> out);
 
 }  // namespace optimus

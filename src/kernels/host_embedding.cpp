@@ -9,10 +9,11 @@ template <typename Id>
 void ensure_ids_in_range(const Id* ids, std::int64_t count, std::int64_t bound, const char* id_kind,
                          Id lowest = 0) {
   for (std::int64_t i = 0; i < count; ++i)
-    ensure(ids[i] >= lowest && ids[i] < bound, "{} {} in row {} is not below {}", id_kind, ids[i], i, bound);
+    ensure(ids[i] >= lowest && ids[i] < bound, "{} {} in row {} is not below the limit {}", id_kind, ids[i],
+           i, bound);
 }
 
-// The token and position ids of all rows, checked against the sizes of their tables.
+// The token and position ids of all rows. The constructor checks them against the sizes of their tables.
 struct Ids {
   const std::int64_t* tokens;
   const std::int32_t* positions;  // null if there is no position table
@@ -59,14 +60,14 @@ void rotate_head(T* head, const Wide<T>* cosine, const Wide<T>* sine, Wide<T> di
 void HostKernels::rope(at::Tensor& x, const at::Tensor& cosine, const at::Tensor& sine,
                        const at::Tensor& positions, bool is_backward) const {
   ensure(x.dim() == 3 && x.size(2) == 2 * cosine.size(1),
-         "rotary embedding of heads with dimension {} needs half as many angles, not {}", x.size(-1),
+         "rotary embedding: expected half as many angles as the head dimension {}, got {}", x.size(-1),
          cosine.size(1));
   const auto* row_positions = flat_data<std::int32_t>(positions);
   ensure_ids_in_range(row_positions, positions.numel(), cosine.size(0), "position");
   with_element_type(x.scalar_type(), [&]<typename T>(T) {
     const Rows<Wide<T>> cosines(cosine), sines(sine);
     T* data = x.data_ptr<T>();
-    ensure(x.stride(2) == 1, "expected head elements of stride 1, got {}", x.stride(2));
+    ensure(x.stride(2) == 1, "expected stride 1 between the elements of a head, got {}", x.stride(2));
     const std::int64_t num_heads = x.size(1), row_stride = x.stride(0), head_stride = x.stride(1);
     for_each_row(x.size(0), num_heads * x.size(2), [&](std::int64_t r) {
       for (std::int64_t head = 0; head < num_heads; ++head)
@@ -95,7 +96,7 @@ void HostKernels::embedding_backward(const at::Tensor& dout, const at::Tensor& i
                                      const at::Tensor& position_ids, at::Tensor& tokens,
                                      at::Tensor& positions, at::Tensor& types) const {
   const Ids at(ids, position_ids, tokens, positions);
-  constexpr std::int64_t kMinColumns = 32;  // per thread: two cache lines
+  constexpr std::int64_t kMinColumns = 32;  // per thread, two cache lines
   with_element_type(dout.scalar_type(), [&]<typename T>(T) {
     using W = Wide<T>;
     const Rows<T> from(dout);

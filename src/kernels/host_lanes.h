@@ -1,5 +1,5 @@
-// Sums and maxima of a loop in several lanes, which breaks the dependency of each operation on the previous
-// one.
+// Sums and maxima that a loop computes in several lanes. Lanes break the dependency of each operation on the
+// previous one.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,8 @@ namespace optimus {
 
 inline constexpr std::int64_t kLanes = 16;
 
-// Adds term(0) ... term(count - 1): first within each lane, then over the lanes, always in the same order.
+// Returns term(0) + ... + term(count - 1). Terms are added first within each lane, then over the lanes,
+// always in the same order.
 template <typename Number, typename Term>
 Number lane_sum(std::int64_t count, Term term) {
   std::array<Number, kLanes> lanes{};
@@ -26,7 +27,7 @@ Number lane_sum(std::int64_t count, Term term) {
   return total;
 }
 
-// The largest of the terms and of `at_least`. With NaN among the terms the result is unspecified.
+// Returns the largest of the terms and `at_least`. The result is unspecified if a term is NaN.
 template <typename Number, typename Term>
 Number lane_max(std::int64_t count, Number at_least, Term term) {
   std::array<OrderOf<Number>, kLanes> lanes;

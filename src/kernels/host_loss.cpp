@@ -1,4 +1,4 @@
-// Softmax cross entropy on CPUs: one pass over the logits for the loss, and another one for the gradient.
+// Softmax cross entropy on CPUs, with one pass over the logits for the loss and another one for the gradient.
 #include <limits>
 
 #include "kernels/host.h"
@@ -8,7 +8,7 @@
 namespace optimus {
 namespace {
 
-// The sum of e^(x - max) over a row, and its max.
+// The maximum of a row, and the sum of e^(x - max) over the row.
 template <typename Number>
 struct ExponentialSum {
   Number max;
@@ -25,9 +25,9 @@ Wide<T> exponential_sum(const T* logits, std::int64_t count, Wide<T> max) {
   return lane_sum<Wide<T>>(count, [=](std::int64_t j) { return exponential(load(logits[j]) - max); });
 }
 
-// Processes pieces of the row that fit into the L1 cache: finds the largest logit of a piece, then adds its
-// exponentials; a new maximum rescales the sum so far. Pieces are summed in fp64, so that a vocabulary of
-// 10^5 does not lose precision.
+// Processes the row in pieces that fit into the L1 cache. For each piece, finds the largest logit and then
+// adds the exponentials. If there is a new maximum, the sum so far is rescaled. The sums of the pieces are
+// added in fp64, so that a vocabulary of 10^5 tokens does not lose precision.
 template <typename T>
 ExponentialSum<Wide<T>> sum_exponentials(const T* logits, std::int64_t vocab) {
   constexpr std::int64_t kPiece = 1024;
@@ -64,8 +64,8 @@ void HostKernels::cross_entropy(at::Tensor& logits, const at::Tensor& targets, a
     auto* results = flat_data<Wide<T>>(losses);
     for_each_row(rows.num_rows(), rows.width, [&](std::int64_t r) {
       T* row = rows.row(r);
-      ensure(target_ids[r] >= -1 && target_ids[r] < rows.width, "target {} is outside the vocabulary of {}",
-             target_ids[r], rows.width);
+      ensure(target_ids[r] >= -1 && target_ids[r] < rows.width,
+             "target {} is outside the vocabulary of {} tokens", target_ids[r], rows.width);
       if (target_ids[r] < 0) {
         results[r] = 0;
         if (gradient_scale != 0) std::fill(row, row + rows.width, T(0));
@@ -88,8 +88,8 @@ void HostKernels::loss_statistics(const at::Tensor& logits, const at::Tensor& ta
     const auto* target_ids = flat_data<std::int64_t>(targets);
     for_each_row(rows.num_rows(), rows.width, [&](std::int64_t r) {
       const T* row = rows.row(r);
-      ensure(target_ids[r] >= -2 && target_ids[r] < rows.width, "target {} is outside {} columns",
-             target_ids[r], rows.width);
+      ensure(target_ids[r] >= -2 && target_ids[r] < rows.width,
+             "target {} is outside the range of {} columns", target_ids[r], rows.width);
       const auto total = sum_exponentials(row, rows.width);
       Wide<T>* to = results.row(r);
       to[0] = total.max, to[1] = static_cast<Wide<T>>(total.sum);

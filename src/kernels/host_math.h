@@ -1,9 +1,9 @@
-// Arithmetic on single elements for the loops of HostKernels: loading and storing element types,
+// Arithmetic on single elements for the loops of HostKernels. Loads and stores element types and computes
 // exponentials.
 //
-// Everything here is branch-free, so that g++ vectorizes loops over it (`#pragma omp simd`). Calls into the
-// math library, or to functions that are not inlined, would prevent that. Doubles use the math library: fp64
-// is the test mode.
+// Everything here is branch-free, so that g++ vectorizes loops over it (`#pragma omp simd`). Calls to the
+// math library, or to functions that are not inlined, would prevent that. Doubles do use the math library,
+// because fp64 is only for tests.
 #pragma once
 
 #include <c10/util/BFloat16.h>
@@ -17,7 +17,7 @@
 
 namespace optimus {
 
-// The type used for arithmetic on T and for its statistics.
+// The type used for arithmetic on T and for statistics of T.
 template <typename T>
 using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
@@ -35,8 +35,8 @@ inline void store(c10::Half& to, float value) { to = c10::Half(static_cast<float
 #else
 inline void store(c10::Half& to, float value) { to = c10::Half(value); }
 #endif
-// Rounds to nearest, ties to even, with integer arithmetic only. A NaN would round to infinity and is handled
-// separately.
+// Rounds to nearest, ties to even, with integer arithmetic only. NaN is handled separately, because it could
+// round to infinity.
 inline void store(c10::BFloat16& to, float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t rounded = (bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16;
@@ -45,8 +45,9 @@ inline void store(c10::BFloat16& to, float value) {
 
 [[gnu::always_inline]] inline double exponential(double x) { return std::exp(x); }
 
-// Maps x to an integer with the same order, and back. The maximum of floats then takes one instruction, while
-// comparisons with correct NaN handling take several (and std::fmax on 16-bit numbers makes g++ 12 fail).
+// Maps x to an integer with the same order, and back. The maximum of two integers takes one instruction, but
+// comparisons of floats with correct NaN handling take several. std::fmax on 16-bit numbers makes g++ 12
+// fail.
 template <typename Number>
 using OrderOf = std::conditional_t<std::is_same_v<Number, double>, std::int64_t, std::int32_t>;
 
@@ -61,9 +62,10 @@ Number from_order(OrderOf<Number> order) {
   return std::bit_cast<Number>(order_of(std::bit_cast<Number>(order)));
 }
 
-// e^x within 2 ulp: 2^n * e^r with |r| <= ln 2 / 2. Below -87.3 the result is 0 (no denormal numbers), above
-// 88.3 it is 2e38, which is equivalent to infinity in all our formulas. NaN stays NaN. Both limits are tested
-// by comparing bits, because floating-point comparisons with correct NaN handling take many instructions.
+// e^x within 2 ulp: 2^n * e^r with |r| <= ln 2 / 2. Below -87.3 the result is 0 instead of a denormal number.
+// Above 88.3 it is 2e38, which is equivalent to infinity in all our formulas. NaN stays NaN.
+// Both limits are tested by comparing bits, because floating-point comparisons with correct NaN handling take
+// many instructions.
 [[gnu::always_inline]] inline float exponential(float x) {
   constexpr auto kLowest = std::bit_cast<std::uint32_t>(-87.3F),
                  kHighest = std::bit_cast<std::uint32_t>(88.3F);
@@ -71,8 +73,9 @@ Number from_order(OrderOf<Number> order) {
   constexpr float kRounding = 0x1.8p23F;  // adding it leaves the nearest integer in the lowest bits
   const float shifted = x * 1.44269504F + kRounding;
   const float multiple = shifted - kRounding;
-  const float remainder = (x - multiple * 0.693145752F) - multiple * 1.42860677e-6F;  // ln 2 in two parts
-  const float remainder_squared = remainder * remainder;  // shorter dependency chain than Horner's scheme
+  const float remainder =
+      (x - multiple * 0.693145752F) - multiple * 1.42860677e-6F;  // ln 2 split into two parts
+  const float remainder_squared = remainder * remainder;  // shorter dependency chain than Horner's method
   const float high_terms =
       remainder_squared * (0.00138144649F * remainder_squared + (0.00836878084F * remainder + 0.0416683927F));
   const float power =
@@ -83,7 +86,7 @@ Number from_order(OrderOf<Number> order) {
   return bits - kLowest <= kMinusInfinity - kLowest ? 0.0F : capped;
 }
 
-// The normal distribution: density and cumulative probability at x.
+// The density and the cumulative probability of the normal distribution at x.
 template <typename Number>
 struct Normal {
   Number density, cumulative;

@@ -1,8 +1,8 @@
-// Small matrix products for the attention kernel: c += a b on blocks that fit into the L1 cache.
+// Small GEMMs for the attention kernel. They compute c += a b on blocks that fit into the L1 cache.
 //
-// A tile of c stays in registers during the loop over the common dimension. Vector types are explicit,
-// because g++ does not keep a two-dimensional tile of plain arrays in registers. The caller pads blocks: rows
-// of c to kTileRows, columns to kVectorLanes, so that there are no remainder loops.
+// A tile of c stays in registers during the loop over the reduction dimension. Vector types are explicit,
+// because g++ does not keep a two-dimensional tile of plain arrays in registers. The caller pads the rows of
+// c to kTileRows and the columns to kVectorLanes, so that there are no remainder loops.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,8 @@ inline constexpr std::int64_t kTileRows = 4;
 template <typename Number>
 inline constexpr std::int64_t kVectorLanes = kVectorBytes / static_cast<std::int64_t>(sizeof(Number));
 
-// A left factor, whose element (row, k) is data[row * row_stride + k * k_stride]: a block or its transpose.
+// The left-hand operand, which is a block or its transpose. Its element (row, k) is data[row * row_stride + k
+// * k_stride].
 template <typename Number>
 struct LeftFactor {
   const Number* data;
@@ -36,7 +37,8 @@ struct Block {
   std::int64_t row_stride;
 };
 
-// to += a b for one tile: kTileRows rows, `Vectors` vectors wide. `depth` is the common dimension.
+// Computes to += a b for one tile of kTileRows rows and `Vectors` vectors per row. `depth` is the size of the
+// reduction dimension.
 template <typename Number, int Vectors>
 [[gnu::always_inline]] inline void multiply_tile(const LeftFactor<Number>& a, const Block<const Number>& b,
                                                  std::int64_t depth, const Block<Number>& to) {
@@ -66,8 +68,8 @@ template <typename Number, int Vectors>
       std::memcpy(to.data + row * to.row_stride + v * kLaneCount, &sums[row][v], sizeof(Vector));
 }
 
-// c [rows, columns] += a [rows, depth] * b [depth, columns]; rows padded to kTileRows, columns to
-// kVectorLanes.
+// Computes c [rows, columns] += a [rows, depth] * b [depth, columns]. Rows are padded to kTileRows, columns
+// to kVectorLanes.
 template <typename Number>
 [[gnu::noinline]] void multiply_add(const LeftFactor<Number>& a, const Block<const Number>& b,
                                     const Block<Number>& c, std::int64_t rows, std::int64_t columns,

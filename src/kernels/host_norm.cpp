@@ -1,4 +1,4 @@
-// Layer norm and RMS norm on CPUs: a row stays in the L1 cache during two or three passes.
+// Layer norm and RMS norm on CPUs. A row stays in the L1 cache during two or three passes.
 #include <vector>
 
 #include "kernels/host.h"
@@ -45,8 +45,8 @@ struct BackwardRow {
   std::int64_t width;
 };
 
-// Returns a and b of dx = rstd * (dy * weight - a - normed * b): the means of the row's weighted gradient,
-// and of its product with the normed row.
+// Returns a and b of dx = rstd * (dy * weight - a - normed * b). a is the mean of the row's weighted
+// gradient, and b is the mean of its product with the normed row.
 template <typename T>
 std::pair<Wide<T>, Wide<T>> gradient_means(const BackwardRow<T>& row, bool is_centered) {
   using W = Wide<T>;
@@ -60,7 +60,7 @@ std::pair<Wide<T>, Wide<T>> gradient_means(const BackwardRow<T>& row, bool is_ce
   return {upstream_sum / count, projection_sum / count};
 }
 
-// Adds to the weight gradients before dx is written, because dx may alias dy.
+// Adds to the weight gradients before it writes dx, because dx may alias dy.
 template <typename T>
 void backward_row(const BackwardRow<T>& row, bool is_centered, T* dx, Wide<T>* weight_sum,
                   Wide<T>* bias_sum) {
@@ -109,8 +109,8 @@ void backward_rows(const BackwardTensors<T>& tensors, bool is_centered, std::int
   }
 }
 
-// Every part of the rows has its own sums, which are added in the order of parts: the result is deterministic
-// for a given number of threads.
+// Every part of the rows has its own sums, which are added in the order of parts. The result is therefore
+// deterministic for a given number of threads.
 template <typename T>
 void norm_backward_typed(const BackwardTensors<T>& tensors, bool is_centered, Wide<T>* weight_gradient,
                          Wide<T>* bias_gradient) {

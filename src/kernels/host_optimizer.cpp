@@ -1,4 +1,5 @@
-// Operations on flat buffers of gradients, masters and moments: the norm, AdamW, conversion.
+// Operations on flat buffers of gradients, masters and moments: the gradient norm, AdamW, and type
+// conversion.
 #include <numeric>
 #include <vector>
 
@@ -9,7 +10,7 @@
 namespace optimus {
 namespace {
 
-// AdamW's constants of one step, in its arithmetic type.
+// The constants of AdamW for one step, in the type used for arithmetic.
 template <typename Number>
 struct AdamFactors {
   Number beta1, one_minus_beta1, beta2, one_minus_beta2, decay, rate, inverse_root, epsilon, scale;
@@ -33,10 +34,10 @@ struct AdamState {
   Number *master, *first_moment, *second_moment;
 };
 
-// a * b + c, rounded once if the CPU supports it. It is explicit because the compiler could otherwise fuse
-// different products of a sum in whole vectors and in the remaining elements. The bits would then depend on
-// where a range begins and ends, but updates that are repeated elsewhere (redundant copies, pre-copy) must be
-// bit-identical.
+// Returns a * b + c, rounded once if the CPU supports fused multiply-add. The operation is explicit, because
+// the compiler could otherwise fuse different products of a sum in whole vectors and in the remaining
+// elements. The bits would then depend on where a range begins and ends. Updates that are repeated on another
+// rank (redundant copies, pre-copy) must be bit-identical.
 template <typename Number>
 inline Number fused(Number a, Number b, Number c) {
 #if defined(__FP_FAST_FMA) && defined(__FP_FAST_FMAF)
@@ -50,7 +51,7 @@ inline Number fused(Number a, Number b, Number c) {
 template <typename T, typename Number>
 void adamw_range(const AdamFactors<Number>& of, const AdamState<Number>& state, std::int64_t begin,
                  std::int64_t end, T* weight) {
-  const AdamFactors<Number> factors = of;  // a copy that no store below can alias
+  const AdamFactors<Number> factors = of;  // a local copy, which no store below can alias
   const Number* gradients = state.gradient;
   Number *master_weights = state.master, *first_moments = state.first_moment,
          *second_moments = state.second_moment;
@@ -106,8 +107,8 @@ void HostKernels::adamw(const AdamOptions& options, const at::Tensor& step_scala
   auto* scalars = step_scalars.data_ptr<double>();
   if (step_scalar(scalars, StepScalar::is_finite) == 0) return;
   ensure(gradient.scalar_type() == master.scalar_type(),
-         "a gradient of type {} does not match a master of type {}", c10::toString(gradient.scalar_type()),
-         c10::toString(master.scalar_type()));
+         "type {} of the gradients does not match type {} of the masters",
+         c10::toString(gradient.scalar_type()), c10::toString(master.scalar_type()));
   with_element_type(weight.scalar_type(), [&]<typename T>(T) {
     using W = Wide<T>;
     const AdamFactors<W> factors(options, scalars);
@@ -120,7 +121,7 @@ void HostKernels::adamw(const AdamOptions& options, const at::Tensor& step_scala
   });
 }
 
-// ATen's copy is one vectorized pass for all pairs of types.
+// For any pair of types, ATen's copy is a single vectorized pass.
 void HostKernels::convert(const at::Tensor& from, at::Tensor& to) const { to.copy_(from); }
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// Selects the kernels for a device, and implements the functions that all kernels share.
+// Selects the kernels for a device, and implements the functions shared by all kernels.
 #include <ATen/ops/zeros.h>
 #ifdef OPTIMUS_CUDA
 #include <ATen/cuda/CUDAContextLight.h>
@@ -14,7 +14,7 @@ std::unique_ptr<Kernels> make_host_kernels() { return std::make_unique<HostKerne
 std::unique_ptr<Kernels> make_kernels(at::Device device) {
   if (device.is_cpu()) return make_host_kernels();
 #ifdef OPTIMUS_CUDA
-  // Compiled for Ampere and later.
+  // The CUDA kernels are compiled for Ampere and later.
   if (device.is_cuda() && at::cuda::getDeviceProperties(device.index())->major >= 8)
     return make_cuda_kernels();
 #endif

@@ -1,5 +1,5 @@
-// PlainKernels: each kernel as ATen operations, on any device. Written for readability, not speed: the
-// reference in tests.
+// PlainKernels: each kernel as ATen operations, on any device. They are the reference in tests, so they are
+// written for readability, not for speed.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -50,7 +50,8 @@ at::Tensor activate_backward(Activation kind, const at::Tensor& dy, const at::Te
   return {};
 }
 
-// The dropout factors of a site, [rows, width]: 0 or 1 / (1 - rate). Drawn on the host, row by row.
+// Returns the dropout factors of a site, [rows, width], which are 0 or 1 / (1 - rate). The random numbers are
+// drawn on the host, row by row.
 at::Tensor dropout_factors(const DropoutSite& site, const at::Tensor& like) {
   const std::int64_t num_rows = like.size(0), width = like.size(1);
   at::Tensor uniform = at::empty({num_rows, width}, at::kDouble);
@@ -64,8 +65,8 @@ at::Tensor dropout_factors(const DropoutSite& site, const at::Tensor& like) {
   return (uniform.ge(site.rate).to(at::kDouble) / (1 - site.rate)).to(like.device(), like.scalar_type());
 }
 
-// table[ids[row]] += values[row]. Uses the one of ATen's two operations that adds in a fixed order on the
-// device.
+// table[ids[row]] += values[row]. ATen has two operations for this; uses the one that adds in a fixed order
+// on the device.
 void add_to_rows(at::Tensor& table, const at::Tensor& ids, const at::Tensor& values) {
   if (table.is_cuda())
     table.index_put_({ids.to(at::kLong)}, values, /*accumulate=*/true);

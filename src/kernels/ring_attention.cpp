@@ -1,5 +1,5 @@
-// Determines the scores of a ring step, and contains the code that the implementations of ring attention
-// share.
+// Determines which scores a ring step computes. Also contains the code shared by the implementations of ring
+// attention.
 //
 //   cp 2, causal: part 0 has chunks 0 and 3 of a sequence, part 1 has 1 and 2.
 //   \ causal, # all scores, . no scores
@@ -30,14 +30,14 @@ struct PlacedSpan {
   }
 };
 
-// Merges adjacent spans: the two chunks of the last context part are one triangle of scores.
+// Merges adjacent spans, because the two chunks of the last context part form one triangle of scores.
 std::vector<PlacedSpan> place_spans(const ContextPositions& spans, std::int64_t length) {
   std::vector<PlacedSpan> result;
   std::int64_t row = 0, min_begin = 0;
   for (const Span& span : spans) {
     ensure(span.begin >= min_begin && span.begin <= span.end && span.end <= length,
-           "context positions {}..{} must start at {} or later in a sequence of length {}", span.begin,
-           span.end, min_begin, length);
+           "context positions {}..{} must start at {} or later and be inside a sequence of length {}",
+           span.begin, span.end, min_begin, length);
     if (!result.empty() && result.back().positions.end == span.begin)
       result.back().positions.end = span.end;
     else if (span.size() > 0)
@@ -99,7 +99,7 @@ void check_ring_task(const RingTask& task, const at::Tensor& q, const at::Tensor
                piece.queries.begin < piece.queries.end && piece.queries.end <= task.own_length &&
                piece.keys.begin >= 0 && piece.keys.begin < piece.keys.end &&
                piece.keys.end <= task.key_length,
-           "ring piece of sequence {}: queries {}..{} of {}, keys {}..{} of {}", piece.sequence,
+           "invalid ring piece of sequence {}: queries {}..{} of {}, keys {}..{} of {}", piece.sequence,
            piece.queries.begin, piece.queries.end, task.own_length, piece.keys.begin, piece.keys.end,
            task.key_length);
     ensure(!piece.is_causal || piece.queries.size() == piece.keys.size(),

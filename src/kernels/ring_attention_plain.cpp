@@ -1,5 +1,5 @@
-// Ring attention by its definition, with ATen operations: the reference for the host implementation, and the
-// implementation for CUDA.
+// Ring attention computed by its definition with ATen operations. It is the reference for the host
+// implementation, and the implementation used on CUDA.
 //
 // Equal pieces of consecutive sequences are computed together. Queries are processed in blocks, so that the
 // score matrix stays small for any sequence length.
@@ -23,7 +23,7 @@ at::Tensor widened(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kDouble ? tensor : tensor.to(at::kFloat);
 }
 
-// A piece that is the same in `num_sequences` consecutive sequences, beginning with its own.
+// A piece that is the same in `num_sequences` consecutive sequences, starting with the piece's own sequence.
 struct EqualPieces {
   RingPiece piece;
   std::int64_t num_sequences = 1;
@@ -37,7 +37,7 @@ struct EqualPieces {
 
 std::vector<EqualPieces> merge_equal_pieces(const std::vector<RingPiece>& pieces) {
   std::vector<EqualPieces> result;
-  // (begin of queries, begin of keys) -> index of the last entry of `result` that begins there.
+  // Maps (first query, first key) to the index of the last entry of `result` that starts there.
   std::map<std::pair<std::int64_t, std::int64_t>, std::size_t> last;
   for (const RingPiece& piece : pieces) {
     const auto [entry, is_new] = last.try_emplace({piece.queries.begin, piece.keys.begin}, result.size());
@@ -51,8 +51,8 @@ std::vector<EqualPieces> merge_equal_pieces(const std::vector<RingPiece>& pieces
   return result;
 }
 
-// Some queries of equal pieces and all keys that they attend to. Tensors are [sequences, heads, rows,
-// head_dim] in the wide type.
+// Some queries of equal pieces, and all keys that these queries attend to. Tensors are [sequences, heads,
+// rows, head_dim] in the wide type.
 class RingBlock {
  public:
   RingBlock(const RingTask& task, const EqualPieces& equal_pieces, Span queries)
@@ -61,7 +61,7 @@ class RingBlock {
         queries_(queries),
         num_keys_(equal_pieces.piece.is_causal ? queries.end : equal_pieces.piece.keys.size()) {}
 
-  // Views of the block's rows, [sequences, heads, rows, head_dim].
+  // Return views of the block's rows, [sequences, heads, rows, head_dim].
   at::Tensor of_queries(const at::Tensor& tensor) const {
     const std::int64_t begin = equal_pieces_.piece.queries.begin + queries_.begin;
     return rows(tensor, task_.own_length, {begin, begin + queries_.size()});
@@ -76,8 +76,8 @@ class RingBlock {
         .unsqueeze(3);
   }
 
-  // grouped: merges the heads of a group, [sequences, kv_heads, group * rows, ..], for products with keys.
-  // ungroup: the inverse.
+  // grouped() merges the heads of each group to [sequences, kv_heads, group * rows, ..], for GEMMs with the
+  // keys. ungroup() is the inverse.
   at::Tensor grouped(const at::Tensor& heads) const {
     return heads.reshape({heads.size(0), task_.shape.kv_heads, -1, heads.size(3)});
   }
@@ -94,7 +94,7 @@ class RingBlock {
     return result.masked_fill_(is_later, -std::numeric_limits<double>::infinity());
   }
 
-  // The dropout factor of each score; undefined without dropout.
+  // Returns the dropout factor of each score. Undefined without dropout.
   at::Tensor factors(const at::Tensor& like) const {
     if (task_.dropout.rate == 0) return {};
     const RingPiece& piece = equal_pieces_.piece;
@@ -117,7 +117,7 @@ class RingBlock {
 
   const RingTask& task_;
   const EqualPieces& equal_pieces_;
-  Span queries_;  // relative to the piece's start
+  Span queries_;  // relative to the start of the piece
   std::int64_t num_keys_;
 };
 

@@ -1,4 +1,5 @@
-// Precompiled header for all sources that use libtorch: the tensor type, which takes seconds to compile.
+// Precompiled header for all sources that use libtorch. It contains the tensor type, which takes seconds to
+// compile.
 #pragma once
 
 #include <ATen/Parallel.h>

@@ -143,7 +143,7 @@ TEST_P(FailureTest, Declined) {
         const std::vector<Group> groups = {kWorld, {Role::tensor, {0, 1}}, {Role::tensor, {2, 3}}};
         const CommOutcome<void> outcome = comm->prepare(1, groups, soon());
         require(seconds_since(begin_time) < kPromptly, "noticed too late");
-        expect_failure(outcome, {3}, {"rank 3 declines: not enough memory"});
+        expect_failure(outcome, {3}, {"rank 3 declined to connect: not enough memory"});
       }
       // Operations continue in the present epoch, and work in the next one.
       must(start(*comm, kWorld, CommKind::all_reduce, at::kFloat, 10, 1).pending->wait(soon()));
@@ -174,7 +174,7 @@ TEST(ThreadFailure, WrongOrderIsExplained) {
     must(comm->connect(0, {{kWorld}}, soon()));
     const CommOutcome<void> outcome =
         start(*comm, kWorld, CommKind::all_reduce, at::kFloat, 10 + comm->rank(), 3).pending->wait(soon());
-    expect_failure(outcome, {}, {"started all_reduce of numbers (", ") where rank", "(44 B)", "(40 B)"});
+    expect_failure(outcome, {}, {"started all_reduce of numbers (", "), but rank", "(44 B)", "(40 B)"});
   });
 }
 

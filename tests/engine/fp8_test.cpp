@@ -103,8 +103,8 @@ TEST(Fp8, RejectsSharedKeyHeads) {
   EXPECT_EQ(unsupported_reason(plan, model), std::nullopt);
   EXPECT_EQ(
       unsupported_reason(in_fp8(plan), model),
-      "block 1: tp 3 makes devices share some of the 2 key/value heads, which fp8 does not support; use "
-      "a tp that divides their number");
+      "block 1: with tp 3, devices share some of the 2 key/value heads, which fp8 does not support; use "
+      "a tp that divides the number of key/value heads");
   EXPECT_THROW(ensure_engine_supports(in_fp8(plan), model), UserError);
 }
 

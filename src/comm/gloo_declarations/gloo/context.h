@@ -1,4 +1,4 @@
-// Gloo's context, with the only member function that c10d's header calls.
+// Declares Gloo's context with the only member function that c10d's header calls.
 #pragma once
 
 #include <chrono>

@@ -1,2 +1,2 @@
-// Placeholder for Gloo's header of this name: c10d's header includes it but uses nothing from it.
+// Placeholder for the Gloo header of the same name. c10d's header includes it but uses nothing from it.
 #pragma once

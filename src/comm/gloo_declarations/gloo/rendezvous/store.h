@@ -1,4 +1,4 @@
-// The store interface of Gloo, which c10d's header derives from.
+// Gloo's store interface, from which a class in c10d's header derives.
 #pragma once
 
 #include <chrono>

@@ -1,5 +1,5 @@
-// The names of Gloo's transports that c10d's header mentions. Their implementation is in libtorch; this
-// project neither creates nor calls them.
+// Declares the Gloo transports that c10d's header mentions. libtorch implements them; this project neither
+// creates nor calls them.
 #pragma once
 
 namespace gloo::transport {
