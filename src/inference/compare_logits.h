@@ -12,8 +12,8 @@ namespace optimus {
 struct LogitsComparison {
   bool is_done = false;
   std::string why_not;  // why the comparison was not done; empty if it was
-  bool is_equal =
-      false;  // whether the logits are bit-identical, with `from` rounded to the type in which `to` is stored
+  // Whether the logits are bit-identical after `from` was rounded to the type in which `to` is stored.
+  bool is_equal = false;
   // The norm of the change in the logits caused by rounding the weights, relative to the norm of the logits.
   // 0 if no weights were rounded.
   double rounding = 0;
