@@ -1,4 +1,4 @@
-// optimus decisions RUN: lists the run's decisions about its plan, with their reasons and their predicted and
+// optimus decisions RUN: lists the run's decisions on its plan, with their reasons and their predicted and
 // measured gains.
 #include "cli/command.h"
 #include "rundir/run_records.h"

@@ -23,7 +23,7 @@ struct Check {
   std::string name;
   bool ok = true;
   std::string finding;
-  std::string fix;  // a command that fixes the problem; empty if there is none
+  std::string fix;  // a command that fixes the problem; may be empty
 };
 
 // Returns the first line of a command's output, or nullopt if the command does not exist or fails.
@@ -142,8 +142,8 @@ Check list_libraries() {
           ""};
 }
 
-// The kernels are compiled to machine code for Hopper and to PTX for Ampere and later (CMakeLists.txt);
-// older GPUs use PyTorch operators.
+// The kernels are compiled to machine code for Hopper and to PTX for Ampere and later (CMakeLists.txt). Older
+// GPUs use PyTorch operators.
 std::string kernels_for(const std::string& capability) {
   const double number = std::strtod(capability.c_str(), nullptr);
   if (number >= 8.95 && number < 9.05) return "precompiled for this GPU";

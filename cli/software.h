@@ -20,7 +20,7 @@ struct PredictionInputs {
   std::string description;          // one line about the corrections; empty without a history
   std::vector<Residual> residuals;  // the residuals that were applied
 };
-// `cluster` is the name of a cluster; `history` is a file, "here", or empty. Throws UserError.
+// `cluster` is the name of a cluster, and `history` is a file, "here", or empty. Throws UserError.
 PredictionInputs prediction_inputs(const std::string& cluster, const std::string& history,
                                    const Constants& constants);
 

@@ -36,7 +36,7 @@ struct TrainOptions {
   std::string policy;                   // the policy that decides on plan changes, for example "rule"
   bool is_static = false;               // the plan changes only on request
 
-  std::string resume;  // a run folder; the run continues from its newest valid checkpoint
+  std::string resume;  // a run folder; the run resumes from its newest valid checkpoint
 
   // Other options by key, for example {"layers", "4"}, {"zero", "1"}, {"save-every", "10m"}. An empty value
   // turns on an option that takes no value.

@@ -1,4 +1,4 @@
-// Implements the part of RankRun that decides about plans: the properties of the machines, the planner's best
+// Implements the part of RankRun that decides on plans: the properties of the machines, the planner's best
 // plan for them, and the adaptation controller on rank 0. See rank_run.h.
 #include <algorithm>
 

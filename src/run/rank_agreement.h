@@ -10,8 +10,8 @@ namespace optimus {
 
 class Agreement {
  public:
-  // `comm` is null if this rank is alone. `world` is a connected group of the participating ranks; if it
-  // has no members, all ranks participate.
+  // `comm` is null if this rank is alone. `world` is a connected group of the participating ranks. If the
+  // group has no members, all ranks participate.
   Agreement(Comm* comm, Group world, Seconds timeout)
       : comm_(comm), world_(std::move(world)), timeout_(timeout) {}
   bool is_alone() const { return size() == 1; }

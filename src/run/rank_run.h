@@ -1,6 +1,6 @@
 // RankRun: one rank of a run that trains a text model, from its first plan part to the end of the run.
 // Internal to this folder; train_rank.h is the interface. rank_run.cpp contains the steps and plan parts,
-// rank_adaptation.cpp the decisions about plans, and rank_membership.cpp the reaction to ranks that are lost,
+// rank_adaptation.cpp the decisions on plans, and rank_membership.cpp the reaction to ranks that are lost,
 // join or leave.
 #pragma once
 
@@ -47,7 +47,7 @@ class RankRun {
   using End = std::variant<TrainResult, MembershipChange>;
 
   EngineOptions engine_options() const;
-  // Sets the initial parameters: from the checkpoint, from given weights, or random.
+  // Initializes the parameters from the checkpoint, from given weights, or randomly.
   void initialize_parameters(Parameters& parameters, const std::optional<Path>& checkpoint) const;
   // Builds this rank's part of a plan from a checkpoint, sets the training to `state`, and connects the
   // part's groups.
@@ -60,7 +60,7 @@ class RankRun {
   std::vector<std::string> hosts_of_ranks() const;
   DeviceFacts device_facts() const;  // including the memory that a future plan could use
   Bytes memory_of_plan() const;
-  // Whether devices share CPU cores; their step times then reveal little about the devices.
+  // Whether devices share CPU cores. If they do, step times reveal little about the individual devices.
   bool shares_cores(const std::vector<std::string>& hosts) const;
   void add_to_history() const;  // adds this run to the history of runs, if one is kept
   Policy chosen_policy(const std::vector<std::string>& hosts) const;

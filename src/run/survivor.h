@@ -1,6 +1,7 @@
 // A rank's side of an emergency checkpoint (emergency_checkpoint.h). When other ranks are lost, the rank
-// publishes its survivor state, waits for an order, and stores its part. This never makes a failure worse:
-// errors in the process are written to the rank's log, and the run fails with the original error.
+// publishes its survivor state, waits for an order, and stores its part. This never makes a failure worse,
+// because errors during these steps are only written to the rank's log, and the run fails with the original
+// error.
 #pragma once
 
 #include <functional>
@@ -17,7 +18,7 @@ struct Survivor {
   const Layout& layout;  // layout of masters and moments
   Training& training;
   Saver* saver = nullptr;  // null if the plan does not use the rank
-  Seconds timeout{60};     // how long to wait for an order; the host limits the time for writing
+  Seconds timeout{60};     // how long to wait for an order
   // Copies the checkpoints in this host's memory to the shared run folder.
   std::function<void()> export_memory = [] {};
   // Returns whether other ranks have continued without this rank. May briefly return true even if this rank

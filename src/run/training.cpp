@@ -87,7 +87,7 @@ StepsEnd Training::run(const Companions& companions) {
       if (metrics.validation_loss) result.validation_loss = metrics.validation_loss;
       if (step_ < spec_.settings.steps) next = end_of_step();
     }
-  } catch (const ReportedError&) {  // for example, unreadable data; the completed steps are saved
+  } catch (const ReportedError&) {  // for example, the data is unreadable
     progress_.finish();
     if (num_tokens > 0 && services_.saver != nullptr && services_.saver->is_alone())
       rank_.line.print(fmt::format("saved a checkpoint in {}", save_last().string()));

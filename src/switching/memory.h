@@ -12,8 +12,8 @@
 
 namespace optimus {
 
-// Memory of the program's buffers: the state, the activation arena, and the additional memory of custom
-// blocks.
+// Returns the memory that the plan needs on this rank: the state, the activation arena, and the additional
+// memory of custom blocks and libraries.
 Bytes predicted_memory(const Plan& plan, const ModelSpec& model, int rank, at::Device device);
 // Free memory of the device; nullopt if it is unknown.
 std::optional<Bytes> free_memory(at::Device device);
@@ -27,8 +27,8 @@ std::optional<ResidentMemory> resident_memory(at::Device device);
 Bytes total_memory(at::Device device);
 // PCI address of a GPU, for example "0000:3b:00.0"; nullopt for other devices.
 std::optional<std::string> bus_id(at::Device device);
-// Memory that each of `num_ranks` ranks may use temporarily: half of its share of the free memory. The other
-// half is left to other processes.
+// Returns the memory that each of `num_ranks` ranks may use temporarily, which is half of its share of the
+// free memory. The other half is left to other processes.
 Bytes spare_memory(at::Device device, int num_ranks);
 // Returns why the plan does not fit into the free memory plus the `replaced` bytes of the state that it
 // replaces. The text contains both sizes and a suggestion. Returns nullopt if the plan fits or the free

@@ -29,8 +29,8 @@ namespace optimus {
 struct MoveOptions {
   Seconds timeout{600};     // for each message
   bool is_checked = false;  // verify the checksums of all received data
-  bool retains_old =
-      false;  // keep the old layout complete until the caller releases it, which takes twice the memory
+  // Keep the old layout complete until the caller releases it, which takes twice the memory.
+  bool retains_old = false;
   // Larger boxes are sent one by one, so that they need no staging copies and sending can start immediately.
   Bytes max_combined{1 << 17};
   Bytes max_in_flight{1 << 26};  // limit of staging copies for messages in flight; lower if memory is short
@@ -40,7 +40,7 @@ struct MoveOptions {
 };
 
 struct MoveReport {
-  Bytes sent, received;  // each element counts once, whether it arrived before or during the pause
+  Bytes sent, received;  // each element is counted once, whether it arrived before or during the pause
   // State received before the pause, and gradients that therefore had to be received during the pause.
   Bytes early, gradients_resent;
   std::int64_t num_messages = 0;
@@ -84,7 +84,7 @@ class StateMover {
   // Tensors that move at the same time, and the blocks that are allocated and released with them.
   struct Turn {
     std::vector<int> tensors{};             // indices of tensors in the layout
-    const RankShare::Wave* wave = nullptr;  // null if none of the tensors moves between ranks
+    const RankShare::Wave* wave = nullptr;  // null if no tensor moves between ranks
     // New blocks to allocate, blocks whose memory is reused, and old blocks to release.
     std::vector<int> allocated{}, reused{}, released{};
     // Number of turns that must have ended before this turn starts, so that enough memory is free.
@@ -118,7 +118,7 @@ class StateMover {
   std::size_t num_begun_ = 0, num_ended_ = 0;  // turns
   Bytes peak_bytes_;
   std::set<int> precopy_blocks_;      // new blocks that were allocated before the pause
-  std::unique_ptr<Precopy> precopy_;  // null if nothing is sent early
+  std::unique_ptr<Precopy> precopy_;  // null if no state is sent early
   std::vector<Message> in_flight_;
   // Keyed by peer and by whether it is a send.
   std::vector<std::pair<std::pair<int, bool>, std::vector<at::Tensor>>> combined_;

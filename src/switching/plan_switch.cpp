@@ -19,7 +19,7 @@ namespace {
 const Group kAllRanks{Role::world, {}};
 constexpr std::array kUpdateInputs = {StepScalar::learning_rate, StepScalar::is_finite, StepScalar::factor,
                                       StepScalar::rate, StepScalar::inverse_root};
-constexpr std::size_t kNumCounts = 7;  // number of counters: updates, the loss scale, the noise scale
+constexpr std::size_t kNumCounts = 7;  // number of counters for updates, the loss scale and the noise scale
 constexpr std::size_t kNumUpdateNumbers = 4 + kUpdateInputs.size();
 constexpr int kProbeTag = 0x7fd3;  // not used by other messages
 constexpr std::int64_t kProbeBytes = 1 << 18;

@@ -5,7 +5,7 @@
 //   next->begin_precopy(agree_on_precopy(…), part);      // between two steps; sends during the next
 //   const SwitchReport report = next->run(part);         // between two steps, by all ranks
 //
-// If a plan does not use a rank, the rank's part is empty; the rank still participates in switches. Read
+// If a plan does not use a rank, the rank's part is empty, but the rank still participates in switches. Read
 // next: switching/move.h.
 #pragma once
 
@@ -38,7 +38,7 @@ struct PlanPart {
 
 // The result of a plan change, aggregated over all ranks.
 struct SwitchReport {
-  Bytes moved;       // bytes received; each element counts once
+  Bytes moved;       // bytes received; each element is counted once
   Bytes early;       // the part of `moved` that was received before the pause
   Bytes precopied;   // bytes of gradients that were sent during the pause because of pre-copy
   Bytes minimum;     // PlanChange::minimum
@@ -128,13 +128,13 @@ class PlanSwitch {
   LossScale loss_scale_;
   Fp8History fp8_history_;
   bool has_precopy_ = false;
-  UpdateRecord update_;    // inputs of the last update; used if state was sent early
+  UpdateRecord update_;    // inputs of the last update, used if state was sent early
   double link_speed_ = 0;  // measured, in bytes per second; 0 if not measured
   Bytes needed_bytes_;     // memory that the new plan needs
 };
 
 // Called by all ranks after the same step. Decides whether state is sent early, and how much. `own` is null
-// if the rank has refused the plan; then no state is sent early. Throws PeersLost.
+// if this rank has refused the plan, in which case no state is sent early. Throws PeersLost.
 PrecopyTerms agree_on_precopy(Comm& comm, const PlanSwitch* own, const PlanPart& part, Seconds timeout);
 
 }  // namespace optimus

@@ -18,7 +18,7 @@ namespace {
 
 // A scripted plan is prepared this many steps before its switch.
 constexpr std::int64_t kStepsAhead = 3;
-constexpr Seconds kPrepareTimeout{60};  // limit for other ranks to connect; then preparation fails
+constexpr Seconds kPrepareTimeout{60};  // preparation fails if other ranks take longer to connect
 const Group kWorld{Role::world, {}};
 
 // Returns the reason that decisions record for a switch to another phase, which changes the batch or the

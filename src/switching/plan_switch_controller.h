@@ -1,6 +1,6 @@
-// Controls the plan changes of one run: scripted ones (--switch-at) and those that are requested while it
-// runs (control.h). Every rank has one PlanSwitchController, and all of them pass through the same states
-// after the same steps:
+// Controls the plan changes of one run: scripted changes (--switch-at) and changes that are requested while
+// the run trains (control.h). Every rank has one PlanSwitchController, and all of them pass through the same
+// states after the same steps:
 //
 //   requested at rank 0 ──▶ all ranks receive the plan ──▶ each prepares on a thread, steps continue
 //                                                            ├──▶ all are prepared: the switch
@@ -37,9 +37,9 @@ struct SwitchOutcome {
   };
   Kind kind = Kind::made;
   std::string why_not{};  // the rank that refused and its reason; empty if the switch was made
-  std::string why{};      // reason for the switch; only rank 0 knows it
+  std::string why{};      // reason for the switch; set only on rank 0
   bool is_phase = false;  // the switch started another training phase
-  std::optional<PlanProposal> proposal{};  // the proposal that led to it; only rank 0 knows it
+  std::optional<PlanProposal> proposal{};  // the proposal that led to the request; set only on rank 0
   Plan from, to;                           // as requested, before their devices were mapped to ranks
   Seconds prepared{};                      // time that this rank needed to prepare
   SwitchReport report{};
@@ -144,11 +144,10 @@ class PlanSwitchController {
   const Refusal refusal_;
   SwitchListener& listener_;
   std::size_t next_scripted_ = 0;
-  std::int64_t step_ = 0;                 // the last completed step
-  std::optional<SwitchRequest> request_;  // rank 0: the request in progress
-  std::optional<PlanProposal> proposal_;  // the proposal that led to the request
-  std::future<Feasible<Plan>>
-      planned_choice_;  // the planner's choice, if the request does not specify a plan
+  std::int64_t step_ = 0;                       // the last completed step
+  std::optional<SwitchRequest> request_;        // rank 0: the request in progress
+  std::optional<PlanProposal> proposal_;        // the proposal that led to the request
+  std::future<Feasible<Plan>> planned_choice_;  // if the request does not specify a plan
   std::optional<DrainRequest> drain_;
   std::int64_t num_requested_ = 0;  // on rank 0: number of requests accepted
   std::int64_t num_begun_ = 0;      // number of attempts started for accepted requests

@@ -32,7 +32,7 @@ namespace optimus {
 
 struct PrecopyOptions {
   Seconds timeout{600};    // for each message
-  Bytes message{1 << 18};  // approximate size of a message; must be the same on all ranks
+  Bytes message{1 << 18};  // approximate size of a message, the same on all ranks
   // Maximum fraction of time in which messages are in flight. The step also needs the link and the CPU. In
   // measurements it lost about half of that time, and more if CPUs were busy.
   double max_link_share = 0.1;
@@ -41,7 +41,7 @@ struct PrecopyOptions {
 // The terms that all ranks agreed on.
 struct PrecopyTerms {
   int epoch = 0;  // the future epoch, which the Comm has prepared
-  // Number of the change's first waves that are sent early; 0 if nothing is sent early.
+  // Number of the change's first waves that are sent early; 0 if no state is sent early.
   std::size_t num_waves = 0;
   std::int64_t num_updates = 0;  // number of optimizer updates that the sent state includes
 };

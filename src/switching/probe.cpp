@@ -16,7 +16,7 @@ constexpr int kSyncTag = 0x7fb3, kMessageTag = 0x7fb4;  // not used by other mes
 constexpr std::int64_t kMinMessageBytes = 1 << 17, kMaxMessageBytes = 1 << 25, kGrowth = 4;
 constexpr double kMinMessageSeconds = 8e-3;
 
-// Sends and receives at the same time; the peer's data is written to `incoming`.
+// Sends and receives at the same time. The peer's data is written to `incoming`.
 void exchange(Comm& comm, int peer, const at::Tensor& outgoing, const at::Tensor& incoming, int tag,
               const Deadline& deadline) {
   const auto send = comm.send(peer, outgoing, tag, "a link probe");

@@ -47,7 +47,7 @@ class StateViews {
   const int num_tensors_;         // number of tensors of the model
 };
 
-// Returns the part of `view` that covers `box`; the whole view covers `own`.
+// `view` covers the box `own`. Returns the part of it that covers `box`.
 at::Tensor sub_view(at::Tensor view, const Box& own, const Box& box);
 
 }  // namespace optimus
