@@ -141,8 +141,8 @@ SurvivorState Training::survivor_state() {
   progress_.finish();
   SurvivorState survivor_state;
   survivor_state.state = completed_state_, survivor_state.epoch = epoch_;
-  if (const auto& counters =
-          part_.counters) {  // completed_state_ lacks them if the old plan did not use this rank
+  // completed_state_ lacks the counters if the old plan did not use this rank.
+  if (const auto& counters = part_.counters) {
     survivor_state.state.num_updates = counters->num_updates, survivor_state.state.fp8 = counters->fp8;
     survivor_state.state.loss_scale = {counters->loss_scale.value, counters->loss_scale.num_good_steps};
     survivor_state.state.noise = counters->noise;

@@ -31,7 +31,8 @@ struct MoveOptions {
   bool is_checked = false;  // verify the checksums of all received data
   // Keep the old layout complete until the caller releases it, which takes twice the memory.
   bool retains_old = false;
-  // Larger boxes are sent one by one, so that they need no staging copies and sending can start immediately.
+  // Boxes larger than this are sent one by one, because they then need no staging copies and sending can
+  // start immediately.
   Bytes max_combined{1 << 17};
   Bytes max_in_flight{1 << 26};  // limit of staging copies for messages in flight; lower if memory is short
   PrecopyMode early = PrecopyMode::never;
