@@ -10,7 +10,7 @@
 namespace optimus {
 namespace {
 
-// The JSON fields that `checkpoint list` prints; the other subcommands add more fields.
+// Returns the JSON fields that `checkpoint list` prints. The other subcommands add more fields.
 OrderedJson entry_json(const CheckpointEntry& entry) {
   return {{"step", entry.step}, {"bytes", entry.bytes.value}, {"whole", entry.is_whole}};
 }
@@ -18,7 +18,7 @@ OrderedJson entry_json(const CheckpointEntry& entry) {
 class CheckpointCommand : public Command {
  public:
   void declare(OptionTable& table) override {
-    table.add_positional("run", path_, "folder of a run, or of one checkpoint").is_required = true;
+    table.add_positional("run", path_, "run folder or checkpoint folder").is_required = true;
   }
 
  protected:
@@ -53,11 +53,10 @@ class CheckpointVerify final : public CheckpointCommand {
       entry.is_whole = entry.is_whole && problem.empty();
       list.push_back(entry_json(entry));
       if (!problem.empty()) list.back()["problem"] = problem;
-      output +=
-          fmt::format("{:<18} {:>10}  {}\n", name, text(entry.bytes),
-                      is_leftover ? "incomplete: a save in progress, or left over from an interrupted one"
-                      : problem.empty() ? "complete, all checksums match"
-                                        : problem);
+      output += fmt::format("{:<18} {:>10}  {}\n", name, text(entry.bytes),
+                            is_leftover       ? "incomplete: the save is in progress or was interrupted"
+                            : problem.empty() ? "complete, all checksums match"
+                                              : problem);
     }
     console.result({{"checkpoints", list}}, output.empty() ? "no checkpoints\n" : output);
     if (!first_problem.empty()) throw RuntimeFailure("{}", first_problem);
@@ -65,21 +64,22 @@ class CheckpointVerify final : public CheckpointCommand {
   }
 
  private:
-  // Describes in one line what is wrong with the checkpoint; empty if all checksums match.
+  // Returns one line that describes what is wrong with the checkpoint, or an empty string if all checksums
+  // match.
   static std::string problem_of(const CheckpointEntry& entry, Console& console) {
     try {
       Checkpoint::open(entry.folder).verify(console);
     } catch (const ReportedError& error) {
       return error.what();
     }
-    return entry.is_whole ? "" : entry.folder.string() + " contains a checkpoint of another step";
+    return entry.is_whole ? "" : entry.folder.string() + " contains a checkpoint of a different step";
   }
 };
 
 class CheckpointClear final : public Command {
  public:
   void declare(OptionTable& table) override {
-    table.add_positional("run", run_, "folder of a run").is_required = true;
+    table.add_positional("run", run_, "run folder").is_required = true;
   }
   int run(Console& console) override {
     std::error_code error;

@@ -1,5 +1,5 @@
-// A subcommand of `optimus`: declares its options, then runs. One file per subcommand; the table of all
-// subcommands is in commands.cpp.
+// A subcommand of `optimus`, which declares its options and then runs. Each subcommand has its own file.
+// commands.cpp contains the table of all subcommands.
 #pragma once
 
 #include <memory>
@@ -15,17 +15,17 @@ class Command {
  public:
   virtual ~Command() = default;
   virtual void declare(OptionTable& table) = 0;
-  // Called once, after the options are filled in. Returns the exit code; throws UserError.
+  // Called once, after the options are filled in. Returns the exit code. Throws UserError.
   virtual int run(Console& console) = 0;
 };
 
 struct CommandEntry {
-  std::string name;  // "profile", "data prepare"
+  std::string name;  // for example "profile" or "data prepare"
   std::string summary;
   std::unique_ptr<Command> (*make)();
 };
 
-// The table of subcommands, in the order of the help text.
+// Returns the table of subcommands, in the order of the help text.
 std::span<const CommandEntry> commands();
 
 std::unique_ptr<Command> make_profile_command();

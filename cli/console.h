@@ -17,17 +17,18 @@ class Console final : public EventSink {
 
   bool wants_json = false;
 
-  // Prints a command's result: the JSON value with --json, else the text.
+  // Prints a command's result: the JSON value if --json is set, otherwise the text.
   void result(const OrderedJson& json, const std::string& text);
-  // Prints a part of a result while the rest is still computed. Not with --json.
+  // Prints part of a result while the remaining part is still being computed. Not used with --json.
   void stream(const std::string& text);
   // Throws Interrupted after SIGINT or SIGTERM. Callable from any thread.
   void report(const Event& event) override;
-  // The status line, for a training's progress display, which is more than a sequence of events.
+  // The status line. Training uses it directly, because its progress display is more than a sequence of
+  // events.
   StatusLine& line() { return line_; }
   // The same check as in report(), for work without output.
   void check_interrupted() const;
-  // SIGINT and SIGHUP ask to stop, SIGTERM to leave (a worker of a run).
+  // SIGINT and SIGHUP request a stop. SIGTERM requests that this worker leave the run.
   StopToken stop_token() const;
 
  private:
@@ -37,8 +38,8 @@ class Console final : public EventSink {
   StatusLineSink events_;
 };
 
-// The width of the terminal on standard output; `default_columns` if there is no terminal or it is too narrow
-// for a drawing.
+// Returns the width of the terminal on standard output, or `default_columns` if there is no terminal or it is
+// too narrow for drawings.
 int terminal_columns(int default_columns);
 
 }  // namespace optimus

@@ -1,6 +1,6 @@
 // optimus convert FROM TO, and optimus export RUN|CHECKPOINT --out DIR: converts a model between formats.
-// Comparing the logits of original and result needs `optimus-engine`, which has libtorch; with --no-check,
-// this program writes the same files itself.
+// Comparing the logits of the original and the result needs `optimus-engine`, which links libtorch. With
+// --no-check, this program writes the same files itself.
 #include "cli/command.h"
 #include "cli/training.h"
 
@@ -19,7 +19,7 @@ class Convert final : public Command {
  public:
   void declare(OptionTable& table) override {
     table.add_positional("from", options_.from, "Hugging Face folder, run or checkpoint").is_required = true;
-    table.add_positional("to", options_.to, "folder to write, new or empty").is_required = true;
+    table.add_positional("to", options_.to, "output folder, new or empty").is_required = true;
     table.add_choice<ModelFormat>(
         "format", options_.format, {{"hf", ModelFormat::hf}, {"checkpoint", ModelFormat::checkpoint}},
         "hf: a Hugging Face folder; checkpoint: a run folder with a checkpoint of step 0");
@@ -37,7 +37,7 @@ class Export final : public Command {
     table.add_positional("from", options_.from, "run or checkpoint").is_required = true;
     table.add_choice<ModelFormat>("format", options_.format, {{"hf", ModelFormat::hf}},
                                   "hf: a Hugging Face folder");
-    table.add("out", options_.to, "DIR", "folder to write, new or empty").is_required = true;
+    table.add("out", options_.to, "DIR", "output folder, new or empty").is_required = true;
     optimus::declare(table, options_);
   }
   int run(Console& console) override { return convert_and_check(options_, console); }

@@ -15,7 +15,8 @@ class DataInspect final : public Command {
                         "prefix of the token files PREFIX.bin and PREFIX.idx, or of llm.c shards")
         .is_required = true;
     table.add("seq", sequence_length_, "N", "sequence length for the packing statistics");
-    table.add("document", document_, "N", "also print the tokens of document N, counted from 0");
+    table.add("document", document_, "N",
+              "also print the tokens of document N (documents are numbered from 0)");
   }
 
   int run(Console& console) override {
@@ -30,7 +31,7 @@ class DataInspect final : public Command {
     std::string output = text(profile);
     if (document_) {
       if (*document_ < 0 || *document_ >= tokens->num_documents())
-        throw UserError("--document: {} is not one of the {} documents, counted from 0", *document_,
+        throw UserError("--document: no document {}; the data has {} documents, numbered from 0", *document_,
                         tokens->num_documents());
       const std::int64_t begin = tokens->document_start(*document_),
                          end = tokens->document_start(*document_ + 1);

@@ -20,7 +20,7 @@ class DataPrepare final : public Command {
               "the byte tokenizer, a tokenizer.json, or a folder that contains one");
     table.add("text-key", options_.text_key, "KEY", "key of the text in each jsonl line");
     optimus::declare(table, options_.filters);
-    table.add("threads", options_.threads, "N", "number of tokenizer threads; 0: one per core");
+    table.add("threads", options_.threads, "N", "number of tokenizer threads (0: one per core)");
   }
 
   int run(Console& console) override {

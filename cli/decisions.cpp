@@ -1,4 +1,4 @@
-// optimus decisions RUN: lists the run's decisions about its plan, with their reasons and their predicted and
+// optimus decisions RUN: lists the run's decisions on its plan, with their reasons and their predicted and
 // measured gains.
 #include "cli/command.h"
 #include "rundir/run_records.h"
@@ -9,7 +9,7 @@ namespace {
 class Decisions final : public Command {
  public:
   void declare(OptionTable& table) override {
-    table.add_positional("run", run_, "folder of a run").is_required = true;
+    table.add_positional("run", run_, "run folder").is_required = true;
   }
   int run(Console& console) override {
     check_run(run_);

@@ -23,10 +23,10 @@ struct Check {
   std::string name;
   bool ok = true;
   std::string finding;
-  std::string fix;  // a command that fixes the problem; empty if there is none
+  std::string fix;  // a command that fixes the problem; may be empty
 };
 
-// The first line of a command's output; nullopt if the command does not exist or fails.
+// Returns the first line of a command's output, or nullopt if the command does not exist or fails.
 std::optional<std::string> first_line_of(const std::string& command) {
   FILE* const pipe = ::popen((command + " 2>/dev/null").c_str(), "r");
   if (pipe == nullptr) return std::nullopt;
@@ -87,7 +87,8 @@ Path cache_folder() {
   return Path(variable("HOME").value_or(".")) / ".cache" / "optimus-megatron";
 }
 
-// Checks the PyTorch of python3, or else the one that training has installed in the cache folder.
+// Checks python3's PyTorch. If there is none, checks the PyTorch that training has installed in the cache
+// folder.
 Check check_pytorch() {
   constexpr const char* kVersion = " -c 'import importlib.metadata as m; print(m.version(\"torch\"))'";
   if (const auto finding = first_line_of(std::string("python3") + kVersion))
@@ -100,7 +101,7 @@ Check check_pytorch() {
     if (const auto finding = first_line_of("'" + python.string() + "'" + kVersion))
       return {"pytorch", true, *finding + " in " + at->path().string() + ", installed by training", ""};
   }
-  return {"pytorch", true, "not found: training installs it into the cache on its first start", ""};
+  return {"pytorch", true, "not found: training installs it into the cache when it first starts", ""};
 }
 
 Check check_launcher() {
@@ -110,7 +111,7 @@ Check check_launcher() {
     if (info.world_size == 1) return {"launcher", true, finding, ""};
     if (!info.missing.empty())
       return {"launcher", false,
-              fmt::format("{}, several hosts, {} is not set", finding, join(info.missing, ", ")),
+              fmt::format("{}, on several hosts, but {} is not set", finding, join(info.missing, ", ")),
               fmt::format("export {}=<the host of rank 0>", info.missing[0])};
     if (!info.is_one_host) return {"launcher", true, finding + ", rendezvous at " + info.master(), ""};
     return {"launcher", true, finding + ", all on this host", ""};
@@ -119,7 +120,7 @@ Check check_launcher() {
   }
 }
 
-// Checks the access token, which only a run over several hosts needs.
+// Checks the access token, which only runs on several hosts need.
 Check check_run_token() {
   try {
     if (const auto token = find_token(variable, {}))
@@ -127,7 +128,7 @@ Check check_run_token() {
     const LaunchInfo info = detect_launcher(variable);
     if (info.world_size > 1 && !info.is_one_host)
       return {"token", false, "not set, but the ranks are on several hosts", token_instructions()};
-    return {"token", true, "not set: a run on one host creates its own", ""};
+    return {"token", true, "not set: a run on one host creates its own token", ""};
   } catch (const ReportedError& error) {
     return {"token", false, error.what(), token_instructions()};
   }
@@ -141,17 +142,18 @@ Check list_libraries() {
           ""};
 }
 
-// The kernels are compiled to machine code for Hopper and to PTX for Ampere and later (CMakeLists.txt);
-// older GPUs use PyTorch operators.
+// The kernels are compiled to machine code for Hopper and to PTX for Ampere and later (CMakeLists.txt). Older
+// GPUs use PyTorch operators.
 std::string kernels_for(const std::string& capability) {
   const double number = std::strtod(capability.c_str(), nullptr);
-  if (number >= 8.95 && number < 9.05) return "machine code for this GPU";
-  if (number >= 8) return "compiled for this GPU by its driver at the first start";
+  if (number >= 8.95 && number < 9.05) return "precompiled for this GPU";
+  if (number >= 8) return "compiled for this GPU by the driver at the first start";
   return "older than Ampere: PyTorch operators are used instead of the kernels, which is slower";
 }
 
-// A command that inspects the PyTorch of python3 without importing it: `cuda` for its CUDA version, or a
-// header next to it.
+// Returns a command that inspects python3's PyTorch without importing it. The expression may use `cuda()`,
+// the CUDA version of PyTorch, and `header(path)`, which fails if the header is not installed next to
+// PyTorch.
 std::string inspect_pytorch(const std::string& expression) {
   return "python3 -c 'import importlib.util, os, re\n"
          "torch = importlib.util.find_spec(\"torch\").submodule_search_locations[0]\n"
@@ -162,7 +164,7 @@ std::string inspect_pytorch(const std::string& expression) {
          expression + ")'";
 }
 
-// The checks for machines with a GPU; empty on other machines.
+// Returns the GPU checks. On machines without a GPU, returns only a note that training runs on the CPU.
 std::vector<Check> gpu_checks() {
   const auto gpu =
       first_line_of("nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv,noheader");
@@ -174,7 +176,8 @@ std::vector<Check> gpu_checks() {
        capability ? kernels_for(*capability) : "the driver does not report the compute capability", ""}};
   const auto require = [&](const std::string& name, const std::string& command, const std::string& fix) {
     const auto finding = first_line_of(command);
-    checks.push_back({name, finding.has_value(), finding.value_or("not found: the GPU is not used"),
+    checks.push_back({name, finding.has_value(),
+                      finding.value_or("not found: without it, the GPU is not used"),
                       finding ? std::string() : fix});
   };
   require("cuda pytorch", inspect_pytorch("\"for CUDA \" + cuda()"), "python3 -m pip install torch==2.11.0");
@@ -182,7 +185,7 @@ std::vector<Check> gpu_checks() {
           "export PATH=$PATH:/usr/local/cuda/bin, or install NVIDIA's package cuda-nvcc");
   checks.push_back(check_optional_tool(
       "cudnn frontend", inspect_pytorch("header(\"include/cudnn_frontend.h\")"),
-      "attention uses PyTorch, with copies (python3 -m pip install nvidia-cudnn-frontend)"));
+      "attention uses PyTorch, which makes extra copies (python3 -m pip install nvidia-cudnn-frontend)"));
   checks.push_back(
       check_optional_tool("nccl", inspect_pytorch("header(\"nvidia/nccl/include/nccl.h\")"),
                           "GPUs communicate through host memory (python3 -m pip install nvidia-nccl-cu13)"));

@@ -1,5 +1,5 @@
-// Part of `optimus-engine`: optimus convert and optimus export, with the comparison of the logits of
-// original and result.
+// Part of `optimus-engine`: implements optimus convert and optimus export, including the comparison of the
+// logits before and after the conversion.
 #include <fmt/format.h>
 
 #include "cli/training.h"
@@ -17,19 +17,20 @@ int run_conversion(const ConvertOptions& options, Console& console) {
   const LogitsComparison compared = compare_logits(open_trained_model(options.from, console),
                                                    open_trained_model(options.to.string(), console), console);
   if (compared.is_done && !compared.is_equal)
-    throw UserError("{}: its logits differ from those of {}; do not use it", options.to.string(),
+    throw UserError("{}: the logits differ from those of {}; do not use this model", options.to.string(),
                     options.from);
   OrderedJson json = to_json(options, converted);
   json["logits"] =
       compared.is_done ? OrderedJson{{"equal", true}, {"rounding", compared.rounding}} : OrderedJson();
   std::string output = text(options, converted);
   if (!compared.is_done)
-    console.report(Warning{"logits were not compared: " + compared.why_not});
+    console.report(Warning{"the logits were not compared: " + compared.why_not});
   else if (compared.rounding == 0)
     output += "the logits of both models are equal\n";
   else
-    output += fmt::format("the logits match those of the rounded weights; rounding changed them by {:.1e}\n",
-                          compared.rounding);
+    output +=
+        fmt::format("the logits match those of the rounded weights; rounding changed the logits by {:.1e}\n",
+                    compared.rounding);
   console.result(json, output);
   return 0;
 }

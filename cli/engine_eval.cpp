@@ -1,4 +1,4 @@
-// Part of `optimus-engine`: optimus eval.
+// Part of `optimus-engine`: implements optimus eval.
 #include <fmt/format.h>
 
 #include "cli/training.h"

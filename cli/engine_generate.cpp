@@ -1,4 +1,4 @@
-// Part of `optimus-engine`: optimus generate.
+// Part of `optimus-engine`: implements optimus generate.
 #include "cli/training.h"
 #include "inference/generate_text.h"
 

@@ -1,4 +1,4 @@
-// Part of `optimus-engine`: optimus profile --hardware and --links.
+// Part of `optimus-engine`: implements optimus profile --hardware and --links.
 #include <fmt/format.h>
 
 #include "base/file.h"
@@ -20,7 +20,7 @@ double highest_rate(const KernelTimes& times, const char* table) {
   return *std::max_element(entry->second.rates.begin(), entry->second.rates.end());
 }
 
-// The measured all-reduces, each with the time predicted from the measured link.
+// Returns the measured all-reduces, each with the time predicted from the measured link.
 OrderedJson collectives_json(const MachineProfile& machine) {
   OrderedJson list = OrderedJson::array();
   const LinkSpec& spec = machine.idle_link;
@@ -129,7 +129,7 @@ HardwareReport report_hardware(const ProbeOptions& options, Console& console) {
                    {"host",
                     {{"bytes_per_second", group.host_link.bytes_per_second},
                      {"latency_seconds", group.host_link.latency.value}}}};
-  // True for CPUs, whose cores are shared by the workers.
+  // True on CPUs, where the workers share the cores.
   const bool is_shared = !machine.collectives.empty();
   output += link_text("links", group.domain_link, is_shared ? ", between workers that are computing" : "");
   if (is_shared) {

@@ -1,4 +1,4 @@
-// Part of `optimus-engine`: the commands train and join.
+// Part of `optimus-engine`: implements optimus train and optimus join.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -41,7 +41,7 @@ std::string text(const TrainResult& result) {
 
 constexpr int kExitInterrupted = 130;
 
-// Returns the exit code. A stopped run has printed how to continue it.
+// Returns the exit code. A stopped run has already printed how to resume it.
 int report(const TrainResult& result, Console& console) {
   if (result.end == TrainEnd::stopped) return kExitInterrupted;
   console.result(to_json(result), text(result));
@@ -64,11 +64,12 @@ StopToken stop_token_of_rank(const Console& console) {
   });
 }
 
-// The program at the other end of standard input is the host of this training (src/api/engine_process.h):
-// when it has ended, the training saves a checkpoint and ends. Returns false if there is no host.
+// The program at the other end of standard input is the host program of this training
+// (src/api/engine_process.h). When the host program exits, the training saves a checkpoint and ends. Returns
+// false if there is no host program.
 bool stop_with_host() {
   if (std::getenv(kHostVariable) == nullptr) return false;
-  ::unsetenv(kHostVariable);  // the workers have no host
+  ::unsetenv(kHostVariable);  // the workers have no host program
   std::thread([] {
     char byte;
     while (::read(STDIN_FILENO, &byte, 1) > 0) continue;
@@ -102,7 +103,7 @@ int run_joining(const Path& run, const std::string& device, int threads, Console
 }
 
 int run_training(TrainOptions& options, OptionTable& table, Console& console) {
-  std::signal(SIGPIPE, SIG_IGN);  // a closed standard error does not end a training
+  std::signal(SIGPIPE, SIG_IGN);  // a closed standard error must not end the training
   if (!stop_with_host()) return train_in_role(options, table, console);
   try {
     return train_in_role(options, table, console);

@@ -1,4 +1,4 @@
-// optimus eval: evaluates a model on a text. Implemented in `optimus-engine`, which has libtorch; see
+// optimus eval: evaluates a model on a text. Implemented in `optimus-engine`, which links libtorch. See
 // cli/training.h.
 #include "cli/command.h"
 #include "cli/training.h"

@@ -18,8 +18,9 @@ namespace {
   std::error_code error;
   const Path engine = std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / "optimus-engine";
   if (error || !std::filesystem::exists(engine, error))
-    throw UserError("{} does not exist: the engine is not built; run ./optimus train --help to build it",
-                    engine.string());
+    throw UserError(
+        "{} does not exist, because the engine has not been built; run ./optimus train --help to build it",
+        engine.string());
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
   std::string command_line{std::istreambuf_iterator<char>(file), {}};
   std::vector<char*> arguments;

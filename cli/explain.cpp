@@ -30,8 +30,10 @@ class Explain final : public Command {
   void declare(OptionTable& table) override {
     table.add_positional("plan", plan_, "plan file").is_required = true;
     table.add("program", wants_program_, "print the step program of one device");
-    table.add("rank", rank_, "R", "device of --program (default: the plan's first)");
-    table.add("timeline", wants_timeline_, "draw the step in unit times: forward 1, backward 2");
+    table.add("rank", rank_, "R",
+              "with --program: device whose program is printed (default: the plan's first device)");
+    table.add("timeline", wants_timeline_,
+              "draw the step in units of time (forward pass: 1, backward pass: 2)");
     optimus::declare(table, model_);
     optimus::declare(table, export_);
   }

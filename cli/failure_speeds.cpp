@@ -45,7 +45,7 @@ ReconfigurationCosts reconfiguration_costs_for(const ReplaySpeeds& speeds, Syste
 
 ReplaySpeeds speeds_from_table(const FailureOptions& options, const std::string& model) {
   if (options.reconfiguration.empty() || model.empty())
-    throw UsageError("--throughput CSV needs --halts CSV and --model NAME, a model of that table");
+    throw UsageError("--throughput CSV requires --halts CSV and --model NAME with a model in that table");
   ReplaySpeeds speeds;
   speeds.tables = PublishedTables::parse(read_input_file(options.throughput, kMaxTraceBytes),
                                          read_input_file(options.reconfiguration, kMaxTraceBytes),
@@ -56,8 +56,8 @@ ReplaySpeeds speeds_from_table(const FailureOptions& options, const std::string&
   speeds.parameters = published_parameters(model), speeds.model = model;
   speeds.ready_seconds = options.node_start.value_or(Seconds(45)).value;
   if (options.sequence_length) speeds.tokens = static_cast<double>(*options.sequence_length);
-  speeds.description =
-      fmt::format("oobleck's measurements of {} in {}, used for all", model, options.throughput.string());
+  speeds.description = fmt::format("oobleck's measurements of {} in {}, used for all systems", model,
+                                   options.throughput.string());
   return speeds;
 }
 
@@ -85,8 +85,8 @@ ReplaySpeeds speeds_from_templates(const FailureOptions& options, ModelOptions m
   demand.precision = parse_precision(options.precision, "--precision");
   const int nodes = std::min(cluster.num_present() / options.devices_per_node, max_nodes_of(trace));
   if (nodes < 1)
-    throw UsageError("--devices-per-node: {} is more devices than {} has", options.devices_per_node,
-                     cluster.name());
+    throw UsageError("--devices-per-node: {} is more than the number of devices in {}",
+                     options.devices_per_node, cluster.name());
   const PipelineTemplates templates = value_or_throw(PipelineTemplates::build(
       demand,
       {.devices_per_node = options.devices_per_node, .max_nodes = nodes, .failures = options.failures}));

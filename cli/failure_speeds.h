@@ -1,5 +1,5 @@
-// The training speed by number of nodes, for replays of failures (cli/failures.h): from plan templates on a
-// cluster, or from a published table.
+// Determines the training speed for each number of nodes, for replays of failures (cli/failures.h). The
+// speeds come from plan templates on a cluster or from a published table.
 #pragma once
 
 #include "cli/failures.h"
@@ -11,7 +11,7 @@ namespace optimus {
 
 constexpr Bytes kMaxTraceBytes{std::int64_t{64} << 20};
 
-// The inputs of a replay that all policies share; only the costs of reconfiguration differ.
+// The inputs of a replay that all policies share. Only the reconfiguration costs differ between policies.
 struct ReplaySpeeds {
   Throughput throughput;
   double batch = 1, ready_seconds = 0;
@@ -26,7 +26,7 @@ struct ReplaySpeeds {
 
 ReconfigurationCosts reconfiguration_costs_for(const ReplaySpeeds& speeds, System system);
 
-// Throw UserError and UsageError.
+// Both functions throw UserError and UsageError.
 ReplaySpeeds speeds_from_table(const FailureOptions& options, const std::string& model);
 ReplaySpeeds speeds_from_templates(const FailureOptions& options, ModelOptions model_options,
                                    const std::string& cluster_name, const Constants& constants,
@@ -36,8 +36,8 @@ ReplaySpeeds speeds_from_templates(const FailureOptions& options, ModelOptions m
 // given speed.
 RecoveryCosts recovery_costs(const FailureOptions& options, std::optional<double> link_bytes_per_second);
 
-// The price of all devices of the cluster, in dollars per second: from --price, else from the prices of its
-// device types; empty if a type has no price.
+// Returns the price of all devices in the cluster, in dollars per second. It is computed from --price if that
+// is set, otherwise from the prices of the device types. Empty if a type has no price.
 std::optional<double> dollars_per_second(const FailureOptions& options, const Cluster& cluster);
 
 }  // namespace optimus

@@ -13,9 +13,9 @@
 namespace optimus {
 
 void declare(OptionTable& table, FailureOptions& options) {
-  table.add(
-      "failures", options.trace, "TRACE",
-      "replay a trace of machine failures, a timeline of conditions, or periodic:NODES,EVERY,AWAY,LENGTH");
+  table.add("failures", options.trace, "TRACE",
+            "replay a trace of machine failures, a timeline of conditions, or "
+            "periodic:NODES,INTERVAL,OUTAGE,DURATION");
   table.add("policy", options.policies, "P[,P…]",
             "policies to replay: never (keeps the plan), always-best, threshold, lookahead, malleus, rule, "
             "learned, oracle; oobleck, varuna, bamboo, ours");
@@ -23,7 +23,7 @@ void declare(OptionTable& table, FailureOptions& options) {
   table.add("seq", options.sequence_length, "S", "with --failures: sequence length in tokens");
   table.add_word("precision", options.precision, precision_words(),
                  "with --failures: precision of the model");
-  table.add("devices-per-node", options.devices_per_node, "N", "number of devices of each node in the trace");
+  table.add("devices-per-node", options.devices_per_node, "N", "number of devices per node in the trace");
   table.add("can-lose", options.failures, "F", "number of simultaneous node losses that plans must tolerate");
   table.add("restart", options.restart, "TIME", "time to restart after a failure (policy never)");
   table.add("node-start", options.node_start, "TIME",
@@ -32,14 +32,15 @@ void declare(OptionTable& table, FailureOptions& options) {
             "number of replays to average, with event times shifted by up to a step (default: 64; fewer if "
             "there are millions of steps)");
   table.add("throughput", options.throughput, "CSV",
-            "use measured speeds by number of nodes for --model instead of predictions");
+            "table of measured speeds of --model for each number of nodes, used instead of predictions");
   table.add("halts", options.reconfiguration, "CSV",
-            "with --throughput: the costs of changes in other systems");
+            "with --throughput: table of the costs of plan changes in other systems");
   table.add("price", options.price, "X",
-            "with --failures: price of a device per hour, in dollars (default: from the cluster's file)");
+            "with --failures: price of a device per hour, in dollars (default: from the cluster file)");
   table.add("learned", options.learned, "FILE",
-            "policy network of --policy learned (default: the built-in one)");
-  table.add("recovery-costs", options.recovery_costs, "FILE", "costs of our own plan changes (JSON)");
+            "policy network for --policy learned (default: the built-in network)");
+  table.add("recovery-costs", options.recovery_costs, "FILE",
+            "JSON file with the costs of Optimus's own plan changes");
 }
 
 namespace {
@@ -48,15 +49,16 @@ AvailabilityTrace periodic_trace(const std::string& text) {
   const std::vector<std::string> parts = split(text, ',');
   if (parts.size() != 4)
     throw UsageError(
-        "--failures periodic:{}: expected NODES,EVERY,AWAY,LENGTH, for example periodic:8,15s,5s,24h", text);
+        "--failures periodic:{}: expected NODES,INTERVAL,OUTAGE,DURATION, for example periodic:8,15s,5s,24h",
+        text);
   const std::int64_t nodes = parse_count(parts[0], "--failures periodic: nodes");
-  const double every = parse_seconds(parts[1], "--failures periodic: every").value,
-               away = parse_seconds(parts[2], "--failures periodic: away").value,
-               length = parse_seconds(parts[3], "--failures periodic: length").value;
+  const double every = parse_seconds(parts[1], "--failures periodic: interval").value,
+               away = parse_seconds(parts[2], "--failures periodic: outage").value,
+               length = parse_seconds(parts[3], "--failures periodic: duration").value;
   constexpr double kMaxFailures = 1e6;
   if (nodes < 1 || nodes > 100'000 || !(every > 0) || !(away > 0) || !(length > every) ||
       length / every > kMaxFailures)
-    throw UsageError("--failures periodic:{}: expected times above 0 and at most {:.0f} failures", text,
+    throw UsageError("--failures periodic:{}: expected positive numbers and at most {:.0f} failures", text,
                      kMaxFailures);
   return periodic_failures(static_cast<int>(nodes), every, away, length);
 }
@@ -133,7 +135,7 @@ PolicyRow never_row(const ReplayCase& replay_case, const Ideal& ideal, double re
           result.steps_lost};
 }
 
-// The number of repeats that can be computed in a few seconds.
+// Returns the number of repeats that can be computed in a few seconds.
 int default_repeats(const ReplayCase& replay_case) {
   double fastest = 0;
   for (const double speed : replay_case.throughput.samples_per_second) fastest = std::max(fastest, speed);
@@ -159,7 +161,7 @@ std::vector<std::string> policies_in(const std::string& list) {
   return policies;
 }
 
-// Runs a policy of policy/decide.h; `best` is the number of useful steps of the hindsight optimum.
+// Runs one of the policies in policy/decide.h and compares it with the optimum in hindsight.
 PolicyRow trial_row(const std::string& policy, const ReplayCase& replay_case, const FailureOptions& options) {
   const TrialCase trial = trial_of(replay_case, options.devices_per_node);
   Policy tried_policy = parse_policy(policy, "--policy");
@@ -214,16 +216,15 @@ int replay_policies(Console& console, const FailureOptions& options, ModelOption
                                   ? speeds_from_templates(options, model, cluster, constants, trace)
                                   : speeds_from_table(options, model.model);
   RecoveryCosts costs = recovery_costs(options, speeds.node_bytes_per_second);
-  // Master weights and two moments in fp32, distributed over the smallest number of nodes in which the
-  // model fits.
+  // Master weights and two moments in fp32, distributed over the smallest number of nodes on which the model
+  // fits.
   constexpr double kBytesOfState = 12;
   const double bytes_per_node = kBytesOfState * speeds.parameters / speeds.min_nodes;
   if (costs.join_bytes == 0) costs.join_bytes = bytes_per_node;
   // A node that stores the whole model receives nothing when other nodes are lost.
   if (costs.loss_bytes == 0 && speeds.min_nodes > 1) costs.loss_bytes = bytes_per_node;
   std::vector<PolicyRow> rows;
-  // If an adaptive policy, which pays for its plan changes, is compared, the oracle pays for its changes
-  // too.
+  // Adaptive policies pay for their plan changes. If one is replayed, the oracle pays for its changes, too.
   const bool is_hindsight = std::any_of(policies.begin(), policies.end(), is_adaptive_policy);
   for (const std::string& policy : policies)
     rows.push_back(row_of(policy, options, speeds, costs, trace, is_hindsight));
@@ -235,7 +236,8 @@ int replay_plan(Console& console, const FailureOptions& options, const Plan& pla
   check_failures(options);
   if (options.policies != "never")
     throw UserError(
-        "--policy: --plan keeps one plan, which is the policy never; for {} pass --model, --cluster and "
+        "--policy: --plan only supports the policy never, because it keeps one plan; for {}, pass --model, "
+        "--cluster and "
         "--batch instead",
         in_quotes(options.policies));
   const AvailabilityTrace trace = open_trace(options);

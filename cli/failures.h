@@ -1,4 +1,5 @@
-// simulate --failures: replays a trace of machine failures and reports the result of each policy.
+// Implements simulate --failures, which replays a trace of machine failures and reports the result of each
+// policy.
 #pragma once
 
 #include <optional>
@@ -14,7 +15,7 @@
 namespace optimus {
 
 struct FailureOptions {
-  std::string trace;  // a file, or periodic:NODES,EVERY,AWAY,LENGTH; empty if no replay is requested
+  std::string trace;  // a file, or periodic:NODES,INTERVAL,OUTAGE,DURATION; empty if no replay is requested
   std::string policies = "never";
   int devices_per_node = 1;
   std::optional<int> repeats;
@@ -28,10 +29,10 @@ struct FailureOptions {
 };
 void declare(OptionTable& table, FailureOptions& options);
 
-// Replays one plan that never changes; only valid with --policy never. Throws UserError.
+// Replays one plan that never changes. Only valid with --policy never. Throws UserError.
 int replay_plan(Console& console, const FailureOptions& options, const Plan& plan, double step_seconds);
-// Replays any policies, with plan templates of the model on the cluster's nodes, or with the speeds of a
-// table. Throws UserError and UsageError.
+// Replays any policies, using plan templates for the model on the cluster's nodes or the speeds in a table.
+// Throws UserError and UsageError.
 int replay_policies(Console& console, const FailureOptions& options, ModelOptions model,
                     const std::string& cluster, const Constants& constants);
 

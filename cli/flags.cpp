@@ -1,4 +1,4 @@
-// Implements flags.h. CLI11 splits the arguments; values are parsed like those of a settings file.
+// Implements flags.h. CLI11 splits the arguments. Values are parsed like those in a settings file.
 #include "cli/flags.h"
 
 #include <CLI/CLI.hpp>
@@ -24,8 +24,8 @@ void add_to(CLI::App& app, ParsedFlag& parsed) {
     parsed.flag = app.add_flag("--" + option.name);
     return;
   }
-  // The callback makes CLI11 keep the arguments unchanged: otherwise it would split a value in brackets,
-  // and would assign following arguments to the flag.
+  // The callback makes CLI11 keep the arguments unchanged. Otherwise, CLI11 would split values in brackets
+  // and assign the following arguments to the flag.
   parsed.flag = app.add_option((option.is_positional ? "" : "--") + option.name,
                                [](const CLI::results_t&) { return true; });
   parsed.flag->allow_extra_args(option.is_list && option.values_per_occurrence == 0);
@@ -46,7 +46,7 @@ void add_to(CLI::App& app, ParsedFlag& parsed) {
   throw UsageError("unknown option {}{}", in_quotes(flag), hint.empty() ? "; see --help" : hint);
 }
 
-// Rejects missing and surplus values. The name of an option is never the value of the one before it.
+// Rejects missing and surplus values. An option name is never taken as the value of the preceding option.
 void check_values(OptionTable& table, const std::vector<std::string>& arguments) {
   const auto is_option = [&](const std::string& word) {
     return word.starts_with("--") && table.find(word.substr(2, word.find('=') - 2)) != nullptr;
@@ -72,7 +72,7 @@ void check_values(OptionTable& table, const std::vector<std::string>& arguments)
   }
 }
 
-// Replaces a deprecated spelling of an option by the present one, and prints a note about it.
+// Replaces a deprecated option name with the current name and prints a note.
 std::string present_spelling(OptionTable& table, const std::string& word) {
   if (!word.starts_with("--")) return word;
   const std::size_t end = std::min(word.find('='), word.size());
@@ -81,7 +81,7 @@ std::string present_spelling(OptionTable& table, const std::string& word) {
   if (option == nullptr ||
       std::find(option->old_names.begin(), option->old_names.end(), name) == option->old_names.end())
     return word;
-  fmt::print(stderr, "optimus: --{} is now --{}; the old spelling is still accepted\n", name, option->name);
+  fmt::print(stderr, "optimus: --{} is now --{}; the old name is still accepted\n", name, option->name);
   return "--" + option->name + word.substr(end);
 }
 
@@ -89,7 +89,7 @@ std::string present_spelling(OptionTable& table, const std::string& word) {
 void set_arguments_after_dashes(OptionTable& table, const std::vector<std::string>& arguments) {
   for (Option* option : table.options())
     if (option->is_positional && option->is_list) return table.set(*option, arguments, Origin::flag);
-  throw UsageError("no arguments are expected after --; see --help");
+  throw UsageError("unexpected arguments after --; see --help");
 }
 
 }  // namespace
@@ -132,7 +132,8 @@ std::string in_capitals(std::string word) {
   return word;
 }
 
-// " [5.00 GiB]"; empty if the option has no default or is required.
+// Returns the default for the help text, for example " [5.00 GiB]". Empty if the option has no default or is
+// required.
 std::string default_text(const Option& option) {
   const Json value = option.value();
   const bool is_unset = value.is_null() || value == "" || value == false ||

@@ -8,10 +8,10 @@
 
 namespace optimus {
 
-// Throws UsageError; for an unknown flag, the message suggests the most similar known one.
+// Throws UsageError. If a flag is unknown, the message suggests the most similar known flag.
 void read_flags(OptionTable& table, const std::vector<std::string>& all_arguments);
 
-// The name as users write it: RUN, --device.
+// Returns the name as users write it, for example RUN or --device.
 std::string display_name(const Option& option);
 std::string help_text(const std::string& command, const std::string& summary, const OptionTable& table);
 

@@ -1,4 +1,4 @@
-// optimus generate: generates text from a model. Implemented in `optimus-engine`, which has libtorch; see
+// optimus generate: generates text from a model. Implemented in `optimus-engine`, which links libtorch. See
 // cli/training.h.
 #include "cli/command.h"
 #include "cli/training.h"

@@ -11,8 +11,8 @@ namespace {
 class Join final : public Command {
  public:
   void declare(OptionTable& table) override {
-    table.add_positional("run", run_, "folder of a run").is_required = true;
-    table.add("device", device_, "cpu|cuda:N", "device of the new worker (default: the run's device type)");
+    table.add_positional("run", run_, "run folder").is_required = true;
+    table.add("device", device_, "cpu|cuda:N", "device of the new worker (default: a GPU if there is one)");
     table.add("threads", threads_, "N", "number of CPU threads");
   }
   int run(Console& console) override {

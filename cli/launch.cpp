@@ -12,20 +12,21 @@ namespace {
 class Launch final : public Command {
  public:
   void declare(OptionTable& table) override {
-    table.add("hosts", options_.hosts, "A,B,C", "host names for ssh; the first has rank 0");
+    table.add("hosts", options_.hosts, "A,B,C", "host names for ssh; the first host runs rank 0");
     table.add("per-host", options_.per_host, "N", "number of ranks on each host");
     table.add("ssh", options_.ssh, "CMD", "remote shell program, called with a host name and a command");
     table.add("master", options_.master, "HOST",
-              "address of the first host for the other hosts (default: its name in --hosts)");
+              "address at which the other hosts reach the first host (default: its name in --hosts)");
     table.add("port", options_.port, "P",
-              "port of the run's store on the first host (default: one from 15000 to 29999)");
+              "port of the run's store on the first host (default: a port from 15000 to 29999)");
     table.add("token-file", options_.token_file, "FILE",
-              "file with the run's token, mode 600 (default: $OPTIMUS_TOKEN, else a new token)");
+              "file with mode 600 that contains the run's token (default: $OPTIMUS_TOKEN if set, otherwise a "
+              "new token)");
     table.add("program", options_.program, "FILE",
               "path of optimus on all hosts (default: its path on this host)");
     table.add("here", is_here_,
-              "internal: start the ranks of this host as optimus launch specifies on standard input");
-    table.add_positional("command", options_.command, "command of each rank: train …");
+              "internal: start this host's ranks as optimus launch specifies on standard input");
+    table.add_positional("command", options_.command, "command to run on every rank: train …");
   }
 
   int run(Console& console) override {

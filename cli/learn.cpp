@@ -1,4 +1,4 @@
-// optimus learn: trains the policy that decides about plan changes, in simulated runs
+// optimus learn: trains the policy that decides on plan changes, in simulated runs
 // (docs/understand/learned-policy.md).
 #include <algorithm>
 #include <cmath>
@@ -15,33 +15,33 @@
 namespace optimus {
 namespace {
 
-// The first part of each trace is used for training, the rest for evaluation.
+// The first part of each trace is used for training, the remaining part for evaluation.
 constexpr double kTrainingFraction = 0.6;
 
 class Learn final : public Command {
  public:
   void declare(OptionTable& table) override {
-    table.add("out", out_, "FILE", "file for the policy (safetensors)").is_required = true;
-    table.add("start", start_, "FILE", "continue from this policy; 'shipped' is the built-in one");
-    table.add(
-        "failures", traces_, "TRACE[,TRACE…]",
-        "availability traces of your machines; the first 60 % of each is used in addition to generated ones");
+    table.add("out", out_, "FILE", "output file for the policy (safetensors)").is_required = true;
+    table.add("start", start_, "FILE", "policy from which to continue; 'shipped' is the built-in policy");
+    table.add("failures", traces_, "TRACE[,TRACE…]",
+              "availability traces of your machines; the first 60 % of each is used, in addition to "
+              "generated traces");
     table.add("history", history_, "RUN[,RUN…]",
               "prediction errors on your machines: folders of runs that changed their plans, a history file, "
               "or here (this machine's history file)");
-    table.add("cluster", cluster_, "C", "your cluster; needs --model, --batch and --failures");
+    table.add("cluster", cluster_, "C", "your cluster; requires --model, --batch and --failures");
     optimus::declare(table, model_);
     table.add("batch", speeds_.batch, "B", "global batch size in sequences");
     table.add("seq", speeds_.sequence_length, "S", "sequence length in tokens");
-    table.add("devices-per-node", speeds_.devices_per_node, "N",
-              "number of devices of each node in the traces");
+    table.add("devices-per-node", speeds_.devices_per_node, "N", "number of devices per node in the traces");
     table.add("seed", seed_, "S", "random seed; other seeds give different policies of similar quality");
-    table.add("minutes", options_.minutes, "M", "training time on two idle cores");
+    table.add("minutes", options_.minutes, "M", "training time in minutes, on two idle cores");
     table.add("threads", options_.threads, "N", "number of threads (does not change the result)");
     table.add_word(kWithout, ablation_, {"nothing", "imitation", "reinforcement", kResidual},
-                   "leave out a part of the training; residual: the prediction errors seen so far");
-    table.add("curve", curve_, "FILE",
-              "file for the learning curve (default: the policy's name with .curve.csv)");
+                   "part of the training to leave out; residual: the prediction errors seen so far");
+    table.add(
+        "curve", curve_, "FILE",
+        "output file for the learning curve (default: the policy file's name with .curve.csv appended)");
   }
 
   int run(Console& console) override {
@@ -87,7 +87,7 @@ class Learn final : public Command {
     if (seed_ < 0 || seed_ >= (std::int64_t{1} << 31))
       throw UsageError("--seed: expected 0 to 2^31, got {}", seed_);
     if (!cluster_.empty() && (model_.model.empty() || !speeds_.batch || traces_.empty()))
-      throw UsageError("--cluster needs --model M, --batch B and --failures TRACE");
+      throw UsageError("--cluster requires --model M, --batch B and --failures TRACE");
   }
 
   void read_traces() {
@@ -111,8 +111,8 @@ class Learn final : public Command {
         prediction_errors.push_back(std::log((1 + *decision.predicted_gain) / (1 + *decision.measured_gain)));
   }
 
-  // An error factor that all runs share affects every plan's prediction equally and cancels in gains, so
-  // only deviations from the mean count.
+  // An error factor that all runs share affects every plan's prediction equally and cancels out in gains, so
+  // only deviations from the mean matter.
   static void add_runs(const std::string& file, std::vector<double>& prediction_errors) {
     const History history = optimus::read_history(file);
     const std::vector<Residual> run_residuals = residuals(history);

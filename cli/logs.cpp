@@ -1,4 +1,4 @@
-// optimus logs RUN: prints the log lines of all ranks around the failure, in time order.
+// optimus logs RUN: prints the log lines of all ranks around the failure, in chronological order.
 #include "rundir/logs.h"
 
 #include "base/error.h"
@@ -11,10 +11,10 @@ namespace {
 class Logs final : public Command {
  public:
   void declare(OptionTable& table) override {
-    table.add_positional("run", run_, "folder of a run").is_required = true;
+    table.add_positional("run", run_, "run folder").is_required = true;
     table.add("around", window_, "SECONDS",
-              "show the log lines up to this time before and after the failure, or the last ones if nothing "
-              "failed; 0: all lines");
+              "show the log lines within this time of the failure, or the last lines if nothing "
+              "failed (0: all lines)");
     table.add("rank", rank_, "R", "show only lines of this rank");
   }
   int run(Console& console) override {

@@ -1,5 +1,6 @@
-// The command line: finds the subcommand, fills in its options from file and flags, runs it, and maps errors
-// to exit codes: 0 success, 1 failure, 2 wrong usage (the same for all subcommands). Read next: commands.cpp.
+// The command line: finds the subcommand, fills in its options from a settings file and from flags, runs it,
+// and maps errors to exit codes. For all subcommands, the exit code is 0 for success, 1 for failure and 2 for
+// wrong usage. Read next: commands.cpp.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -22,13 +23,14 @@ std::string overview() {
   for (const CommandEntry& entry : commands())
     result += fmt::format("  {:<18} {}\n", entry.name, entry.summary);
   return result +
-         "\nRun optimus COMMAND --help for its options; --json prints one JSON value; --config FILE reads "
+         "\nRun optimus COMMAND --help for the options of a command. --json prints one JSON value. --config "
+         "FILE reads "
          "settings from TOML\n";
 }
 
 bool is_help(const std::string& word) { return word == "--help" || word == "-h" || word == "help"; }
 
-// The command that the first one or two arguments name, and the number of these arguments.
+// Returns the command named by the first one or two arguments, and the number of these arguments.
 std::pair<const CommandEntry*, std::size_t> find_command(const Words& arguments) {
   for (const CommandEntry& entry : commands()) {
     const Words name = split(entry.name, ' ');
@@ -51,7 +53,8 @@ std::pair<const CommandEntry*, std::size_t> find_command(const Words& arguments)
       nearest(arguments[0], names).empty() ? "; see optimus --help" : did_you_mean(arguments[0], names));
 }
 
-// The overview of the commands of a group such as "data", for a command line that names only the group.
+// Returns an overview of the commands in a group such as "data", for a command line that names only the
+// group.
 std::string group_overview(const std::string& group) {
   std::string result;
   for (const CommandEntry& entry : commands())
@@ -60,7 +63,7 @@ std::string group_overview(const std::string& group) {
   return result.empty() ? "" : fmt::format("usage: optimus {} COMMAND [options]\n\n{}", group, result);
 }
 
-// The option keys of all commands, because one settings file may be used for several commands.
+// Returns the option keys of all commands, because one settings file may be used for several commands.
 Words keys_of_all_commands() {
   Words keys;
   for (const CommandEntry& entry : commands()) {
@@ -174,8 +177,8 @@ constexpr bool has_sanitizer = false;
 
 }  // namespace
 
-// All resources are released by now. Unloading libtorch would cost a quarter of a second of CPU time, so
-// the process exits without unloading it. Sanitizers check for leaks at a normal exit only.
+// All resources are released by now. Unloading libtorch would cost a quarter of a second of CPU time, so the
+// process exits without unloading it. Sanitizers check for leaks only at a normal exit.
 int main(int argc, char** argv) {
   const int code = exit_code_of(argc, argv);
   if (has_sanitizer) return code;

@@ -1,6 +1,6 @@
-// optimus plan --model M --cluster C --batch B --seq S: finds the best plan, its cost and the alternatives;
-// --diff A B: compares two plans; --import FILE: reads another trainer's launch as a plan, predicts its cost
-// and looks for a better one.
+// optimus plan --model M --cluster C --batch B --seq S: finds the best plan and reports its cost and the
+// alternatives. --diff A B: compares two plans. --import FILE: reads the launch configuration of another
+// trainer as a plan, predicts its cost and looks for a better plan.
 #include <chrono>
 
 #include "base/text.h"
@@ -30,19 +30,20 @@ class PlanCommand final : public Command {
     table.add("seq", sequence_length_, "S", "sequence length in tokens (default: the model's maximum)");
     table.add_word("precision", precision_, precision_words(), "precision of weights and activations");
     table.add("software", software_, "NAME", "trainer that will run the plan (default: optimus)");
-    table.add("constants", constants_file_, "FILE", "cost model constants, as simulate --refit writes them");
+    table.add("constants", constants_file_, "FILE", "cost model constants, as written by simulate --refit");
     table.add("history", history_, "FILE|here",
               "correct predictions with the measurements of past runs; here: this machine's history");
     optimus::declare(table, constraints_);
     optimus::declare(table, failures_);
     table.add_choice("goal", goal_,
                      {{"throughput", Goal::throughput}, {"cost", Goal::cost}, {"energy", Goal::energy}},
-                     "what to optimize");
+                     "quantity to optimize");
     table.add("price", price_, "X", "price of a device per hour, in any currency");
-    table.add("watts", watts_, "X", "power of a device in watts (default: of its type)");
+    table.add("watts", watts_, "X", "power of a device in watts (default: that of its device type)");
     table.add("tokens", tokens_, "N",
-              "length of the run in tokens, for example 15T: adds its duration, cost and energy");
-    table.add("days", days_, "D", "with --tokens: find the number of devices that finish in D days");
+              "length of the run in tokens, for example 15T; adds the run's duration, cost and energy to the "
+              "output");
+    table.add("days", days_, "D", "with --tokens: find the number of devices needed to finish in D days");
     table.add("timeline", wants_timeline_, "draw the stages over time");
     table.add("svg", svg_, "FILE", "draw the plan as SVG: devices, layers, memory and time");
     optimus::declare(table, import_);
@@ -72,7 +73,7 @@ class PlanCommand final : public Command {
   }
 
   int show_difference(Console& console) {
-    if (diff_.size() != 2) throw UsageError("--diff takes two plan files, {} given", diff_.size());
+    if (diff_.size() != 2) throw UsageError("--diff: expected two plan files, got {}", diff_.size());
     const Plan a = read_plan(diff_[0]), b = read_plan(diff_[1]);
     const std::vector<std::string> changes = difference(a, b);
     std::string output;
@@ -92,14 +93,15 @@ class PlanCommand final : public Command {
     return 0;
   }
 
-  // Predicts the imported plan on the cluster, and searches for a better plan with the same devices.
+  // Predicts the cost of the imported plan on the cluster, and searches for a better plan on the same
+  // cluster.
   void compare_import(const ImportedPlan& imported, OrderedJson& json, std::string& output) {
     check(constraints_);
     const PredictionInputs inputs = prediction_inputs(cluster_, history_, constants_);
     const Cluster& cluster = inputs.cluster;
     const DeviceMap map = DeviceMap::of_present(cluster);
     if (num_devices(imported.plan) > map.size())
-      throw UserError("{}: the plan is for {} devices, but {} has {}", import_.file.string(),
+      throw UserError("{}: the plan is for {} devices, but {} has only {}", import_.file.string(),
                       num_devices(imported.plan), cluster.name(), map.size());
     const Setup setup{imported.plan,
                       imported.model,
@@ -120,7 +122,7 @@ class PlanCommand final : public Command {
         {"plan", to_json(better.plan)}, {"step_seconds", better.step.seconds}, {"speedup", ratio}};
     output += ratio > 1 ? fmt::format("\nbetter plan: {} takes {} per step, {:.2f} times as fast\n",
                                       short_text(better.plan), text(Seconds(better.step.seconds)), ratio)
-                        : "\nthe planner finds no better plan for this cluster\n";
+                        : "\nthe planner found no better plan for this cluster\n";
   }
 
   void check_numbers() const {
@@ -129,7 +131,7 @@ class PlanCommand final : public Command {
       throw UsageError("--batch: {} is more than {}", *batch_, kMaxMicrobatches);
     if (sequence_length_ && *sequence_length_ < 1)
       throw UsageError("--seq: expected at least 1, got {}", *sequence_length_);
-    if (days_ && !tokens_) throw UsageError("--days needs --tokens, the length of the run");
+    if (days_ && !tokens_) throw UsageError("--days requires --tokens, the length of the run");
     if (days_ && !(*days_ > 0)) throw UsageError("--days: expected more than 0, got {}", *days_);
     if (tokens_ && *tokens_ < 1) throw UsageError("--tokens: expected at least 1, got {}", *tokens_);
     for (const auto& [name, value] : {std::pair{"price", price_}, {"watts", watts_}})
@@ -188,11 +190,13 @@ class PlanCommand final : public Command {
     json["run"]["devices_needed"] = sizing.num_devices > 0 ? OrderedJson(sizing.num_devices) : OrderedJson();
     output +=
         sizing.num_devices > 0
-            ? fmt::format("{:.4g} days need {} {} ({:.1f} days)\n", *days_, with_commas(sizing.num_devices),
-                          type, sizing.seconds * estimate.steps / 86400)
-            : fmt::format("no number of {} finishes in {:.4g} days with a batch of {}; {} take {:.1f} days\n",
-                          type, *days_, demand.batch, with_commas(sizing.fastest_num_devices),
-                          sizing.min_seconds * estimate.steps / 86400);
+            ? fmt::format("finishing in {:.4g} days needs {} {} ({:.1f} days)\n", *days_,
+                          with_commas(sizing.num_devices), type, sizing.seconds * estimate.steps / 86400)
+            : fmt::format(
+                  "however many {} are used, the run takes longer than {:.4g} days with a batch of {}; {} "
+                  "devices take {:.1f} days\n",
+                  type, *days_, demand.batch, with_commas(sizing.fastest_num_devices),
+                  sizing.min_seconds * estimate.steps / 86400);
   }
 
   ModelOptions model_;

@@ -9,14 +9,15 @@ namespace optimus {
 
 void declare(OptionTable& table, PlanExportOptions& options) {
   table.add("export", options.trainer, "megatron|deepspeed|torchtitan|optimus",
-            "write the plan as files for this trainer into --out");
-  table.add("out", options.out, "DIR", "with --export: output folder, new or from an earlier export");
+            "trainer for which to write the plan as files into --out");
+  table.add("out", options.out, "DIR",
+            "with --export: output folder, which is new or contains an earlier export");
   table.add("devices-per-node", options.devices_per_node, "N",
-            "with --export: number of processes per node (default: the cluster's, else 8)");
+            "with --export: number of processes per node (default: that of the cluster, or 8)");
   table.add("lr", options.settings.learning_rate, "X", "with --export: peak learning rate");
   table.add("steps", options.settings.steps, "N", "with --export: number of training steps");
   table.add("data", options.settings.data, "D",
-            "with --export: location of the data, as that trainer names it");
+            "with --export: location of the data, in the form that the trainer expects");
   table.add("tokenizer", options.settings.tokenizer, "DIR",
             "with --export: Hugging Face folder of the tokenizer");
 }
@@ -85,7 +86,7 @@ OrderedJson imported_json(const ImportedPlan& imported) {
 std::string imported_text(const ImportedPlan& imported) {
   std::string output = picture(imported.plan) + "\n";
   for (const std::string& note : imported.notes) output += "note: " + note + "\n";
-  output += fmt::format("understood: {} arguments; irrelevant for the plan: {}\n", imported.understood.size(),
+  output += fmt::format("understood: {} arguments; irrelevant to the plan: {}\n", imported.understood.size(),
                         imported.ignored.size());
   for (const std::string& argument : imported.unknown) output += "unknown: " + argument + "\n";
   return output;

@@ -26,7 +26,7 @@ class Profile final : public Command {
 
   int run(Console& console) override {
     if (model_.model.empty() && data_.empty() && !hardware_.measures_devices && !hardware_.measures_links)
-      throw UsageError("nothing to profile: pass --model M, --data D, --hardware or --links");
+      throw UsageError("nothing to profile; pass --model M, --data D, --hardware or --links");
     if (sequence_length_ && (*sequence_length_ < 1 || *sequence_length_ > kMaxSequenceLength))
       throw UsageError("--seq: expected 1 to {}, got {}", kMaxSequenceLength, *sequence_length_);
     model_.model = model_path_of(model_.model);

@@ -1,5 +1,5 @@
-// optimus replay RUN --policy P[,P…]: replays the measurements of a run under other policies and reports the
-// steps that each would have completed.
+// optimus replay RUN --policy P[,P…]: replays the measurements of a run under other policies and reports how
+// many steps each policy would have completed.
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/command.h"
@@ -13,7 +13,7 @@ namespace {
 class ReplayCommand final : public Command {
  public:
   void declare(OptionTable& table) override {
-    table.add_positional("run", run_, "folder of a run").is_required = true;
+    table.add_positional("run", run_, "run folder").is_required = true;
     table.add("policy", policies_, "P[,P…]",
               fmt::format("policies to replay: {} (default: all)", fmt::join(policy_words(), ", ")));
   }
@@ -23,7 +23,7 @@ class ReplayCommand final : public Command {
     const std::vector<Policy> policies = requested_policies();
     const Path metrics = run_ / "metrics.jsonl";
     const auto steps = parse_metrics(read_input_file(metrics), metrics.string());
-    if (steps.size() < 2) throw UserError("{}: fewer than two steps, nothing to replay", metrics.string());
+    if (steps.size() < 2) throw UserError("{}: replay needs at least two steps", metrics.string());
     const RunPlans plans = read_run_plans(run_);
     const RecordedTrial recorded = recorded_trial(
         steps, read_decisions(run_), [&](const std::string& hash) { return name_of(plans, hash); });
@@ -49,7 +49,7 @@ class ReplayCommand final : public Command {
         recorded.trial.segments.size(), join(recorded.plans, ", "), "policy", "useful steps", "vs the run",
         "switches", "paused");
     for (const Policy& policy : policies) {
-      // In hindsight, the oracle policy uses the best sequence of these plans.
+      // With hindsight, the oracle policy uses the best sequence of these plans.
       const TrialOutcome outcome =
           policy.kind == PolicyKind::oracle ? hindsight(recorded.trial) : run_trial(policy, recorded.trial);
       const double gain = outcome.useful_steps / num_steps - 1;

@@ -9,8 +9,8 @@ namespace {
 class Report final : public Command {
  public:
   void declare(OptionTable& table) override {
-    table.add_positional("run", run_, "folder of a run").is_required = true;
-    table.add("out", out_, "FILE.html", "file for the page").is_required = true;
+    table.add_positional("run", run_, "run folder").is_required = true;
+    table.add("out", out_, "FILE.html", "output file for the HTML page").is_required = true;
   }
   int run(Console& console) override {
     const RunReport report = read_report(run_);

@@ -30,14 +30,14 @@ class Simulate final : public Command {
     table.add("software", software_, "NAME", "trainer that runs the plan (default: optimus)");
     table.add("timeline", wants_timeline_, "draw the stages over time");
     table.add("trace", trace_, "FILE", "write a Perfetto trace of stages, lanes and instructions");
-    table.add("constants", constants_file_, "FILE", "cost model constants, as --refit writes them");
+    table.add("constants", constants_file_, "FILE", "cost model constants, as written by --refit");
     table.add("history", history_, "FILE|here",
               "correct the prediction with the measurements of past runs; here: this machine's history");
     table.add("refit", refit_, "RUN[,RUN…]",
               "fit the cost model constants to the steps of these runs, on --cluster");
     table.add("out", out_, "FILE",
               "output file of --refit (default: constants.json in the first run's folder)");
-    table.add("runs", runs_, "CSV", "predict these measured runs and compare");
+    table.add("runs", runs_, "CSV", "table of measured runs to compare with predictions");
     optimus::declare(table, failures_);
   }
 
@@ -69,7 +69,7 @@ class Simulate final : public Command {
       for (const Stage& stage : pipeline.stages)
         for (const int device : stage.devices) maximum = std::max(maximum, device + 1);
     if (maximum > map.size())
-      throw UserError("{}: names device {}, but {} has only {} devices", source.string(), maximum - 1,
+      throw UserError("{}: the plan uses device {}, but {} has only {} devices", source.string(), maximum - 1,
                       cluster.name(), map.size());
   }
 
@@ -106,7 +106,7 @@ class Simulate final : public Command {
     return 0;
   }
 
-  // A measured run, with the objects that its prediction refers to.
+  // A measured run and the objects to which its prediction refers.
   struct MeasuredRun {
     ModelSpec model;
     Plan plan;
@@ -115,7 +115,7 @@ class Simulate final : public Command {
   };
 
   int refit_constants(Console& console) {
-    if (cluster_.empty()) throw UsageError("--refit needs --cluster C, the machines of the run");
+    if (cluster_.empty()) throw UsageError("--refit requires --cluster C, the machines of the runs");
     const Cluster cluster = open_cluster(cluster_);
     std::vector<std::unique_ptr<MeasuredRun>> runs;
     std::vector<MeasuredPlan> plans;
@@ -147,8 +147,9 @@ class Simulate final : public Command {
     value_or_throw(write_atomically(files, out, to_json(named_constants).dump(2) + "\n"));
     OrderedJson json = to_json(fitted);
     json["file"] = out.string();
-    console.result(json, text(fitted) + fmt::format("\nwritten to {}; use them with --constants {}\n",
-                                                    out.string(), out.string()));
+    console.result(json,
+                   text(fitted) + fmt::format("\nwrote the constants to {}; use them with --constants {}\n",
+                                              out.string(), out.string()));
     return 0;
   }
 

@@ -15,7 +15,7 @@ const Software& software_named(const std::string& name) {
   if (const Software* software = find_software(name)) return *software;
   std::vector<std::string> names;
   for (const Software& known_software : all_software()) names.emplace_back(known_software.name);
-  throw UserError("--software: {} is not known{}; known trainers: {}", in_quotes(name),
+  throw UserError("--software: unknown trainer {}{}; known trainers: {}", in_quotes(name),
                   did_you_mean(name, names), join(names, ", "));
 }
 

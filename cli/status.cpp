@@ -14,7 +14,7 @@ namespace {
 class RunCommand : public Command {
  public:
   void declare(OptionTable& table) override {
-    table.add_positional("run", run_, "folder of a run").is_required = true;
+    table.add_positional("run", run_, "run folder").is_required = true;
   }
 
  protected:
@@ -25,8 +25,8 @@ class RunCommand : public Command {
 std::string loss_text(const std::string& kind, int num_tolerated_losses, const std::string& together) {
   if (num_tolerated_losses == 0)
     return fmt::format(
-        "losing a {} would roll the run back to its last checkpoint: there is no other copy of {}\n", kind,
-        kind == "device" ? "its state" : "the state of " + together);
+        "losing a {} would roll the run back to its last checkpoint, because there is no other copy of {}\n",
+        kind, kind == "device" ? "its state" : "the state of " + together);
   return fmt::format(
       "any {}{} can be lost without losing steps; losing {} together would roll the run back to its last "
       "checkpoint\n",
@@ -95,7 +95,7 @@ class Switch final : public RunCommand {
     RunCommand::declare(table);
     table.add("plan", plan_, "FILE|auto", "plan to switch to; auto: the best plan for the run's devices")
         .is_required = true;
-    table.add("timeout", timeout_, "TIME", "how long to wait for the answer before the request is cancelled")
+    table.add("timeout", timeout_, "TIME", "how long to wait for a response before the request is cancelled")
         .old_names = {"patience"};
   }
   int run(Console& console) override {
@@ -119,8 +119,9 @@ class Drain final : public RunCommand {
  public:
   void declare(OptionTable& table) override {
     RunCommand::declare(table);
-    table.add("device", device_, "D", "worker to remove: its rank in optimus status").is_required = true;
-    table.add("timeout", timeout_, "TIME", "how long to wait for the answer before the request is cancelled")
+    table.add("device", device_, "D", "worker to remove, given by its rank in optimus status").is_required =
+        true;
+    table.add("timeout", timeout_, "TIME", "how long to wait for a response before the request is cancelled")
         .old_names = {"patience"};
   }
   int run(Console& console) override {

@@ -16,7 +16,7 @@
 namespace optimus {
 namespace {
 
-// CPU time of this process, so that other load on the machine does not count as decision time.
+// Returns the CPU time of this process, so that other load on the machine is not counted as decision time.
 double cpu_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
 std::vector<Policy> policies_of(const FailureOptions& options) {

@@ -1,5 +1,5 @@
-// simulate --failures with a timeline of conditions (adapt/condition_timeline.h): the result of each policy
-// on machines that slow down and recover.
+// Implements simulate --failures with a timeline of conditions (adapt/condition_timeline.h). Reports the
+// result of each policy on machines that slow down and recover.
 #pragma once
 
 #include "cli/failures.h"

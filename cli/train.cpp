@@ -1,4 +1,4 @@
-// optimus train: trains a model. The program with libtorch does the work; see cli/training.h.
+// optimus train: trains a model. Implemented in `optimus-engine`, which links libtorch. See cli/training.h.
 #include <fmt/format.h>
 
 #include "cli/command.h"

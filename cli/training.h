@@ -1,7 +1,7 @@
 // The commands that need libtorch. This folder builds two programs: `optimus`, which does not link libtorch
-// and therefore starts in milliseconds, and `optimus-engine` next to it, which links it. The first parses all
-// commands and their flags, and executes the second for those that need libtorch (exec_engine.cpp); the
-// second implements them (engine_train.cpp, engine_eval.cpp, …).
+// and therefore starts in milliseconds, and `optimus-engine`, which links libtorch. `optimus` parses all
+// commands and their flags, and executes `optimus-engine` for the commands that need libtorch
+// (exec_engine.cpp). `optimus-engine` implements these commands (engine_train.cpp, engine_eval.cpp, …).
 #pragma once
 
 #include <optional>
@@ -14,26 +14,26 @@
 
 namespace optimus {
 
-// Each function returns the exit code and throws UserError.
+// The int results are exit codes. All functions throw UserError.
 int run_training(TrainOptions& options, OptionTable& table, Console& console);
-// Adds a worker to a running training. An empty `device` means the run's device type.
+// Adds a worker to a running training. An empty `device` means a GPU if there is one, otherwise the CPU.
 int run_joining(const Path& run, const std::string& device, int threads, Console& console);
 int run_evaluation(const EvalOptions& options, Console& console);
 int run_generation(const TextOptions& options, Console& console);
-// The output of `optimus profile --hardware`, after the result was measured and written to a file.
+// The output of `optimus profile --hardware`. The measured hardware has already been written to a file.
 struct HardwareReport {
   OrderedJson json;
   std::string text;
 };
 HardwareReport report_hardware(const ProbeOptions& options, Console& console);
-// The output of a measurement of the links between hosts by the ranks of a launcher. Only rank 0 has an
+// The output of `optimus profile --links`, which ranks started by a launcher run together. Only rank 0 has
 // output.
 struct LinksReport {
   int code = 0;  // exit code of the process
   std::optional<HardwareReport> output;
 };
 LinksReport report_links(const ProbeOptions& options, Console& console);
-// Converts the model, and compares the logits of the original and the converted model.
+// Converts the model and compares the logits of the original and the converted model.
 int run_conversion(const ConvertOptions& options, Console& console);
 
 }  // namespace optimus

@@ -1,8 +1,8 @@
 // The one exception type of the library.
 //
-// what() is one line that says what is wrong, with which value, and what would be valid. kind() says who
-// can fix it. The library never ends the process and never writes to the console: internal errors are
-// thrown as exceptions too.
+// what() returns one line that states what is wrong, the offending value, and which values are valid. kind()
+// indicates who can fix the error. The library never terminates the process and never writes to the console.
+// Internal errors are thrown as exceptions, too.
 #pragma once
 
 #include <stdexcept>
@@ -14,9 +14,9 @@ namespace optimus {
 inline namespace v0 {
 
 enum class ErrorKind {
-  user,      // an option, a file or a request that cannot work: change it
+  user,      // an invalid option, file or request: correct it
   runtime,   // a device, disk, network or process failed: repair it, then resume the run
-  internal,  // a defect of the library: report it
+  internal,  // a bug in the library: report it
 };
 
 class OPTIMUS_API Error : public std::runtime_error {

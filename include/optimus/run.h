@@ -1,19 +1,19 @@
-// A training in progress, controlled from the host program.
+// A training run in progress, controlled by the host program.
 //
 //   optimus::Run run({.model = "gpt2", .data = {"corpus.txt"}, .devices = 2},
 //                    {.on_message = [](const std::string& line) { log(line); }});
 //   while (std::optional<optimus::StepEvent> step = run.step()) plot(step->step, step->loss);
 //   optimus::TrainResult result = run.wait();
 //
-// The training runs in processes of the worker program, optimus-engine, which is installed with the
-// library; the host program needs no PyTorch and is not affected if they crash. Nothing is written to the
-// console of the host.
+// The training runs in processes of the worker program, optimus-engine, which is installed with the library.
+// The host program therefore does not need PyTorch and is not affected if these processes crash. Nothing is
+// written to the host program's console.
 //
-// The constructor returns when the processes are started; errors in the options are thrown by the first
-// call that needs the run (step, wait, switch_plan). Callbacks run on a thread that belongs to the library,
-// one at a time; they may call stop() and status(), but not wait() or step(). All member functions may be
-// called from any thread. The destructor stops the run and waits for its checkpoint. If the host program
-// dies, the training saves a checkpoint and stops.
+// The constructor returns once the processes have started. Errors in the options are thrown by the first call
+// that needs the run (step, wait, switch_plan). Callbacks run one at a time, on a thread owned by the
+// library. They may call stop() and status(), but not wait() or step(). All member functions may be called
+// from any thread. The destructor stops the run and waits for its checkpoint. If the host program dies, the
+// training saves a checkpoint and stops.
 #pragma once
 
 #include <chrono>
@@ -39,7 +39,7 @@ struct StepEvent {
   std::int64_t tokens = 0;  // over all devices
   double seconds = 0, tokens_per_second = 0;
   std::int64_t plan_epoch = 0;  // number of plan changes so far
-  bool is_skipped = false;      // the gradients were not finite; no parameter changed
+  bool is_skipped = false;      // the gradients were non-finite, so no parameter changed
   std::optional<double> validation_loss{};
 };
 
@@ -47,8 +47,8 @@ struct StepEvent {
 struct PlanEvent {
   std::int64_t step = 0;  // the last step before the event
   std::string kind;       // "switch", "recover", "join", "drain", "stay"
-  std::string evidence;   // why
-  std::string from, to;   // hashes of the plans
+  std::string evidence;   // why it happened
+  std::string from, to;   // plan hashes
   std::int64_t plan_epoch = 0;
   // Relative gain in steps per second; 0.25 means 25 % faster.
   std::optional<double> predicted_gain{}, measured_gain{};
@@ -73,9 +73,9 @@ struct RunState {
   bool is_running = false;
   std::string run;  // the run folder; empty until the run has one
   std::int64_t step = 0, plan_epoch = 0;
-  std::optional<std::int64_t> steps{};  // planned
+  std::optional<std::int64_t> steps{};  // number of planned steps
   std::optional<double> loss{}, tokens_per_second{};
-  std::string plan;  // "dp4 zero1", as in plan names
+  std::string plan;  // short name of the plan, for example "dp4 zero1"
   std::vector<WorkerState> workers;
 };
 
@@ -87,21 +87,21 @@ class OPTIMUS_API Run {
   Run(Run&&) noexcept;
   Run& operator=(Run&&) noexcept;
 
-  // The next completed step that this function has not returned yet; waits for it. Returns nullopt once the
+  // Waits for the next completed step and returns it. Each step is returned once. Returns nullopt once the
   // run has ended. The training does not wait for the caller. Throws Error if the run has failed.
   std::optional<StepEvent> step();
 
   RunState status() const;
 
   // Moves the running training to another plan, given as the JSON text or the file name of a plan, or "auto"
-  // for the best plan now. Waits for the switch and returns the line that describes it. Throws Error when it
-  // is refused or does not happen within the timeout; the run then continues on its present plan.
+  // for the best plan now. Waits for the switch and returns the line that describes it. Throws Error if the
+  // switch is refused or times out. The run then continues with its current plan.
   std::string switch_plan(const std::string& plan, std::chrono::seconds timeout = std::chrono::seconds(600));
 
-  // Requests a stop: the run ends after a checkpoint. Returns at once.
+  // Requests a stop. The run saves a checkpoint and ends. Returns immediately.
   void stop();
 
-  // Waits for the end. Throws Error if the run has failed.
+  // Waits until the run has ended. Throws Error if it has failed.
   TrainResult wait();
 
  private:

@@ -1,4 +1,4 @@
-// The simulator: predicts the time and memory of one training step with a plan on a cluster. Needs neither
+// The simulator: predicts the time and memory of one training step with a plan on a cluster. It needs neither
 // GPUs nor PyTorch.
 //
 //   optimus::Prediction step = optimus::simulate({.plan = best.plan, .cluster = "h100x512"}).predicted;
@@ -17,15 +17,15 @@ inline namespace v0 {
 struct SimulateOptions {
   std::string plan;                           // JSON text or the name of a plan file
   std::string cluster;                        // "h100x512", "a100x16+v100x32", or a hardware file
-  std::string model{};                        // default: the model that the plan names
-  std::map<std::string, std::string> more{};  // overrides of the model: {"layers", "24"}
+  std::string model{};                        // default: the model named in the plan
+  std::map<std::string, std::string> more{};  // model overrides, for example {"layers", "24"}
 };
 
 struct SimulateResult {
   Prediction predicted;
   // Fractions of the step time: "compute", "tp", "pp", "dp", "bubble", "optimizer", …
   std::map<std::string, double> time;
-  std::string json;  // as `optimus simulate --json` prints it
+  std::string json;  // the output of `optimus simulate --json`
 };
 
 // Throws Error when the plan does not match the model or the cluster. May be called from any thread.

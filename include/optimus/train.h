@@ -1,10 +1,10 @@
-// Trains a model on data and leaves a run folder.
+// Trains a model and writes a run folder.
 //
 //   optimus::TrainResult result = optimus::train("gpt2", "corpus.txt", {.steps = 200});
 //
-// The training runs in worker processes (include/optimus/run.h explains how they are found). In a process
-// that torchrun, Slurm, MPI or Kubernetes has started as one of several ranks, train() joins the job as that
-// rank; every rank must call it. Blocks until the training has ended. Throws Error.
+// The training runs in worker processes (include/optimus/run.h explains how they are found). If torchrun,
+// Slurm, MPI or Kubernetes started this process as one of several ranks, train() joins the job as that rank,
+// and every rank must call it. Blocks until the training has ended. Throws Error.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The boundary of the library: translates the program's internal exceptions to optimus::Error.
+// The boundary of the library: translates internal exceptions into optimus::Error.
 #pragma once
 
 #include <exception>

@@ -1,5 +1,5 @@
-// The process that trains for the host program: optimus-engine with the options of a training, its standard
-// streams connected to pipes.
+// The process that trains on behalf of the host program: optimus-engine, started with the training options
+// and with its standard streams connected to pipes.
 //
 // Used by one thread. The process ends when its standard input is closed, so it never outlives the host
 // program (cli/engine_train.cpp).
@@ -15,9 +15,9 @@
 
 namespace optimus {
 
-// Returns the path of optimus-engine: `named` if it is not empty, else $OPTIMUS_WORKER_PROGRAM if it is
-// set, else the program that was built or installed next to the library's folder. Throws UserError with the
-// places that were searched.
+// Returns the path of optimus-engine: `named` if it is not empty, else $OPTIMUS_WORKER_PROGRAM if it is set,
+// else the program that was built or installed next to the library's folder. Throws UserError that lists the
+// searched paths.
 Path find_worker_program(const std::string& named);
 
 // The command-line arguments of `optimus train` for these options.
@@ -27,8 +27,8 @@ class EngineProcess {
  public:
   EngineProcess(const Path& program, const TrainOptions& options);
 
-  // Complete lines that the process has written to standard error since the last call; waits up to
-  // `milliseconds` for new ones.
+  // Returns the complete lines that the process has written to standard error since the last call. Waits up
+  // to `milliseconds` for output.
   std::vector<std::string> read_messages(int milliseconds);
   std::optional<int> code() { return child_.code(); }
   // Everything that the process has written to standard output.

@@ -9,7 +9,7 @@ void set_options(OptionTable& table, const std::map<std::string, std::string>& v
   for (const auto& [key, value] : values) {
     Option* option = table.find(key);
     if (option == nullptr)
-      throw UserError("option {} is not known{}", in_quotes(key), did_you_mean(key, table.names()));
+      throw UserError("unknown option {}{}", in_quotes(key), did_you_mean(key, table.names()));
     table.set(*option, {value.empty() && option->value_name.empty() ? "true" : value}, Origin::flag);
   }
 }

@@ -8,8 +8,8 @@
 
 namespace optimus {
 
-// Sets the options of the table. Throws UserError for an unknown key, with the nearest known one, and for a
-// value that does not parse.
+// Sets the options of the table. Throws UserError for an unknown key, suggesting the nearest known key, and
+// for a value that cannot be parsed.
 void set_options(OptionTable& table, const std::map<std::string, std::string>& values);
 
 }  // namespace optimus

@@ -39,9 +39,10 @@ PlanResult best_plan(const PlanOptions& options) {
   declare(table, model_options), declare(table, constraints), declare(table, failures);
   set_options(table, options.more);
   if (options.model.empty())
-    throw UserError("PlanOptions::model is empty; name a preset, a folder or a config.json");
+    throw UserError("PlanOptions::model is empty; set it to a preset, a folder or a config.json");
   if (options.cluster.empty())
-    throw UserError("PlanOptions::cluster is empty; name a cluster, as in h100x512, or a file");
+    throw UserError(
+        "PlanOptions::cluster is empty; set it to a cluster such as h100x512 or to a hardware file");
   if (options.batch < 1) throw UserError("PlanOptions::batch: expected at least 1, got {}", options.batch);
   check(constraints);
   model_options.model = options.model;
@@ -70,7 +71,8 @@ SimulateResult simulate_plan(const SimulateOptions& options) {
   set_options(table, options.more);
   const Plan plan = parse_plan_argument(options.plan);
   model_options.model = options.model.empty() ? plan.model : options.model;
-  if (model_options.model.empty()) throw UserError("the plan names no model; set SimulateOptions::model");
+  if (model_options.model.empty())
+    throw UserError("the plan does not name a model; set SimulateOptions::model");
   const ModelSpec model = resolve(model_options);
   validate(plan, model, "the plan");
   const Cluster cluster = open_cluster(options.cluster);

@@ -1,4 +1,4 @@
-// Implements include/optimus/run.h and train.h: a thread follows the engine process and the run folder.
+// Implements include/optimus/run.h and train.h. A thread follows the engine process and the run folder.
 #include "optimus/run.h"
 
 #include <condition_variable>
@@ -39,9 +39,9 @@ bool is_reporting_rank() {
   return launch.world_size <= 1 || launch.rank == 0;
 }
 
-// The folder of a run whose options name none. The reporting rank creates it here, so that runs which start
-// in the same second never share a folder; the destructor removes it if the run has written nothing. If it
-// cannot be created, the engine reports why.
+// The run folder that is used if the options do not name one. The reporting rank creates it here, so that
+// runs started in the same second never share a folder. The destructor removes the folder if the run has
+// written nothing. If the folder cannot be created, the engine reports why.
 class DefaultRunFolder {
  public:
   explicit DefaultRunFolder(const TrainOptions& options) {
@@ -56,7 +56,7 @@ class DefaultRunFolder {
     if (!error) created_ = std::filesystem::absolute(path_, error);
   }
   ~DefaultRunFolder() {
-    std::error_code error;  // the folder is not empty
+    std::error_code error;  // ignored, because the folder may not be empty
     if (!created_.empty()) std::filesystem::remove(created_, error);
   }
   DefaultRunFolder(const DefaultRunFolder&) = delete;
@@ -98,8 +98,8 @@ TrainResult parse_result(const std::string& output) {
   return result;
 }
 
-// The kind of failure that the program has reported. nullopt if it has reported none: it was killed, or its
-// options are wrong.
+// Returns the kind of failure that the program has reported. Returns nullopt if it has reported none, because
+// it was killed or its options were invalid.
 std::optional<ErrorKind> reported_kind(const std::string& output) {
   const Json json = Json::parse(output, nullptr, /*allow_exceptions=*/false);
   const Json kind = json.is_object() ? json.value(kFailureKey, Json()) : Json();
@@ -108,7 +108,7 @@ std::optional<ErrorKind> reported_kind(const std::string& output) {
   return std::nullopt;
 }
 
-// "optimus: " begins the line with which the program reports why it failed.
+// The line in which the program reports why it failed begins with kErrorPrefix.
 constexpr std::string_view kErrorPrefix = "optimus: ", kInternalPrefix = "internal error";
 
 }  // namespace
@@ -181,17 +181,18 @@ void Run::State::report(const std::vector<std::string>& lines) {
     if (callbacks.on_plan) callbacks.on_plan(event);
 }
 
-// A callback that throws ends the run, and its exception is reported as the run's failure.
+// If a callback throws, the run ends, and the exception is reported as its failure.
 void Run::State::follow() {
   std::optional<int> code;
   while (!code) {
-    code = engine.code();  // read before the last check of its output
+    code = engine.code();  // read first, so that output written before the exit is not missed
     const std::vector<std::string> lines = engine.read_messages(code ? 0 : kPollMilliseconds);
     try {
       report(lines);
     } catch (const std::exception& error) {
       const std::lock_guard lock(mutex);
-      if (!failure) failure.emplace(ErrorKind::user, fmt::format("a callback has failed: {}", error.what()));
+      if (!failure)
+        failure.emplace(ErrorKind::user, fmt::format("a callback threw an exception: {}", error.what()));
       is_stop_requested = true;
     }
     bool must_stop = false;
@@ -201,7 +202,7 @@ void Run::State::follow() {
     }
     if (must_stop) engine.request_stop();
   }
-  while (true) {  // reads the remaining content of the pipes
+  while (true) {  // drains the pipes
     const std::vector<std::string> lines = engine.read_messages(0);
     if (lines.empty()) break;
     report(lines);
@@ -251,7 +252,7 @@ std::optional<StepEvent> Run::State::next_step() {
   return step;
 }
 
-// Waits until the first step has ended, because requests are answered only from then on.
+// Waits until the first step has ended, because the run does not answer requests before that.
 void Run::State::wait_for_steps() {
   std::unique_lock lock(mutex);
   changed.wait(lock, [&] { return last_step.has_value() || has_ended; });

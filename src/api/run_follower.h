@@ -1,5 +1,5 @@
-// Follows the records of a run in its folder: steps of metrics.jsonl and decisions of decisions.jsonl as they
-// are appended. Used by one thread.
+// Follows the records that a run appends to its folder: steps in metrics.jsonl and decisions in
+// decisions.jsonl. Used by one thread.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@
 
 namespace optimus {
 
-// Reads the complete lines that are appended to a file, even if the file is replaced by another one.
+// Reads the complete lines that are appended to a file, even if the file is replaced.
 class LineFollower {
  public:
-  // The present content of the file is skipped unless the file is replaced.
+  // Skips the current content of the file.
   explicit LineFollower(Path path);
   std::vector<std::string> take();
 

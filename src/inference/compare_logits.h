@@ -1,5 +1,5 @@
-// Checks whether two models compute the same logits. They run on the same tokens one after the other, so that
-// only one of them is in memory at a time.
+// Checks whether two models compute the same logits. The models process the same tokens one after the other,
+// so that only one model is in memory at a time.
 #pragma once
 
 #include <string>
@@ -11,15 +11,15 @@ namespace optimus {
 
 struct LogitsComparison {
   bool is_done = false;
-  std::string why_not;  // set if the comparison was not done
-  bool is_equal =
-      false;  // whether the logits are bit-identical, with `from` rounded to the type in which `to` is stored
-  // The norm of the change of the logits that rounding the weights causes, relative to the norm of the
-  // logits; 0 if nothing was rounded.
+  std::string why_not;  // why the comparison was not done; empty if it was
+  // Whether the logits are bit-identical after `from` was rounded to the type in which `to` is stored.
+  bool is_equal = false;
+  // The norm of the change in the logits caused by rounding the weights, relative to the norm of the logits.
+  // 0 if no weights were rounded.
   double rounding = 0;
 };
-// Runs on the CPU in fp32, or in fp64 if the weights are fp64. Does nothing if there is too little memory.
-// Throws UserError.
+// Runs on the CPU in fp32, or in fp64 if either model's weights are fp64. Does nothing if there is too little
+// memory. Throws UserError.
 LogitsComparison compare_logits(const OpenedModel& from, const OpenedModel& to, EventSink& events);
 
 }  // namespace optimus

@@ -23,7 +23,8 @@ Sample read_window(const StreamRange& range, std::int64_t window, std::int64_t l
   for (std::int64_t i = 0; i <= length; ++i)
     if (const TokenId id = tokens[static_cast<std::size_t>(i)]; id < 0 || id >= model.vocab)
       throw UserError(
-          "token {} of the data is {}, outside the vocabulary of {} tokens of {}; was the data made with "
+          "token {} of the data is {}, which is outside the {}-token vocabulary of {}; was the data prepared "
+          "with "
           "another tokenizer?",
           begin + i, id, model.vocab, model.name);
   Sample sample;
@@ -34,7 +35,7 @@ Sample read_window(const StreamRange& range, std::int64_t window, std::int64_t l
   return sample;
 }
 
-// A sample that pads a batch; its targets are not counted.
+// Returns the sample without its targets. Such a sample pads a batch and does not contribute to the loss.
 Sample without_targets(Sample sample) {
   std::fill(sample.targets.begin(), sample.targets.end(), kNoTarget);
   sample.num_targets = 0;
@@ -86,7 +87,7 @@ LossSum sum_losses(Engine& engine, const Plan& plan, const ModelSpec& model, con
 
 namespace {
 
-// The token stream for an evaluation, and its windows.
+// The token stream of an evaluation and its division into windows.
 struct OpenedStream {
   StreamRange range;
   std::int64_t length = 0, windows = 0;
@@ -95,7 +96,7 @@ struct OpenedStream {
 OpenedStream open_stream(const EvalOptions& options, const OpenedModel& model, EventSink& events) {
   const ModelSpec& spec = model.spec;
   if (!spec.is_causal)
-    throw UserError("{} is a masked language model; eval measures next-token prediction", spec.name);
+    throw UserError("{} is a masked language model, but eval measures next-token prediction", spec.name);
   // Token files need no tokenizer, so a missing one is not worth a warning.
   NullSink null_sink;
   EventSink& warnings = is_tokenized(options.data) ? null_sink : events;
@@ -105,7 +106,7 @@ OpenedStream open_stream(const EvalOptions& options, const OpenedModel& model, E
   opened.length = options.sequence_length.value_or(std::min<std::int64_t>(spec.max_positions, 1024));
   opened.windows = num_windows(opened.range, opened.length);
   if (opened.windows == 0)
-    throw UserError("{} has {} tokens; one window of --seq {} needs {}", options.data, opened.range.end,
+    throw UserError("{} has {} tokens, but one window with --seq {} needs {}", options.data, opened.range.end,
                     opened.length, opened.length + 1);
   return opened;
 }

@@ -1,5 +1,6 @@
-// Measures how well a model predicts a text: documents in file order as one stream, windows of fixed length,
-// targets shifted by one, the last partial window dropped, positions from 0 in each window.
+// Measures how well a model predicts a text. The documents form one token stream in file order, which is
+// split into windows of fixed length. Positions start at 0 in each window, and targets are shifted by one.
+// The last partial window is dropped.
 #pragma once
 
 #include "base/event.h"
@@ -10,7 +11,7 @@
 
 namespace optimus {
 
-// Evaluates the first windows of a range, at most `max_windows`, plan.batch at a time. Throws UserError if a
+// Evaluates at most the first `max_windows` windows of a range, plan.batch at a time. Throws UserError if a
 // token is outside the vocabulary.
 LossSum sum_losses(Engine& engine, const Plan& plan, const ModelSpec& model, const StreamRange& range,
                    std::int64_t max_windows, EventSink& events, int rank = 0);

@@ -24,7 +24,7 @@ struct RankWork {
   bool only_lost_peers = false;  // the rank failed only because other ranks were lost
 };
 
-// Compares the weights and activations of all ranks of a device with its free memory.
+// Throws UserError if the weights and activations of all ranks on a device exceed its free memory.
 void refuse_too_large_ranks(const Plan& plan, const ModelSpec& model,
                             const std::vector<std::string>& devices) {
   const Layout weights = layout_of(plan, model, StateKind::weights);
@@ -36,8 +36,8 @@ void refuse_too_large_ranks(const Plan& plan, const ModelSpec& model,
   for (const auto& [name, bytes] : needed) {
     const std::optional<Bytes> free = free_memory(parse_device(name));
     if (free && bytes > *free)
-      throw UserError("{} with this plan needs {} on {}, which has {} free", model.name, text(bytes), name,
-                      text(*free));
+      throw UserError("{} with this plan needs {} on {}, which has only {} free", model.name, text(bytes),
+                      name, text(*free));
   }
 }
 

@@ -1,5 +1,5 @@
-// Runs forward passes of a trained model on several devices: the ranks are threads of this process, each
-// with its shard of the weights.
+// Runs forward passes of a trained model on several devices. The ranks are threads of this process, and each
+// holds its shard of the weights.
 #pragma once
 
 #include <functional>

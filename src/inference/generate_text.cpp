@@ -52,8 +52,8 @@ std::vector<std::int64_t> prompt_of(const TextOptions& options, const Tokenizer&
   return {ids.begin(), ids.end()};
 }
 
-// The end tokens of the model's folder and of the tokenizer: the folder may name another end token than its
-// documents use.
+// Returns the end tokens from the model folder and from the tokenizer, because the folder may specify a
+// different end token than the one its documents use.
 std::vector<std::int64_t> end_tokens(const OpenedModel& model, const Tokenizer& tokenizer) {
   const std::vector<TokenId> folder_tokens = hf_end_tokens(model.folder);
   std::vector<std::int64_t> ids(folder_tokens.begin(), folder_tokens.end());
@@ -64,8 +64,8 @@ std::vector<std::int64_t> end_tokens(const OpenedModel& model, const Tokenizer& 
   return ids;
 }
 
-// Memory for the keys and values of all tokens, the table of rotary positions, and the attention scores of
-// the prompt. Computed in floating point, so that sizes given by the user cannot overflow.
+// Memory for the keys and values of all tokens, the rotary embedding table, and the attention scores of the
+// prompt. Computed in floating point, so that large user-specified sizes cannot overflow.
 Bytes memory_of_attention(const ModelSpec& model, Precision precision, std::int64_t prompt,
                           std::int64_t total) {
   const double wide_size = precision == Precision::fp64 ? 8 : 4;

@@ -12,7 +12,7 @@ namespace optimus {
 
 struct GeneratedText {
   std::vector<std::int64_t> prompt_ids, ids;  // ids: the generated tokens
-  std::string text;                           // text of the generated tokens, as valid UTF-8
+  std::string text;                           // the text of the generated tokens, as valid UTF-8
 };
 
 // Calls `on_text` for each new token with the text that has become complete (data/text_stream.h), and once

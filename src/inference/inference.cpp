@@ -51,8 +51,8 @@ void refuse_too_large_pass(const Plan& plan, const ModelSpec& model, at::Device 
   const Bytes needed = plan_arena(compile(plan, model, 0)).bytes + extra_bytes;
   const std::optional<Bytes> free = free_memory(device);
   if (free && needed > *free)
-    throw UserError("{} need {} besides the weights, but {} has only {} free", work_description, text(needed),
-                    device.str(), text(*free));
+    throw UserError("{} need {} in addition to the weights, but {} has only {} free", work_description,
+                    text(needed), device.str(), text(*free));
 }
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// A trained model on a device for evaluation or generation: its weights, without training state.
+// A trained model that is loaded on a device for evaluation or generation, without training state.
 #pragma once
 
 #include "base/event.h"
@@ -14,13 +14,13 @@ struct Inference {
   at::Device device;
   Parameters parameters;
 };
-// Throws ReportedError, also if the weights do not fit into the device's memory.
+// Throws ReportedError, for example if the weights do not fit into the device's memory.
 Inference open_for_inference(const std::string& model, const ComputeOptions& options, EventSink& events);
 
-// A single-device plan for forward passes that saves as few activations as possible.
+// Returns a single-device plan for forward passes that saves as few activations as possible.
 Plan inference_plan(const ModelSpec& model, Precision precision, std::int64_t sequences,
                     std::int64_t sequence_length);
-// Throws UserError if the activations of the plan and `extra_bytes` bytes do not fit into the device's free
+// Throws UserError if the activations of the plan plus `extra_bytes` do not fit into the device's free
 // memory. `work_description` is part of the message, for example "8 windows of 1024 tokens".
 void refuse_too_large_pass(const Plan& plan, const ModelSpec& model, at::Device device, Bytes extra_bytes,
                            const std::string& work_description);

@@ -1,4 +1,4 @@
-// The loss of many target tokens as a sum, so that the sums of ranks and passes can be added. Plain data.
+// The summed loss of many target tokens. Sums from different ranks and passes can be added up. Plain data.
 #pragma once
 
 #include <cstdint>

@@ -11,7 +11,7 @@
 namespace optimus {
 namespace {
 
-// Returns the part of `values`, which cover the box `outer`, that covers `inner`.
+// `values` covers the box `outer`. Returns the slice that covers `inner`.
 at::Tensor slice_of_box(at::Tensor values, const Box& outer, const Box& inner) {
   ensure(outer.contains(inner), "{} is not inside {}", text(inner), text(outer));
   for (int d = 0; d < outer.num_dims; ++d)
@@ -33,7 +33,7 @@ void load_copies(const WeightSource& source, Parameters& copies) {
   }
 }
 
-// Fills the weights, and those master weights that this rank owns.
+// Fills the weights and the master weights that this rank owns.
 template <typename Real>
 void load(const WeightSource& source, Parameters& parameters, EventSink& events) {
   constexpr at::ScalarType kType = std::is_same_v<Real, double> ? at::kDouble : at::kFloat;
@@ -51,7 +51,7 @@ void load(const WeightSource& source, Parameters& parameters, EventSink& events)
                     std::span(values.data_ptr<Real>(), static_cast<std::size_t>(values.numel())));
     const Box own_box = parameters.box(tensor.name, &BlockState::masters);
     if (!own_box.is_empty()) master.copy_(slice_of_box(values, box, own_box));
-    // Rounds through the master's type, as an update does.
+    // Rounds through the type of the master weights, as an optimizer update does.
     if (!weight.is_alias_of(master)) weight.copy_(values.to(master.scalar_type()));
   }
 }

@@ -7,8 +7,8 @@
 
 namespace optimus {
 
-// Fills all parameters of this rank and reads only these from `source`. At most one tensor is in memory in
-// addition to them. Throws ReportedError.
+// Fills all parameters of this rank and reads no others from `source`. Holds at most one additional tensor in
+// memory. Throws ReportedError.
 void load_weights(const WeightSource& source, Parameters& parameters, EventSink& events);
 
 // Makes the master weights of `parameters`, which are not rounded to the training precision, available as a

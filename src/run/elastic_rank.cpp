@@ -15,14 +15,14 @@
 namespace optimus {
 namespace {
 
-// Number of standby stores that a rank knows, and thus of hosts that may be lost one after the other.
+// Number of standby stores that a rank knows. This many hosts may be lost one after the other.
 constexpr std::size_t kMaxStandbys = 8;
 constexpr Seconds kOpenTimeout{30};
-constexpr Seconds kReachTimeout{1};  // to connect to a store whose host may be down
+constexpr Seconds kReachTimeout{1};  // for connecting to a store whose host may be down
 // For a store whose host is up but whose process may have little CPU time.
 constexpr Seconds kAnswerTimeout{4};
 constexpr Seconds kStandbyTimeout{0.5};  // for other ranks to publish the addresses of their stores
-constexpr Seconds kEndTimeout{120};      // for other ranks to end after the last step
+constexpr Seconds kEndTimeout{120};      // for other ranks to exit after the last step
 
 }  // namespace
 
@@ -85,11 +85,11 @@ void LaunchedElasticRank::membership_changed(const MembershipChange& order) {
   last_change_ = order;
   worker_ids_.assign(order.membership.worker_ids.begin(),
                      order.membership.worker_ids.begin() + order.num_staying);
-  // The store may have moved.
+  // Published again, because the store may have moved.
   if (standby_store_ != nullptr)
     (void)store_->set(facts_.store_address.prefix + standby_key(facts_.worker_id), own_standby_address());
   (void)store_->set_last_will(facts_.store_address.prefix + lost_key(facts_.worker_id), kEnded);
-  // All ranks call this at about the same time. If this store were lost, a rank that does not know the
+  // All ranks call this at about the same time. If the store were lost now, a rank that does not know the
   // standby stores would start to host a separate run.
   const Deadline deadline = Deadline::after(kStandbyTimeout, "the other ranks' standby stores");
   while (standby_store_ != nullptr && !read_standby_addresses() && !deadline.has_passed())
@@ -101,7 +101,7 @@ void LaunchedElasticRank::host() {
   RunHostOptions host = facts_.host_facts(last_change_);
   host.last_change = last_change_;
   StoreAddress address = facts_.store_address.address;
-  if (!address.is_etcd && !facts_.is_one_host)  // the address at which other hosts reach the store
+  if (!address.is_etcd && !facts_.is_one_host)  // the address at which other hosts can reach the store
     address.host = facts_.address;
   if (is_new_host_) address.port = standby_store_->port();
   const auto allow_joining = [this, address] {
@@ -110,8 +110,8 @@ void LaunchedElasticRank::host() {
                                               RunStoreAddress{address, facts_.store_address.prefix, true});
   };
   if (!is_new_host_) allow_joining();
-  // Several processes that cannot reach each other may take over. Only the one whose order is accepted owns
-  // the run and its files.
+  // Several processes that cannot reach each other may take over as host. Only the process whose order is
+  // accepted owns the run and its files.
   host.coordinator.on_change_done = [this, allow_joining, done = host.coordinator.on_change_done](
                                         const MembershipChange& order,
                                         const std::vector<WorkerEntry>& members) {
@@ -122,7 +122,7 @@ void LaunchedElasticRank::host() {
   host_ = std::make_unique<RunHost>(*board_, files_, std::move(host));
 }
 
-// The previous host may only be cut off from the network and may keep the lock for a while.
+// The previous host may merely be cut off from the network and may keep the lock for a while.
 void LaunchedElasticRank::take_lock() {
   if (!is_new_host_ || lock_.is_held()) return;
   try {
@@ -131,9 +131,9 @@ void LaunchedElasticRank::take_lock() {
   }
 }
 
-// Called when no worker before this one in the list can be reached.
+// Called if no worker that precedes this one in the list can be reached.
 void LaunchedElasticRank::take_over(const std::map<int, std::string>& unreached) {
-  fmt::print(stderr, "{}the host of the run's store is lost: this process hosts it from now on\n",
+  fmt::print(stderr, "{}the host of the run's store was lost; this process now hosts the store\n",
              time_stamp());
   is_new_host_ = true;
   take_lock();
@@ -169,7 +169,7 @@ bool LaunchedElasticRank::find_store() {
                                 Deadline::after(kAnswerTimeout, "a standby store"));
     if (!store) {
       fmt::print(stderr, "{}worker {}: {}\n", time_stamp(), worker_id, store.error().why);
-      // The machine responds, but no process listens on the port any more.
+      // The machine responds, but no process listens on the port any longer.
       if (store.error().why.find(std::strerror(ECONNREFUSED)) != std::string::npos)
         unreached[worker_id] = kEnded;
       continue;
@@ -190,8 +190,7 @@ std::unique_ptr<Board> LaunchedElasticRank::open_board() {
   return std::make_unique<StoreBoard>(store_, facts_.store_address.prefix);
 }
 
-// If the host has left and the run has ended before another process took over, the store file has to be
-// removed here.
+// If the host left and the run ended before another process took over, the store file must be removed here.
 void LaunchedElasticRank::remove_stale_store_file() {
   if (!last_change_ || worker_ids_.empty() || worker_ids_.front() != facts_.worker_id) return;
   if (!store_->find(facts_.store_address.prefix + heartbeat_key(facts_.worker_id)))

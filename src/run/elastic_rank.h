@@ -1,8 +1,8 @@
-// The elastic side of a rank, in a run that continues when ranks are lost: it watches the run's store for
-// membership changes. HostedElasticRank is for a run whose store is hosted by the process that started its
-// workers. LaunchedElasticRank is for ranks that a launcher started: it finds a new store when the process
-// that hosts the store is lost. Every process has a standby store, and the first survivor whose standby store
-// the other ranks can reach hosts the run from then on (run_host.h).
+// The elastic side of a rank in a run that continues when ranks are lost. It watches the run's store for
+// membership changes. HostedElasticRank is for a run whose store is hosted by the process that started the
+// workers. LaunchedElasticRank is for ranks started by a launcher. It finds a new store when the process that
+// hosts the store is lost. Every process has a standby store, and the first survivor whose standby store the
+// other ranks can reach hosts the run from then on (run_host.h).
 #pragma once
 
 #include <memory>
@@ -23,22 +23,22 @@
 
 namespace optimus {
 
-// The membership of the run, as a rank's training uses it: requests for a change, and their execution.
+// The interface through which a rank's training learns of membership changes and carries them out.
 class ElasticRank {
  public:
   virtual ~ElasticRank() = default;
   virtual int worker_id() const = 0;
-  // Whether all ranks must take part in a membership change: a worker joins, or ranks were lost.
+  // Whether all ranks must take part in a membership change, because a worker joins or ranks were lost.
   virtual bool wants_membership_change() = 0;
   // Called before the Comm changes its membership.
   virtual void membership_changed(const MembershipChange& order) = 0;
-  // The object to which the rank's engine reports its progress; null if it does not report.
+  // The object to which the rank's engine reports its progress; null if the engine does not report progress.
   virtual StepHeartbeat* step_heartbeat() = 0;
   // The first order of a worker that joins a running training.
   virtual const std::optional<MembershipChange>& first_order() const = 0;
 };
 
-// A rank whose run is hosted by its starting process.
+// A rank of a run that is hosted by the process that started it.
 class HostedElasticRank final : public ElasticRank {
  public:
   // The Comm must outlive this object.
@@ -51,7 +51,7 @@ class HostedElasticRank final : public ElasticRank {
   }
   StepHeartbeat* step_heartbeat() override { return watch_.step_heartbeat(); }
   const std::optional<MembershipChange>& first_order() const override { return first_order_; }
-  // Requested when the process that hosts the run ends it.
+  // Signals a stop when the process that hosts the run ends it.
   StopToken stop_token() const {
     return StopToken([this] { return watch_.is_end_requested() ? StopRequest::stop : StopRequest::none; });
   }
@@ -63,16 +63,16 @@ class HostedElasticRank final : public ElasticRank {
 };
 
 struct LaunchedRankFacts {
-  RunStoreAddress store_address;  // the address at which this process has reached the run's store
+  RunStoreAddress store_address;  // the address at which this process reached the run's store
   std::shared_ptr<KeyStore> store;
-  std::string address;  // address of this process for other processes
+  std::string address;  // the address at which other processes can reach this process
   int worker_id = 0;
   std::vector<int> worker_ids;              // worker ids at the start of the run, or in `order`
   std::optional<MembershipChange> order{};  // the first order of a worker that joins a running training
-  Path folder;                              // of the run, as an absolute path
+  Path folder;                              // the run folder, as an absolute path
   StopToken stop;
-  // Returns the options for hosting the run, which is in the generation that `last` began, or in its first
-  // generation if `last` is empty.
+  // Returns the options for hosting the run. The run is in the generation that `last` started, or in its
+  // first generation if `last` is empty.
   std::function<RunHostOptions(const std::optional<MembershipChange>& last)> host_facts;
   bool is_one_host = false;
 };
@@ -88,19 +88,20 @@ class LaunchedElasticRank final : public ElasticRank {
   StepHeartbeat* step_heartbeat() override { return watch_->step_heartbeat(); }
   const std::optional<MembershipChange>& first_order() const override { return facts_.order; }
 
-  // For the rank's Comm.
+  // The store for the rank's Comm.
   std::shared_ptr<KeyStore> store() const { return store_; }
-  // Called before and after the rank's work. The Comm must outlive the time between.
+  // begin() is called before the rank's work and end() after it. The Comm must exist until end().
   void begin(Comm& comm);
   void end() { watch_.reset(); }
-  // The run's key-value board, on whichever process hosts it now; null if no host can be reached.
+  // Opens the run's key-value board on the process that currently hosts it. Returns null if no host can be
+  // reached.
   std::unique_ptr<Board> open_board();
-  // On rank 0: hosts the run from its start.
+  // Called on rank 0 to host the run from its start.
   void host();
-  // The host of the run if it is in this process, otherwise null. Used after the rank's work has ended.
+  // The host of the run, or null if another process hosts it. Used after the rank's work has ended.
   RunHost* run_host() { return host_.get(); }
-  // Called by the host of the store before it ends: waits until the other ranks have reported how they
-  // ended.
+  // Called before the process exits. If it hosts the store, waits until the other ranks have reported how
+  // they ended.
   void wait_for_others_to_end();
 
  private:
@@ -117,13 +118,13 @@ class LaunchedElasticRank final : public ElasticRank {
   const std::shared_ptr<MovableStore> store_;
   std::unique_ptr<RankWatch> watch_;
   std::vector<int> worker_ids_;                   // worker ids of the workers that stay
-  std::map<int, std::string> standby_addresses_;  // by worker id: addresses of the first kMaxStandbys of them
+  std::map<int, std::string> standby_addresses_;  // of the first kMaxStandbys workers, keyed by worker id
   std::optional<MembershipChange> last_change_;
-  std::unique_ptr<Board> board_;  // if this process is the host
+  std::unique_ptr<Board> board_;  // null if this process is not the host
   std::unique_ptr<StoreFile> store_file_;
   std::unique_ptr<RunHost> host_;
   bool is_new_host_ = false;
-  FolderLock lock_;  // lock of the run, acquired when the previous host has released it
+  FolderLock lock_;  // lock of the run, acquired after the previous host has released it
 };
 
 }  // namespace optimus

@@ -11,14 +11,14 @@ namespace {
 
 // Added to the timeout, because a machine that starts many processes is slow.
 constexpr Seconds kStartMargin{5};
-// Number of consecutive failures after which a store hosted by the run is considered lost; etcd may be
-// restarted, so further attempts are made.
+// Number of consecutive failures after which a store hosted by the run is considered lost. With etcd,
+// attempts continue, because etcd may be restarted.
 constexpr int kMaxStoreFailures = 3;
 
 std::string report_key(const RendezvousResult& run, int rank) {
   return fmt::format("{}report/{}", run.prefix, rank);
 }
-// The report of a rank that could not write one: the rank itself is missing.
+// The report for a rank that could not write one. It lists the rank itself as missing.
 WorkerReport report_of_lost(int rank) { return {WorkerReport::End::lost, "", {rank}, {}}; }
 std::string heartbeat_key(const RendezvousResult& run, int rank) {
   return fmt::format("{}heartbeat/{}", run.prefix, rank);
@@ -32,7 +32,7 @@ struct EndWatch::Silence {
     std::string last;
     Deadline deadline;
   };
-  std::map<int, Heartbeat> ranks;  // on rank 0, by rank: heartbeats of the other ranks
+  std::map<int, Heartbeat> ranks;  // on rank 0: heartbeats of the other ranks, keyed by rank
   std::optional<Deadline> store;
   int num_failures = 0;
 };
@@ -40,7 +40,7 @@ struct EndWatch::Silence {
 EndWatch::EndWatch(const RendezvousResult& run, Comm& comm, Seconds timeout, StopToken stop)
     : run_(run), comm_(comm), timeout_(timeout.value + kStartMargin.value), stop_(std::move(stop)) {
   value_or_throw(
-      run_.store->set_last_will(run_.prefix + kEndedKey, fmt::format("rank {} has ended", comm_.rank())));
+      run_.store->set_last_will(run_.prefix + kEndedKey, fmt::format("rank {} exited", comm_.rank())));
   thread_ = std::thread([this] { watch(); });
 }
 
@@ -60,8 +60,8 @@ TrainResult EndWatch::guard(const std::function<TrainResult()>& work) {
 
 StopToken EndWatch::stop_token() {
   return StopToken([this] {
-    // From the first step on, the other ranks notice on their own that this rank has ended. The last-will
-    // report ensures that no rank waits for a report that will never be written.
+    // From the first step on, the other ranks notice by themselves if this rank exits. The last-will report
+    // ensures that no rank waits for a report that will never be written.
     if (!has_stepped_.exchange(true))
       (void)run_.store->set_last_will(report_key(run_, comm_.rank()), text(report_of_lost(comm_.rank())));
     return stop_.requested();
@@ -92,13 +92,14 @@ std::string EndWatch::probe_store(Silence& silence) {
     if (comm_.rank() == 0 && !has_stepped_) report_silent_ranks(silence);
     return "";
   }
-  // If the store is only silent, the process that hosts it may be stopped; --timeout limits how long ranks
+  // If the store is only silent, the process that hosts it may be stopped. --timeout limits how long ranks
   // wait for it.
   if (!response_deadline.has_passed()) ++silence.num_failures;
   if (run_.address.is_etcd) return "";
-  if (silence.num_failures == kMaxStoreFailures) return "rank 0, which hosts the store, has ended";
+  if (silence.num_failures == kMaxStoreFailures) return "rank 0, which hosts the store, exited";
   if (!silence.store) silence.store = Deadline::after(timeout_, "the store");
-  return silence.store->has_passed() && !has_stepped_ ? "rank 0, which hosts the store, does not answer" : "";
+  return silence.store->has_passed() && !has_stepped_ ? "rank 0, which hosts the store, does not respond"
+                                                      : "";
 }
 
 void EndWatch::report_silent_ranks(Silence& silence) {
@@ -113,7 +114,7 @@ void EndWatch::report_silent_ranks(Silence& silence) {
     if (!entry->second.deadline.has_passed()) continue;
     const PresentRank& present = run_.ranks[static_cast<std::size_t>(rank)];
     (void)run_.store->set(run_.prefix + kEndedKey,
-                          fmt::format("rank {} (process {} on {}) does not answer during its start", rank,
+                          fmt::format("rank {} (process {} on {}) did not respond during startup", rank,
                                       present.pid, present.host));
     return;
   }
@@ -121,7 +122,7 @@ void EndWatch::report_silent_ranks(Silence& silence) {
 
 bool publish_end(const RendezvousResult& run, int rank, const WorkerReport& report) {
   if (report.end == WorkerReport::End::failed || report.end == WorkerReport::End::lost)
-    (void)run.store->set(run.prefix + kEndedKey, fmt::format("rank {} has failed", rank));
+    (void)run.store->set(run.prefix + kEndedKey, fmt::format("rank {} failed", rank));
   const bool is_published = run.store->set(report_key(run, rank), text(report)).has_value();
   (void)run.store->set_last_will("", "");
   return is_published;
@@ -132,7 +133,7 @@ std::optional<WorkerReport> published_end(const RendezvousResult& run, int rank)
   if (!stored || !*stored) return std::nullopt;
   try {
     return parse_worker_report(**stored);
-  } catch (const UserError&) {  // a malformed report is treated as a missing one
+  } catch (const UserError&) {  // a malformed report is treated as missing
     return std::nullopt;
   }
 }

@@ -11,7 +11,7 @@ namespace optimus {
 
 namespace {
 
-constexpr int kGrowthFactor = 2;  // plan templates are prepared for up to this many times the present devices
+constexpr int kGrowthFactor = 2;  // plan templates cover up to this many times the current number of devices
 constexpr Seconds kRequestTimeout{20};  // for a run to accept a better plan
 
 }  // namespace
@@ -29,7 +29,7 @@ MembershipCoordinator::Inputs coordinator_facts(const RunSpec& spec, const Path&
   const TrainSettings& settings = spec.settings;
   const PlannerRequest request =
       planner_request(spec.options, settings.model, device).with_shape_of(settings.plan);
-  // The given plans belong to the phase in which the run started.
+  // Improved plans are for the phase in which the run started.
   const bool has_phases = settings.phases.size() > 1;
   return {.model = settings.model,
           .run = folder,

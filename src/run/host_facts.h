@@ -1,4 +1,4 @@
-// Collects the settings that a process needs to host a run: for membership changes and for emergency
+// Collects the settings that a process needs to host a run, for membership changes and for emergency
 // checkpoints.
 #pragma once
 
@@ -9,13 +9,13 @@
 
 namespace optimus {
 
-// The inputs of the coordinator with which the host handles membership changes. `device` describes the device
-// before the run allocates memory on it. The spec must outlive the result.
+// Returns the inputs of the coordinator that handles membership changes. `device` describes the device before
+// the run allocates memory on it. The spec must outlive the result.
 MembershipCoordinator::Inputs coordinator_facts(const RunSpec& spec, const Path& folder,
                                                 const DeviceFacts& device);
-// The options with which the host of the store writes an emergency checkpoint. `folder` is absolute.
+// Returns the options that the host of the store uses to write an emergency checkpoint. `folder` is absolute.
 EmergencyCheckpointOptions emergency_checkpoint_options(const RunSpec& spec, const Path& folder);
-// For a process that hosts a run without a starting process; the caller fills in the workers.
+// For a process that hosts a run whose ranks were started by a launcher. The caller fills in the workers.
 RunHostOptions host_facts_of(const RunSpec& spec, const Path& folder, const DeviceFacts& device);
 
 }  // namespace optimus

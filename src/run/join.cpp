@@ -45,7 +45,7 @@ std::vector<WorkerEntry> workers_by_id(const Path& run, const Membership& member
 namespace {
 
 constexpr Seconds kStoreTimeout{30}, kConnectTimeout{1};
-constexpr Seconds kNextHostTimeout{20};  // for another process to take over the run after its host was killed
+constexpr Seconds kNextHostTimeout{20};  // for another process to take over after the host was killed
 
 struct JoinReply {
   int worker_id = 0;
@@ -61,8 +61,8 @@ JoinReply parse_join_reply(const std::string& text) {
   return join_reply;
 }
 
-// Thrown if the store was lost before the run accepted this process. Another process hosts the run now, or
-// soon will.
+// Thrown if the store was lost before the run accepted this process. Another process hosts the run or is
+// about to.
 struct StoreLost {};
 
 // Throws StoreLost.
@@ -87,11 +87,12 @@ struct OpenStore {
   std::shared_ptr<KeyStore> store;
 };
 
-// Finds the store of the run from its folder; the host may have changed by the time it is reached. nullopt
-// if the run has ended.
+// Finds the run's store through the run folder and retries, because the host may change meanwhile. Returns
+// nullopt if the run has ended.
 std::optional<OpenStore> find_run(const JoinOptions& join, const StopToken& stop) {
-  if (!join.was_member) (void)read_store_file(join.run);  // fails at once for a run that cannot be joined
-  // Several hosts may be lost one after the other. A host that is only stopped is given up after about 16 s.
+  if (!join.was_member) (void)read_store_file(join.run);  // fails immediately if the run cannot be joined
+  // Several hosts may be lost one after the other. Ranks give up on a host that is only stopped after about
+  // 16 s.
   constexpr Seconds kHostTimeout{90};
   const Seconds timeout = join.was_member ? join.timeout : kHostTimeout;
   const Deadline deadline = Deadline::after(timeout, "the run's store");
@@ -104,8 +105,8 @@ std::optional<OpenStore> find_run(const JoinOptions& join, const StopToken& stop
         return OpenStore{address, std::move(*store)};
     } catch (const ReportedError&) {  // no process hosts the run at the moment
     }
-    // At the end of a run the store file is removed first, then the lock. A host that is lost leaves the
-    // file; one that is stopped keeps the lock.
+    // When a run ends, the store file is removed before the lock. A lost host leaves the file behind, and a
+    // stopped host keeps the lock.
     const bool has_file = has_store_file(join.run), is_taken = FolderLock::is_taken(join.run);
     if (!has_file && !is_taken) return std::nullopt;
     if (has_file && is_taken)
@@ -115,7 +116,7 @@ std::optional<OpenStore> find_run(const JoinOptions& join, const StopToken& stop
     if (next_host && next_host->has_passed()) return std::nullopt;
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
   }
-  throw RuntimeFailure("{}: could not reach its store within {}", join.run.string(), text(timeout));
+  throw RuntimeFailure("{}: could not reach the run's store within {}", join.run.string(), text(timeout));
 }
 
 // All arguments must outlive the result.
@@ -155,7 +156,7 @@ int train_until_end(const JoinOptions& join, TrainOptions& options, OptionTable&
   const Path path = run_settings_path(join.run);
   const Json document = read_json(path);
   const std::string device = join.device.empty() ? choose_device("").str() : join.device;
-  // Slow preparations come before the join request, because the run does not wait for a worker that is not
+  // Slow preparation comes before the join request, because the run does not wait for a worker that is not
   // ready.
   const RunSpec spec = read_run_settings(join.run, JsonView(document, path.string()),
                                          parse_device(device).is_cuda(), options, table);
@@ -215,7 +216,7 @@ int train_as_joining_worker(const JoinOptions& join, TrainOptions& options, Opti
       line.print("the other workers continued without this one; rejoining");
       retry.was_member = true;
     } catch (const StoreLost&) {
-      line.print("the run's store was lost before the run accepted this worker; trying again");
+      line.print("the run's store was lost before the run accepted this worker; retrying");
       retry.was_member = true;
     }
   }

@@ -1,6 +1,6 @@
-// A process that joins a running training: one that was started with `optimus join`, or a worker that the
-// other workers have continued without. It registers in the run's store, prepares everything, and starts with
-// the order of the generation that it joins (membership_change.h).
+// A process that joins a running training. It was either started with `optimus join`, or it is a worker
+// without which the other workers have continued. It prepares everything, registers in the run's store, and
+// starts with the order of the generation that it joins (membership_change.h).
 #pragma once
 
 #include <string>
@@ -14,16 +14,16 @@
 
 namespace optimus {
 
-// The workers in the run's folder, indexed by worker id.
+// Returns the workers listed in the run folder, indexed by worker id.
 std::vector<WorkerEntry> workers_by_id(const Path& run, const Membership& membership);
 
 struct JoinOptions {
   Path run;
-  std::string device{};  // if empty, the run's device type
+  std::string device{};  // if empty, a GPU if there is one, otherwise the CPU
   int threads = 1;
-  Seconds timeout{600};  // for the run to accept this worker
-  // Whether the process was a worker of this run before. It then keeps trying to reach the store, because its
-  // network may be cut off for a while.
+  Seconds timeout{600};  // how long to wait for the run to accept this worker
+  // Whether the process was a worker of this run before. If so, it keeps trying to reach the store, because
+  // it may be cut off from the network for a while.
   bool was_member = false;
 };
 

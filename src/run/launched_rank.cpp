@@ -68,7 +68,7 @@ std::vector<WorkerEntry> entries_of(const RendezvousResult& run, const std::stri
   return result;
 }
 
-// Adds the workers that joined after the start of the run.
+// Adds the workers that joined after the run started.
 void add_joined_workers(const std::vector<WorkerEntry>& workers_by_id, std::vector<WorkerEntry>& workers) {
   if (workers_by_id.size() > workers.size())
     workers.insert(workers.end(), workers_by_id.begin() + std::ssize(workers), workers_by_id.end());

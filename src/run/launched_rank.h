@@ -1,6 +1,6 @@
-// One rank of a training that an external launcher started (train_launched.h): how it joins the run, which
-// device it uses, and its work in a run that continues when ranks are lost. Used by rank 0 and by all other
-// ranks.
+// One rank of a training that an external launcher started (train_launched.h): how the rank joins the run,
+// which device it uses, and how it works in a run that continues when ranks are lost. Used by rank 0 and by
+// all other ranks.
 #pragma once
 
 #include <cstdio>
@@ -21,7 +21,7 @@
 namespace optimus {
 
 struct LaunchedTraining {
-  LaunchInfo launch;  // has more than one rank
+  LaunchInfo launch;  // with more than one rank
   TrainOptions& options;
   OptionTable& table;
   EventSink& events;
@@ -31,7 +31,7 @@ struct LaunchedTraining {
 
 RendezvousOptions rendezvous_of(const LaunchedTraining& training);
 
-// If the launcher does not assign a GPU to each rank, the ranks of a host use its GPUs in order.
+// If the launcher does not assign a GPU to each rank, the ranks on a host use its GPUs in order.
 std::string device_of(const std::string& kind, int local_rank);
 int threads_of(const TrainOptions& options, const RendezvousResult& rendezvous, int rank);
 
@@ -39,11 +39,11 @@ std::unique_ptr<Comm> join_comm(const RendezvousResult& run, int rank, const std
                                 std::shared_ptr<KeyStore> store = nullptr);
 std::unique_ptr<Board> board_of(const RendezvousResult& run);
 
-// For a run that continues without lost ranks. All arguments must outlive the result.
+// For a run that continues when ranks are lost. All arguments must outlive the result.
 LaunchedRankFacts launched_rank_facts(const LaunchedTraining& training, const RendezvousResult& run,
                                       const RunSpec& spec, const Path& folder, const std::string& kind);
-// Runs the rank's work. The rank's watch, and the store if this process hosts it, exist until the work has
-// ended.
+// Runs the rank's work. The rank's watch exists until the work has ended. If this process hosts the store, so
+// does the store.
 WorkerReport elastic_work(const LaunchedTraining& training, const RunSpec& spec, const Path& folder,
                           LaunchedElasticRank& elastic, const RendezvousResult& run,
                           const std::string& device, std::FILE* log);

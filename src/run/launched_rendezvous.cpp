@@ -1,4 +1,4 @@
-// Adapts the rendezvous to the environment of this process and to torchrun's store.
+// Connects the rendezvous to the environment of this process and to torchrun's store.
 #include "run/launched_rendezvous.h"
 
 #include "base/error.h"

@@ -1,5 +1,5 @@
-// Options for the rendezvous of ranks started by a launcher (rendezvous.h): adds the environment of this
-// process and access to torchrun's own store.
+// Makes the options for the rendezvous of ranks started by a launcher (rendezvous.h). Adds the environment of
+// this process and access to torchrun's store.
 #pragma once
 
 #include "base/file.h"
@@ -10,12 +10,12 @@ namespace optimus {
 
 struct LaunchedRendezvous {
   LaunchInfo launch;
-  Path token_file{};    // if empty, the token is $OPTIMUS_TOKEN, if set
+  Path token_file{};    // if empty, $OPTIMUS_TOKEN is used if set
   std::string store{};  // etcd://host:port; if empty, rank 0 hosts a store
   StopToken stop{};
   Seconds timeout;
 };
-// Waits throw Interrupted once `stop` is requested.
+// Waits of the rendezvous throw Interrupted once `stop` is requested.
 RendezvousOptions rendezvous_options(const LaunchedRendezvous& settings);
 
 }  // namespace optimus

@@ -21,7 +21,7 @@ constexpr const char* kCopyDescription = "a neighbor's state in memory";
 
 std::string file_prefix(int writer) { return fmt::format("rank-{:05}", writer); }
 
-// Packs each file as the line "NAME SIZE", followed by its bytes. The list of a rank's shards comes last,
+// Packs each file as a line "NAME SIZE" followed by the file's bytes. The list of a rank's shards comes last,
 // because the receiver must write it last.
 Outcome<std::string> pack(const Path& folder, int writer) {
   std::vector<Path> paths;
@@ -63,7 +63,7 @@ Outcome<void> unpack(FileSystem& files, const Path& folder, int writer, std::str
   return {};
 }
 
-// Sends the size, then the bytes in messages of a size that all transports accept. `bytes` must outlive the
+// Sends the size, then the bytes, split into messages that all transports accept. `bytes` must outlive the
 // returned operations.
 std::vector<std::unique_ptr<Pending>> send_bytes(Comm& comm, int to, std::string& bytes) {
   std::vector<std::unique_ptr<Pending>> result;

@@ -14,7 +14,7 @@
 namespace optimus {
 namespace {
 
-constexpr double kAllPairsSeconds = 4;  // seconds for all rounds together
+constexpr double kAllPairsSeconds = 4;  // time budget for all rounds together
 constexpr Seconds kMaxPairSeconds{1.9};
 constexpr Seconds kPartnerTimeout{15};
 
@@ -32,11 +32,11 @@ RendezvousOptions link_rendezvous_options(const ClusterProbe& probe) {
 
 struct RankHost {
   ProbedHost host;
-  int leader = 0;  // its first rank
+  int leader = 0;  // the first rank on this host
   std::string address;
 };
 
-// The hosts in the order of their first ranks.
+// Returns the hosts in the order of their first ranks.
 std::vector<RankHost> hosts_of(const std::vector<PresentRank>& ranks) {
   std::vector<RankHost> hosts;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
@@ -63,8 +63,8 @@ LinkMeasurement rendezvous_of(const RendezvousResult& run, const std::vector<Ran
           .partner_timeout = kPartnerTimeout};
 }
 
-// The devices and internal links of one host: measured now, measured earlier, or the shipped device type
-// with this machine's loopback interface.
+// Returns the devices and internal links of one host. They are measured now, were measured earlier, or come
+// from a shipped device type and this machine's loopback interface.
 HardwareProfile profile_of_node(const ProbeOptions& options, EventSink& events) {
   if (options.measures_devices) return probe_machine(options, events).hardware;
   std::error_code error;
@@ -74,7 +74,7 @@ HardwareProfile profile_of_node(const ProbeOptions& options, EventSink& events) 
   const std::optional<DeviceType> type =
       is_cuda ? find_type_by_vendor_name(vendor_name) : find_device_type("cpu");
   if (!type)
-    throw UserError("no data for device {}: run optimus profile --hardware --links to measure it too",
+    throw UserError("no data for device {}; run optimus profile --hardware --links to measure it as well",
                     vendor_name);
   HardwareProfile node;
   node.name = "node", node.types = {*type}, node.groups = {standard_group(type->name, 0, 1)};
@@ -132,7 +132,7 @@ void follow_probe(const ClusterProbe& probe) {
 std::optional<ClusterProfile> probe_cluster(const ClusterProbe& probe) {
   if (probe.launch.world_size < 2)
     throw UserError(
-        "--links measures the network between hosts: start it with a launcher, with at least one rank on "
+        "--links measures the network between hosts; start it with a launcher that runs at least one rank on "
         "each host (docs/use/clusters.md)");
   if (probe.launch.rank == 0) return lead_probe(probe);
   follow_probe(probe);

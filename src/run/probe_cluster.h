@@ -1,7 +1,7 @@
-// `optimus profile --links`: measures the network between the hosts of a launcher's ranks and describes
-// them as a HardwareProfile. This process is one of the ranks. Rank 0 collects the measurements of all
-// pairs of hosts (measure_links.h) and adds the devices, as measured earlier on this machine or from the
-// shipped types.
+// Implements `optimus profile --links`. It measures the network between the hosts on which a launcher started
+// ranks, and describes the hosts as a HardwareProfile. This process is one of the ranks. Rank 0 collects the
+// measurements of all pairs of hosts (measure_links.h) and adds the devices, either as measured on its
+// machine or from the shipped device types.
 #pragma once
 
 #include <optional>

@@ -14,7 +14,7 @@
 namespace optimus {
 namespace {
 
-// The "model name" of /proc/cpuinfo, if the processor reports one.
+// Returns the "model name" in /proc/cpuinfo, or "cpu" if there is none.
 std::string processor_name() {
   std::ifstream info("/proc/cpuinfo");
   for (std::string line; std::getline(info, line);)
@@ -35,8 +35,8 @@ void set_peak(PeakFlops& peak, NumberFormat format, double value) {
   if (format == NumberFormat::fp16) peak.fp16 = value;
 }
 
-// The fraction of the highest rate that cubic GEMMs reach, by size; used for trainers whose kernels were
-// not measured.
+// Returns the fraction of the highest rate that cubic GEMMs reach, as a function of size. Used for trainers
+// whose kernels were not measured.
 Curve cubic_gemm_efficiency(const KernelTimes& times, double peak) {
   const RateTable& table = times.tables.at("product");
   Curve curve;
@@ -96,7 +96,7 @@ MachineProfile probe_machine(const ProbeOptions& options, EventSink& events) {
       group.domain_link = group.node_link =
           probe_copies(at::Device(at::kCUDA, 0), at::Device(at::kCUDA, 1), events);
   } else {
-    // Workers that share a processor compute on the same cores that carry their messages.
+    // Workers on the same processor share its cores for computation and for their messages.
     machine.idle_link = loopback;
     group.domain_link = group.node_link = probe_workers(events);
     machine.collectives = probe_all_reduce(events);

@@ -1,5 +1,6 @@
 // Measures this machine as a HardwareProfile: its devices, the speed of the engine's kernels on them, its
-// memory and links. `optimus profile --hardware` runs it; `--cluster here` uses the result.
+// memory and its links. `optimus profile --hardware` runs the measurement, and `--cluster here` uses the
+// result.
 #pragma once
 
 #include <vector>

@@ -28,7 +28,7 @@ RunSpec read_run_settings(const Path& folder, const JsonView& view, bool is_gpu,
   }
   options.run = folder;
   options.plan = folder / "plan.json";
-  NullSink null_sink;  // the starting process has printed everything already
+  NullSink null_sink;  // the starting process has already printed everything
   spec.settings =
       resolve(options, {.is_gpu = is_gpu}, &table, null_sink, spec.resumed.checkpoint, spec.resumed.state);
   spec.settings.phase_plans = read_phase_plans(folder, spec.settings);

@@ -13,8 +13,8 @@
 namespace optimus {
 namespace {
 
-// The first steps select kernels, open connections and touch memory for the first time, so they are
-// skipped.
+// The first steps are skipped, because they select kernels, open connections and touch memory for the first
+// time.
 constexpr std::int64_t kSkippedSteps = 3, kProfiledSteps = 3;
 
 Path rank_file(const Path& run, int rank) { return run / "profile" / fmt::format("rank-{}.json", rank); }
@@ -36,7 +36,7 @@ StageMemory memory_of(const Engine& engine, const Parameters& parameters) {
   return memory;
 }
 
-// VmHWM of /proc/self/status.
+// Returns VmHWM from /proc/self/status.
 Bytes peak_resident_memory() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);)
@@ -69,7 +69,7 @@ void Profiler::before_step(std::int64_t step) {
   profile_.steps.push_back({step, log_.elapsed(), 0});
 }
 
-// All ranks leave the same collective, so their times start at the same moment.
+// All ranks leave the same collective at about the same moment, which aligns the start of their times.
 void Profiler::begin() {
   const PlanLocation& location = engine_.program().location;
   profile_.rank = ranks_.rank_index(), profile_.host = host_name(), profile_.device = engine_.device().str();
@@ -122,8 +122,8 @@ void Profiler::merge_ranks() {
       write_atomically(files, options_.file, profile_trace(ranks, comparison_json(ranks, plan_, expected))));
   for (const std::string& row : split(comparison_text(ranks, plan_, expected), '\n'))
     if (!row.empty()) line_.print(row);
-  line_.print(fmt::format("wrote steps {} to {} of every rank to {}; open it in ui.perfetto.dev", first_step_,
-                          last_step_, options_.file.string()));
+  line_.print(fmt::format("wrote a trace of steps {} to {} on all ranks to {}; open it in ui.perfetto.dev",
+                          first_step_, last_step_, options_.file.string()));
 }
 
 }  // namespace optimus

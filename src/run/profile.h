@@ -1,9 +1,9 @@
-// --profile: records a few steps of a run in detail. Each rank records the start and end of its
-// instructions and its memory use (RUN/profile/rank-N.json); rank 0 merges all ranks into one Perfetto
-// trace and prints the times next to the prediction. report/profile_report.h defines the format of the
-// figures.
+// Implements --profile, which records a few steps of a run in detail. Each rank records the start and end of
+// its instructions and its memory use in RUN/profile/rank-N.json. Rank 0 merges all ranks into one Perfetto
+// trace and prints the times next to the predictions. report/profile_report.h defines the format of the
+// results.
 //
-// Every rank of the plan calls the Profiler at the same steps. A failed write causes only a warning.
+// Every rank that the plan uses calls the Profiler at the same steps. A failed write only causes a warning.
 #pragma once
 
 #include "base/event.h"
@@ -17,7 +17,7 @@ namespace optimus {
 
 struct ProfileOptions {
   Path file, run;
-  std::int64_t completed_steps = 0, steps = 0;  // of the run; `steps` is the total number
+  std::int64_t completed_steps = 0, steps = 0;  // of the run; `steps` is the total number of steps
 };
 
 class Profiler {
@@ -26,7 +26,7 @@ class Profiler {
   Profiler(ProfileOptions options, const Plan& plan, const ModelSpec& model, Engine& engine,
            const Parameters& parameters, Agreement ranks, EventSink& events, StatusLine& line);
 
-  // Called before and after every step; steps count from 1.
+  // Called before and after every step. Steps are numbered from 1.
   void before_step(std::int64_t step);
   void after_step(std::int64_t step);
 

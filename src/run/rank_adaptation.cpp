@@ -1,5 +1,5 @@
-// A rank's decisions about its plan: the properties of its machines, the planner's best plan for them, and
-// the adaptation controller on rank 0. See rank_run.h.
+// Implements the part of RankRun that decides on plans: the properties of the machines, the planner's best
+// plan for them, and the adaptation controller on rank 0. See rank_run.h.
 #include <algorithm>
 
 #include "adapt/host_profile.h"
@@ -17,9 +17,9 @@
 namespace optimus {
 namespace {
 
-// The number of steps that the loss of state without a redundant copy undoes: half of the interval between
-// two checkpoints, plus the time to restart. Without periodic checkpoints everything is lost, estimated as
-// one hour.
+// Returns the expected cost, in steps, of losing state that has no redundant copy: half of the interval
+// between two checkpoints plus the restart time. Without periodic checkpoints everything is lost, which is
+// estimated as one hour.
 double expected_steps_undone(const TrainOptions& options, double step_seconds) {
   const SaveRule rule = parse_save_rule(options.save_every, "--save-every");
   double steps_between_saves = rule.steps > 0          ? static_cast<double>(rule.steps)
@@ -42,7 +42,7 @@ Feasible<Plan> RankRun::best_plan(const Plan& now) const {
   Feasible<ChosenPlan> chosen = choose_plan(request.with_shape_of(now).for_devices(rank_.comm.size()));
   if (!chosen) return tl::unexpected(chosen.error());
   Plan plan = std::move(chosen->plan);
-  plan.fp8 = now.fp8;  // keeps the numerics unchanged
+  plan.fp8 = now.fp8;  // keeps the numerical results unchanged
   if (plan.copy_distance > 0)
     plan = with_copies_in_other_domains(std::move(plan), indices_of_distinct(hosts_of_ranks()));
   return plan;

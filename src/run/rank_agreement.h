@@ -1,6 +1,5 @@
-// Agreement: small collectives between the ranks of a run, outside the computation of a step. All ranks
-// must call the functions at the same point of their programs. Every function throws PeersLost if other
-// ranks do not respond.
+// Small collectives between the ranks of a run, outside the computation of a step. All ranks must call the
+// functions in the same order. Every collective throws PeersLost if other ranks do not respond.
 #pragma once
 
 #include <string>
@@ -11,8 +10,8 @@ namespace optimus {
 
 class Agreement {
  public:
-  // `comm` is null if this rank is alone. `world` is a connected group of the participating ranks; if it
-  // has no members, all ranks participate.
+  // `comm` is null if this rank is alone. `world` is a connected group of the participating ranks. If the
+  // group has no members, all ranks participate.
   Agreement(Comm* comm, Group world, Seconds timeout)
       : comm_(comm), world_(std::move(world)), timeout_(timeout) {}
   bool is_alone() const { return size() == 1; }
@@ -24,10 +23,10 @@ class Agreement {
   }
   Comm* comm() const { return comm_; }
   Seconds timeout() const { return timeout_; }
-  // Whether `value` is true on any rank.
+  // Returns whether `value` is true on any rank.
   bool any(bool value, const char* description) const;
-  // Returns the text of the first rank on all ranks; the texts of other ranks are ignored. At most a few
-  // kilobytes.
+  // Returns the first rank's text on all ranks. The texts of other ranks are ignored. The text must be
+  // shorter than 4 KiB.
   std::string value_of_first_rank(const std::string& value, const char* description) const;
   double sum(double value, const char* description) const;
 

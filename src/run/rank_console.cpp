@@ -1,4 +1,4 @@
-// Prints the console output of rank 0, writes the export and generates the sample text.
+// Prints the console output of rank 0, exports the model and generates the sample text.
 #include "run/rank_console.h"
 
 #include "base/error.h"
@@ -50,8 +50,8 @@ void print_expected_speed(const TrainSettings& settings, at::Device device, Even
                          text(Seconds(*seconds)), short_count(tokens / *seconds)));
 }
 
-// Writes RUN/export. The tokenizer and the token ids are those of the initial model's folder, if there is
-// one.
+// Writes RUN/export. The tokenizer and the special token ids come from the initial model's folder, if there
+// is one.
 void export_model(const TrainSettings& settings, const Parameters& parameters, FileSystem& files,
                   EventSink& events, StatusLine& line) {
   const ParameterWeights weights(parameters, settings.plan.precision);

@@ -1,5 +1,5 @@
-// Console output of rank 0 besides the progress of steps: a summary of the run, the expected speed, and the
-// result.
+// Console output of rank 0 in addition to the step progress: a summary of the run, the expected speed, and
+// the result.
 #pragma once
 
 #include "engine/parameters.h"
@@ -12,7 +12,7 @@ void print_run_summary(const RunSpec& spec, const RankContext& rank);
 // Exports the model if requested, and generates a sample of text. `parameters` must contain all weights.
 void export_and_sample(const RunSpec& spec, Parameters& parameters, const RankContext& rank,
                        TrainResult& result);
-// A single-device plan, for using all weights of a distributed model on one device.
+// Returns a single-device plan, for using all weights of a distributed model on one device.
 Plan one_device_plan(const TrainSettings& settings);
 
 }  // namespace optimus

@@ -1,6 +1,6 @@
-// RankContext: the device and the outputs of one rank of a run, in any kind of process: a thread, a worker of
-// this machine, a rank of a launcher, or a joining worker. RunSpec defines what the rank computes. All
-// objects that a context refers to outlive the rank's work.
+// RankContext: the device and the outputs of one rank of a run. The rank may be a thread, a worker on this
+// machine, a process started by a launcher, or a joining worker. RunSpec defines what the rank computes. All
+// objects to which a context refers outlive the rank's work.
 #pragma once
 
 #include <functional>
@@ -23,10 +23,10 @@ struct RankContext {
   EventSink& events;
   StatusLine& line;  // the console on rank 0, the rank's log elsewhere
   StopToken stop{};
-  // Opens the key-value board on which ranks meet outside their groups after a failure. If it is null,
-  // nothing is saved then.
+  // Opens the key-value board through which ranks communicate after a failure, when their groups no longer
+  // work. If null, a failure does not save an emergency checkpoint.
   std::function<std::unique_ptr<Board>()> open_board{};
-  ElasticRank* elastic = nullptr;  // null if this rank fails when another rank does
+  ElasticRank* elastic = nullptr;  // null if this rank fails when another rank fails
 };
 
 }  // namespace optimus

@@ -1,5 +1,5 @@
-// Membership changes of a rank: when other ranks are lost, join or leave, it publishes its survivor state,
-// receives the order and moves its state. See rank_run.h.
+// Implements the membership changes of RankRun. When other ranks are lost, join or leave, a rank publishes
+// its survivor state, receives the order and moves its state. See rank_run.h.
 #include <algorithm>
 
 #include "base/error.h"
@@ -22,7 +22,7 @@ constexpr Seconds kReconnectTimeout{20};  // for other ranks to reconnect
 std::optional<MembershipChange> RankRun::join_membership_change(Training& training,
                                                                 const SurvivorReport& report,
                                                                 const std::function<void()>& release) {
-  // Number of hosts that may be lost one after the other, while the ranks look for the next one.
+  // Number of hosts that may be lost one after the other while the ranks look for the next host.
   constexpr int kMaxHosts = 8;
   failure_time_ = std::chrono::steady_clock::now();
   for (int i = 0; i < kMaxHosts; ++i) {
@@ -44,7 +44,7 @@ SurvivorOutcome RankRun::join_membership_change_at(Board& board, Training& train
   self.export_memory = [&] {
     try {
       export_host_memory(settings_.run);
-    } catch (const ReportedError& error) {  // this host then contributes no copy
+    } catch (const ReportedError& error) {  // then this host contributes no copy
       rank_.events.report(Warning{error.what()});
     }
   };
@@ -59,8 +59,8 @@ SurvivorOutcome RankRun::join_membership_change_at(Board& board, Training& train
   return outcome;
 }
 
-// Rank 0 writes this file after a plan change. If it is lost before that, the others could not determine
-// how their state is laid out.
+// Rank 0 writes this file after a plan change. If rank 0 is lost before that, the other ranks could not
+// determine the layout of their state without this file.
 void RankRun::write_plan_if_missing(std::int64_t epoch) {
   std::error_code error;
   if (rank_.elastic == nullptr || std::filesystem::exists(plan_path(settings_.run, epoch), error)) return;
@@ -85,7 +85,7 @@ std::optional<MembershipChange> RankRun::carry_out(const MembershipChange& order
   }
 }
 
-// Moves this rank's state from the layout of `order.from` to that of `order.to`. The old state is kept
+// Moves this rank's state from the layout of `order.from` to that of `order.to`. The old state is retained
 // until all ranks have their new state.
 SwitchReport RankRun::move_state(const MembershipChange& order, Training& training) {
   if (training.epoch() != order.epoch && earlier_.parameters != nullptr) part_ = std::move(earlier_);
@@ -110,7 +110,7 @@ SwitchReport RankRun::move_state(const MembershipChange& order, Training& traini
   }
 }
 
-// Records the change in the membership history. A rank that leaves on request does not count as lost.
+// Records the change in the membership history. A rank that leaves on request is not counted as lost.
 void RankRun::record_membership_change(const MembershipChange& order) {
   const double now = seconds_now();
   membership_.add_time(now, rank_.comm.size());
@@ -141,7 +141,8 @@ void RankRun::apply_order(const MembershipChange& order, Training& training) {
     rank_.comm.shrink(order.num_staying);
     const Group world{Role::world, {}};
     if (!is_leaving(order))
-      throw_if_failed(rank_.comm.connect(0, {&world, 1}, Deadline::after(kReconnectTimeout, "the others")));
+      throw_if_failed(
+          rank_.comm.connect(0, {&world, 1}, Deadline::after(kReconnectTimeout, "the other ranks")));
     if (rank_index() == 0) remove_exported(settings_.run);
     if (!is_leaving(order))
       build_part(order.to,
@@ -159,7 +160,7 @@ void RankRun::apply_order(const MembershipChange& order, Training& training) {
   if (records_) optimus::report(decision, *records_, rank_.line, rank_.events);
 }
 
-// A request is answered by the rank that accepted it, even if that rank is the one that leaves.
+// The rank that accepted a request answers it, even if that rank itself leaves.
 void RankRun::answer_drains(const MembershipChange& order, const std::string& line) {
   constexpr const char* kRenumberedMessage =
       "the ranks were renumbered after the request; see optimus status for the new numbers";
@@ -174,9 +175,9 @@ void RankRun::answer_drains(const MembershipChange& order, const std::string& li
 }
 
 // The new rank 0 writes the records. The previous rank 0 may have been lost between a step and its metrics
-// line. Or it may only have been stopped, and must not replace the new records with old ones when it
-// continues: before it completes its files, it checks for the claim of the next generation. That
-// generation's rank 0, which starts after the claim, removes temporary files that were not yet renamed.
+// line. If it was only stopped, it must not replace the new records with old ones when it continues. It
+// therefore checks for the claim of the next generation before it completes its files. The rank 0 of that
+// generation starts after the claim and removes temporary files that were not yet renamed.
 void RankRun::open_records_after(const MembershipChange& order, const Training& training) {
   records_.reset();
   if (rank_index() != 0) return;

@@ -54,7 +54,7 @@ void RankMonitor::switch_ended(const SwitchOutcome& outcome, const PlanPart& par
 void RankMonitor::begin_step(Engine& engine) {
   if (!log_ || engine.instruction_log != nullptr || !is_due_) return;
   engine.instruction_log = &*log_;
-  // Event times are milliseconds since this call as float, so a recent start keeps them precise.
+  // CUDA event times are float milliseconds since this call, so a recent start keeps them precise.
   if (facts_.device.is_cuda()) log_->begin_times();
 }
 

@@ -1,11 +1,11 @@
-// RankMonitor: measures one rank's steps, and forwards its observations and those of the ranks below it in
-// the observation tree. On rank 0 they reach the AdaptationController.
+// RankMonitor measures one rank's steps and forwards the observations of this rank, and of the ranks below it
+// in the observation tree. On rank 0, the observations reach the AdaptationController.
 //
-// All ranks collect after the same steps, as the step agreement specifies (StepVote::collects): after every
-// step if a step takes a tenth of a second or more, else the mean of several steps. On CUDA, computation is
-// timed by events in the stream and communication by its transport, only in the first step of several;
-// steps that can be recorded as CUDA graphs (on one device) are not timed, because timing would prevent
-// recording. The device's clock rate is added to the observations. Not thread-safe.
+// All ranks collect after the same steps, as the step agreement specifies (StepVote::collects). If a step
+// takes a tenth of a second or more, they collect after every step, otherwise the mean of several steps. On
+// CUDA, events in the stream time the computation and the transport times the communication, both only in the
+// first of these steps. Steps that can be recorded as CUDA graphs (on one device) are not timed, because
+// timing would prevent recording. The device's clock rate is added to the observations. Not thread-safe.
 #pragma once
 
 #include <functional>
@@ -28,25 +28,25 @@ class RankMonitor {
     std::function<std::vector<double>(const Plan& plan, const Program& program)> predicted_times;
     at::Device device;
     AdaptationController* controller = nullptr;  // on rank 0
-    // On rank 0: records an observation if it is useful later.
+    // On rank 0: records an observation if it will be needed later.
     std::function<void(const Observation& observation, const std::vector<Finding>& findings)> record{};
   };
   RankMonitor(Facts facts, const PlanPart& part);
 
-  // Called before and after each step of a rank with a part.
+  // Called before and after each step on ranks that the plan uses.
   void begin_step(Engine& engine);
   void end_step(Engine& engine, const MeasuredStep& step);
   // Called by all ranks after every step, before the plan may change.
   void receive() { tree_.receive(); }
-  // Called by all ranks after the steps on which they agree, whether or not the plan has changed.
+  // Called by all ranks after the agreed steps, whether or not the plan has changed.
   void collect(std::int64_t step);
   // Whether this rank wants to collect after the next step.
   bool wants_to_collect();
-  // Whether all ranks should run a probe to find slow machines; true once per request.
+  // Whether all ranks should run a probe to find slow machines. Returns true once per request.
   bool wants_to_probe() { return facts_.controller != nullptr && facts_.controller->take_probe_request(); }
   // Runs the probe. Called by all ranks after the same step.
   void probe();
-  // Called when an attempt to switch the plan has ended; `part` is this rank's part of the plan in use.
+  // Called when an attempt to switch the plan has ended. `part` is this rank's part of the plan in use.
   void switch_ended(const SwitchOutcome& outcome, const PlanPart& part, std::int64_t step);
 
   AdaptationController* controller() const { return facts_.controller; }
@@ -56,8 +56,8 @@ class RankMonitor {
 
   const Facts facts_;
   ObservationTree tree_;
-  std::optional<StepMeter> meter_;  // empty if the rank has no part
-  // Empty if the rank has no part, or if steps may be recorded as CUDA graphs.
+  std::optional<StepMeter> meter_;  // empty if the plan does not use the rank
+  // Empty if the plan does not use the rank, or if steps may be recorded as CUDA graphs.
   std::optional<InstructionLog> log_;
   bool is_due_ = true;                          // on CUDA: no step has been timed since the last collection
   const std::unique_ptr<DeviceSensor> sensor_;  // null if the device has no sensor

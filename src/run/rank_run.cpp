@@ -1,4 +1,4 @@
-// Implements rank_run.h: a rank's plan parts and training loop.
+// Implements the plan parts and the training loop of rank_run.h.
 #include "run/rank_run.h"
 
 #include <algorithm>
@@ -32,7 +32,7 @@
 namespace optimus {
 namespace {
 
-// Mean validation loss over the first windows of the held-out data, at most a few batches.
+// Returns the mean validation loss over the first few batches of the held-out data.
 std::optional<double> validation_loss(const PlanPart& part, const TrainSettings& settings, int rank) {
   constexpr std::int64_t kMaxBatches = 4;
   if (!settings.validation || !settings.model.is_causal) return std::nullopt;
@@ -74,7 +74,7 @@ void RankRun::build_part(const Plan& plan, const std::optional<Path>& checkpoint
   const bool is_alone = num_devices(plan) == 1;
   if (!is_alone) options.comm = &rank_.comm;
   part_.engine = std::make_unique<Engine>(plan, settings_.model, *part_.parameters, options);
-  // Set before connecting: if other ranks are lost meanwhile, this rank reports this state.
+  // Set before connecting, so that this rank reports this state if other ranks are lost meanwhile.
   training.resume_from(state, epoch);
   if (!is_alone)
     throw_if_failed(
@@ -103,7 +103,7 @@ PartServices RankRun::make_services(const PlanPart& part) {
     services.memory = saver(
         settings_.run, {},
         (worker_ids_.empty() ? *hosts : hosts->for_workers(worker_ids_)).for_ranks(storing_ranks(part.plan)));
-  // Only for the first plan: the profiled steps are the first of the run.
+  // Only for the first plan, because the profiled steps are among the first of the run.
   if (!options_.profile.empty() && !std::exchange(has_profiled_, true))
     services.profiler = std::make_unique<Profiler>(
         ProfileOptions{options_.profile, settings_.run, spec_.resumed.state.step, settings_.steps}, part.plan,
@@ -120,7 +120,7 @@ void RankRun::add_to_history() const {
                    rank_.events);
 }
 
-// If each rank has only a part of the weights, they are read from the checkpoint.
+// If each rank has only a part of the weights, reads all weights from the checkpoint.
 void RankRun::show_result(TrainResult& result) {
   if (!part_.is_empty() && num_devices(part_.plan) == 1)
     return export_and_sample(spec_, *part_.parameters, rank_, result);
@@ -209,7 +209,7 @@ RankRun::End RankRun::train_until_membership_change(Training& training) {
   switches.release();
   if (rank_index() == 0) requests_.close("the run has failed");
   if (failure) std::rethrow_exception(failure);
-  throw RuntimeFailure("no process decided how to continue");
+  throw RuntimeFailure("ranks were lost, and no process decided how the run continues");
 }
 
 std::optional<MembershipChange> RankRun::begin(Training& training) {
@@ -225,7 +225,7 @@ std::optional<MembershipChange> RankRun::begin(Training& training) {
     return std::nullopt;
   } catch (const PeersLost& error) {
     if (rank_.elastic == nullptr) throw;
-    part_.engine.reset(), part_.parameters.reset();  // this rank has no state yet that is worth keeping
+    part_.engine.reset(), part_.parameters.reset();  // this rank does not have any state worth keeping yet
     std::optional<MembershipChange> order =
         join_membership_change(training, {.missing = error.failure.missing}, [&] { rank_.comm.drop(0); });
     if (!order) throw;

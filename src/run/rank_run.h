@@ -1,6 +1,7 @@
-// RankRun: one rank of a run that trains a text model, from its first part of a plan to its end. Internal to
-// this folder; train_rank.h is the interface. rank_run.cpp has its steps and parts, rank_adaptation.cpp its
-// decisions about the plan, rank_membership.cpp its reaction to ranks that are lost, join or leave.
+// RankRun: one rank of a run that trains a text model, from its first plan part to the end of the run.
+// Internal to this folder; train_rank.h is the interface. rank_run.cpp contains the steps and plan parts,
+// rank_adaptation.cpp the decisions on plans, and rank_membership.cpp the reaction to ranks that are lost,
+// join or leave.
 #pragma once
 
 #include <chrono>
@@ -22,7 +23,7 @@
 
 namespace optimus {
 
-// The clock that the adaptation decisions use.
+// The clock used for adaptation decisions.
 inline double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -41,11 +42,12 @@ class RankRun {
   TrainResult train();
 
  private:
-  // How a sequence of steps ends: finished or stopped, or an order that specifies how to continue.
+  // How a sequence of steps ends: with a result (finished or stopped), or with an order that specifies how to
+  // continue.
   using End = std::variant<TrainResult, MembershipChange>;
 
   EngineOptions engine_options() const;
-  // Sets the initial parameters: from the checkpoint, from given weights, or random.
+  // Initializes the parameters from the checkpoint, from given weights, or randomly.
   void initialize_parameters(Parameters& parameters, const std::optional<Path>& checkpoint) const;
   // Builds this rank's part of a plan from a checkpoint, sets the training to `state`, and connects the
   // part's groups.
@@ -54,19 +56,18 @@ class RankRun {
   PartServices make_services(const PlanPart& part);
   Agreement ranks_of(const PlanPart& part) const;
   TrainingHooks hooks();
-  Feasible<Plan> best_plan(
-      const Plan& now) const;  // the best plan for all present ranks, with the batch of `now`
+  Feasible<Plan> best_plan(const Plan& now) const;  // for all current ranks, with the batch of `now`
   std::vector<std::string> hosts_of_ranks() const;
-  DeviceFacts device_facts() const;  // with the memory that a future plan could use
+  DeviceFacts device_facts() const;  // including the memory that a future plan could use
   Bytes memory_of_plan() const;
-  // Whether devices share CPU cores; their step times then reveal little about the devices.
+  // Whether devices share CPU cores. If they do, step times reveal little about the individual devices.
   bool shares_cores(const std::vector<std::string>& hosts) const;
-  void add_to_history() const;  // adds this run to the history of runs, if there is one
+  void add_to_history() const;  // adds this run to the history of runs, if one is kept
   Policy chosen_policy(const std::vector<std::string>& hosts) const;
   // Returns the adaptation controller on rank 0 of a run that adapts automatically; null otherwise.
   std::unique_ptr<AdaptationController> make_controller();
-  // Mean time between failures of a device, in seconds, from the expected rate and the failures observed so
-  // far.
+  // Returns the mean time between failures of a device, in seconds, estimated from the expected rate and the
+  // failures observed so far.
   double observed_device_mtbf(int num_devices) const;
   bool is_watched() const { return !options_.is_static && rank_.comm.size() > 1; }
 
@@ -75,10 +76,10 @@ class RankRun {
   End train_until_membership_change(Training& training);
   std::optional<PlanSwitchController::RequestSources> request_sources(ProposalSource* proposals);
   MoveOptions move_options() const;
-  // Saves in progress end before a membership change. If ranks are lost meanwhile, `report` names them.
+  // Finishes saves in progress before a membership change. Adds ranks that are lost meanwhile to `report`.
   void finish_saves(Training& training, SurvivorReport& report);
   // Publishes this rank's survivor state after ranks were lost, joined or left, and waits for the order that
-  // specifies how to continue. nullopt if the run ends.
+  // specifies how to continue. Returns nullopt if the run ends.
   std::optional<MembershipChange> join_membership_change(Training& training, const SurvivorReport& report,
                                                          const std::function<void()>& release);
   SurvivorOutcome join_membership_change_at(Board& board, Training& training, SurvivorReport report,
@@ -109,10 +110,10 @@ class RankRun {
   const RankContext& rank_;
   StepAgreement& agreement_;
   RealFileSystem files_;
-  // In memory, because some are read from a checkpoint that will be removed.
+  // Kept in memory, because some of them are read from a checkpoint that will be removed.
   std::vector<SmallFile> small_files_;
   PlanPart part_;
-  PlanPart earlier_;  // the part before a move that some ranks may not have completed
+  PlanPart earlier_;  // the old part, after a move that some ranks may not have completed
   ControlFolder requests_;
   Calibration calibration_;           // on rank 0
   MembershipHistory membership_;      // the changes that this rank has observed
@@ -123,11 +124,11 @@ class RankRun {
     int worker_id = 0;
   };
   std::optional<PendingDrain> pending_drain_;
-  // An earlier rank 0, which may have accepted a user's request, is lost.
+  // Whether an earlier rank 0, which may have accepted a user's request, was lost.
   bool is_request_owner_lost_ = false;
   int generation_ = 0;
-  std::int64_t num_steps_lost_ = 0;  // not reported yet
-  std::vector<int> worker_ids_;      // worker ids by rank; empty: as at the start of the run
+  std::int64_t num_steps_lost_ = 0;  // not yet reported
+  std::vector<int> worker_ids_;  // worker ids by rank; empty if they are unchanged since the start of the run
   bool has_profiled_ = false, has_left_ = false;
   std::chrono::steady_clock::time_point failure_time_;
 };

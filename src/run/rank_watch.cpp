@@ -13,7 +13,7 @@ namespace optimus {
 namespace {
 
 constexpr std::chrono::milliseconds kProbeInterval{50};
-// If the store is silent for longer than this, it is lost or this host is cut off. While steps still
+// If the store is silent for longer than this, the store is lost or this host is cut off. As long as steps
 // complete, no rank is cut off, so all ranks stop together after a step.
 constexpr std::chrono::seconds kMaxSilence{2};
 
@@ -45,13 +45,13 @@ Heartbeat RankWatch::heartbeat() {
     heartbeat.waiting = snapshot.seconds;
   else if (snapshot.seconds > snapshot.time_limit)
     heartbeat.hang_description =
-        fmt::format("{} of block {} has taken {}, usually {}", text(snapshot.op), snapshot.block,
+        fmt::format("{} of block {} has taken {} instead of {}", text(snapshot.op), snapshot.block,
                     text(Seconds(snapshot.seconds)), text(Seconds(snapshot.expected)));
   return heartbeat;
 }
 
-// A hanging thread cannot be killed, so the process is ended. If the thread continues before that, the
-// worker rejoins the run.
+// A hung thread cannot be killed, so the whole process exits. If the thread continues before that, the worker
+// rejoins the run.
 void RankWatch::end_if_abandoned(const Heartbeat& heartbeat) {
   constexpr Seconds kFinalTimeout{30};
   if (heartbeat.hang_description.empty()) return final_deadline_.reset();
@@ -59,7 +59,7 @@ void RankWatch::end_if_abandoned(const Heartbeat& heartbeat) {
   if (!lost || !*lost) return;
   if (!final_deadline_) final_deadline_ = Deadline::after(kFinalTimeout, "a hung thread");
   if (!final_deadline_->has_passed()) return;
-  fmt::print(stderr, "{}{}; the other workers continued without this one, and this process ends\n",
+  fmt::print(stderr, "{}{}; the other workers continued without this worker, so this process exits\n",
              time_stamp(), heartbeat.hang_description);
   std::fflush(stderr);
   std::_Exit(1);
@@ -98,7 +98,7 @@ void RankWatch::watch() {
     const std::int64_t last = step_heartbeat_.snapshot().step;
     if (last != step) step = last, last_progress = now;
     if (now - std::max(last_answer, last_progress) > kMaxSilence)
-      comm_.abandon("the run's store is lost");
+      comm_.abandon("the run's store was lost");
     else if (now - last_answer > kMaxSilence)
       wants_membership_change_ = true;
     std::this_thread::sleep_for(kProbeInterval);

@@ -1,7 +1,7 @@
-// Watches the run's store while a rank trains, on its own thread. It aborts this rank's waits when another
-// rank of its generation has stopped because ranks were lost, and it reports requests for a membership
-// change (membership_change.h). It also publishes this process's heartbeat, including whether the training
-// thread hangs. If the other ranks have continued without this rank and it still hangs, the process ends.
+// Watches the run's store on a separate thread while a rank trains. It aborts this rank's waits when another
+// rank of its generation has stopped because ranks were lost, and it reports requests for a membership change
+// (membership_change.h). It also publishes this process's heartbeat, including whether the training thread
+// hangs. If the thread still hangs after the other ranks have continued without this rank, the process exits.
 #pragma once
 
 #include <atomic>
@@ -35,7 +35,7 @@ class RankWatch {
 
  private:
   void watch();
-  bool probe_store();  // false if the store cannot be reached
+  bool probe_store();  // returns false if the store cannot be reached
   Heartbeat heartbeat();
   void end_if_abandoned(const Heartbeat& heartbeat);
 

@@ -16,13 +16,13 @@ Seconds wall_time() {
   return Seconds(std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count());
 }
 
-// A run that is resumed with the same plan stays in its plan epoch.
+// A run that is resumed with the same plan keeps its plan epoch.
 std::int64_t next_epoch(const Path& run, const Plan& plan) {
   const std::optional<std::int64_t> newest = newest_epoch(run);
   if (!newest) return 0;
   try {
     if (read_plan(plan_path(run, *newest)) == plan) return *newest;
-  } catch (const ReportedError&) {  // no plan can be read from the file
+  } catch (const ReportedError&) {  // the file does not contain a readable plan
   }
   return *newest + 1;
 }

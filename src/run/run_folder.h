@@ -1,5 +1,5 @@
-// The folder of a run while it is written: the process that starts the run creates it with its settings and
-// plan, and rank 0 keeps the records of the steps and decisions.
+// Writes the run folder. The process that starts the run creates the folder with the settings and the plan,
+// and rank 0 records the steps and decisions in it.
 #pragma once
 
 #include <functional>
@@ -23,15 +23,15 @@ struct RunFolder {
   MetricsFile decisions;  // in the format of decision_line()
 };
 
-// Creates the folder, or continues one that is resumed. `table` may be null. Throws UserError if the folder
-// already contains a run that is not being resumed, or if it cannot be written.
+// Creates the folder, or reuses the folder of a run that is resumed. `table` may be null. Throws UserError if
+// the folder already contains a run that is not being resumed, or if the folder cannot be written.
 void begin_run_folder(const RunSpec& spec, const OptionTable* table, FileSystem& files);
 // Opens the records. A resumed run keeps its metrics up to last_step. `check` is called before a file is
 // replaced and may throw.
 RunFolder open_records(const Path& run, FileSystem& files, std::int64_t last_step,
                        const std::function<void()>& check = {});
 
-// Records a step, with a warning if that fails.
+// Records a step. Reports a warning if that fails.
 void record(const StepMetrics& metrics, RunFolder& folder, EventSink& events);
 // Shows a decision to the user and records it.
 template <typename Recorded>  // Decision or MeasuredGain

@@ -30,13 +30,13 @@ at::Tensor BlockState::*member_of(StateField field) {
   return nullptr;
 }
 
-// The boxes that a rank stores or reads; no box occurs twice.
+// Returns the boxes that a rank saves. No box is saved by two ranks.
 std::vector<TensorBox> own_boxes(const Layout& layout, int rank) {
   if (rank >= num_ranks(layout)) return {};  // a stage of modules without parameters
   return boxes_to_save(layout).at(static_cast<std::size_t>(rank));
 }
 
-// The values of one box of a tensor that this rank owns.
+// Returns the values of one box of a tensor that this rank owns.
 at::Tensor values_of(const Parameters& parameters, const TensorBox& tensor_box, StateField field) {
   const std::string& name = parameters.tensors()[static_cast<std::size_t>(tensor_box.tensor)].name;
   const Parameters* const holder = parameters.holder(name, member_of(field), tensor_box.box);
@@ -62,7 +62,7 @@ Saver::~Saver() {
   if (in_progress_ && in_progress_->write_result.valid()) in_progress_->write_result.wait();
 }
 
-// Allocates the copy without filling it.
+// Allocates the piece's copy without filling it.
 Saver::Piece Saver::piece_of(const TensorBox& tensor_box, StateField field) const {
   const LogicalTensor& tensor = parameters_.tensors()[static_cast<std::size_t>(tensor_box.tensor)];
   Piece piece;
@@ -89,7 +89,7 @@ void Saver::make_pieces() {
 void Saver::end_writing() {
   if (in_progress_ && in_progress_->write_result.valid()) in_progress_->write_result.wait();
   in_progress_.reset();
-  pieces_.clear(), stored_.clear();  // frees the buffers of the copy
+  pieces_.clear(), stored_.clear();  // frees the copies
 }
 
 Outcome<Bytes> Saver::write_part(const std::vector<TensorBox>& boxes, const Path& folder, Rank writer) const {
@@ -105,7 +105,7 @@ Outcome<Bytes> Saver::write_part(const std::vector<TensorBox>& boxes, const Path
 }
 
 // Each rank stores its own part and copies of its neighbors' parts. Older steps are removed once all ranks
-// have stored this one.
+// have stored this step.
 void Saver::save_to_hosts(const TrainingState& state) {
   const SteadyClock::time_point begin_time = SteadyClock::now();
   const HostMemory& memory = *target_.hosts;
@@ -168,7 +168,7 @@ void Saver::begin(const TrainingState& state) {
   });
 }
 
-// Called when every rank has written its shards or failed to.
+// Called when every rank has written its shards or has failed to do so.
 SaveResult Saver::finish() {
   SaveInProgress save = std::move(*in_progress_);
   in_progress_.reset();
@@ -210,9 +210,9 @@ Outcome<Path> Saver::assemble_checkpoint(const TrainingState& state, const Path&
     return checkpoint;
   }
   Retention retention = target_.retention;
-  // Checkpoints of later steps were skipped as damaged when this run was resumed.
+  // When this run was resumed, checkpoints of later steps were skipped as damaged.
   retention.newest = state.step;
-  // Checkpoints that cannot be removed occupy space but do no harm; the next save tries again.
+  // Checkpoints that cannot be removed take up space but are harmless. The next save tries again.
   apply_retention(target_.files, target_.run, retention);
   return checkpoint;
 }
@@ -239,7 +239,7 @@ void restore(const Checkpoint& checkpoint, const ModelSpec& model, Restored sele
       if (!target.defined()) return;  // redundant copies have only some of the fields
       const Box box = parameters.box(tensor.name, member);
       if (box.is_empty()) return;
-      // Weights are rounded from masters in the same way as in an update.
+      // Weights are rounded from masters in the same way as during an optimizer update.
       const at::ScalarType type = target.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
       at::Tensor values = at::empty(target.sizes(), at::TensorOptions(type));
       const auto count = static_cast<std::size_t>(values.numel());

@@ -17,14 +17,14 @@ constexpr int kTag = 0x7fe0;  // differs from the tags of steps
 // Both ranks run the same program on machines with the same byte order.
 struct StepRecord {
   double loss = 0, grad_norm = 0, seconds = 0;
-  double loss_scale = 0;                                              // 0: none
-  double validation_loss = std::numeric_limits<double>::quiet_NaN();  // NaN: none
+  double loss_scale = 0;                                              // 0 if there is none
+  double validation_loss = std::numeric_limits<double>::quiet_NaN();  // NaN if there is none
   std::int64_t tokens = 0, memory_bytes = 0;
   bool is_skipped = false;
 };
 static_assert(std::is_trivially_copyable_v<StepRecord>);
 
-// Owned by the operation that uses it, which may outlive a wait that fails.
+// The operation that uses the buffer owns it, because the operation may outlive a failed wait.
 at::Tensor make_buffer() { return at::zeros({sizeof(StepRecord)}, at::kByte); }
 
 }  // namespace

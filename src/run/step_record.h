@@ -1,5 +1,5 @@
-// Sends the metrics of steps to rank 0 if it has no part in the plan: rank 0 keeps the records, and one rank
-// of the plan sends it the metrics of each step.
+// Sends the metrics of each step to rank 0 if the plan does not use rank 0, because rank 0 keeps the records.
+// One of the ranks that the plan uses sends them.
 #pragma once
 
 #include "base/deadline.h"
@@ -8,9 +8,9 @@
 
 namespace optimus {
 
-// Both throw PeersLost.
+// Both functions throw PeersLost.
 void send_step_record(Comm& comm, const StepMetrics& metrics, const Deadline& deadline);
-// Fills in the values that only ranks of the plan have.
+// Fills in the values that only ranks used by the plan have.
 void receive_step_record(Comm& comm, int sender, StepMetrics& metrics, const Deadline& deadline);
 
 }  // namespace optimus

@@ -13,10 +13,10 @@ namespace optimus {
 namespace {
 
 constexpr std::chrono::milliseconds kOrderPollInterval{10};
-// Between a claim and the order that follows it; files are written meanwhile.
+// Maximum time between a claim and the order that follows it. Files are written in between.
 constexpr Seconds kOrderGracePeriod{5};
 
-// Waits for the host's order: to store this rank's part, or how to continue.
+// Waits for the host's order, which is either to store this rank's part or how to continue.
 std::variant<EmergencyCheckpointOrder, MembershipChange> wait_for_order(const Survivor& self, Board& board) {
   const RecoveryKeys keys{self.generation};
   Deadline deadline = Deadline::after(self.timeout, "an order");
@@ -56,11 +56,11 @@ EmergencyCheckpointPart store(const Survivor& self, const EmergencyCheckpointOrd
   EmergencyCheckpointPart part{
       .why = "", .state = self.training.completed_state(), .metrics = self.training.last_metrics_line()};
   if (part.state.step != order.step) {
-    part.why = fmt::format("it is at step {}", part.state.step);
+    part.why = fmt::format("the rank is at step {}", part.state.step);
     return part;
   }
   if (self.saver == nullptr) {
-    part.why = "it was changing plans";
+    part.why = "the rank was changing plans";
     return part;
   }
   const Outcome<Bytes> written =

@@ -1,4 +1,4 @@
-// Implements train.h: prepares a run and starts its ranks.
+// Implements train.h. Prepares a run and starts its ranks.
 #include "run/train.h"
 
 #include "adapt/condition_timeline.h"
@@ -39,15 +39,15 @@
 namespace optimus {
 namespace {
 
-// Allows the run to be resumed from another working directory. The weights in a blend ("weight name weight
-// name …") are not changed.
+// Makes data paths absolute, so that the run can be resumed from another working directory. The weights in a
+// blend ("weight name weight name …") are not changed.
 void make_absolute(std::vector<std::string>& data) {
   for (std::size_t i = data.size() > 1 ? 1 : 0; i < data.size(); i += 2)
     data[i] = std::filesystem::absolute(data[i]).string();
 }
 
-// Makes the path absolute, so that workers write to the same file as this process would, and fails early if
-// its folder does not exist.
+// Makes the path absolute, so that workers write to the same file as this process would. Fails early if the
+// file's folder does not exist.
 void make_profile_path_absolute(TrainOptions& options) {
   if (options.profile.empty()) return;
   options.profile = std::filesystem::absolute(options.profile);
@@ -63,19 +63,20 @@ void refuse_finished(const TrainSettings& settings, const TrainingState& state) 
                     settings.run.string(), state.step);
 }
 
-// Warns if the sequence length has changed: the position in the data is a number of samples, and samples of
-// another length contain other tokens.
+// Warns if the sequence length has changed, because the position in the data is a number of samples, and
+// samples of a different length contain different tokens.
 void warn_of_other_length(const ResumedRun& resumed, const TrainSettings& settings, EventSink& events) {
   if (!resumed.checkpoint) return;
   const std::int64_t previous_length = read_plan(*resumed.checkpoint / "plan.json").sequence_length;
   if (previous_length != settings.plan.sequence_length)
-    events.report(
-        Warning{fmt::format("sequence length {} instead of {}: training resumes at sample {} of the new "
-                            "length, so some text is repeated or skipped",
-                            settings.plan.sequence_length, previous_length, resumed.state.num_samples)});
+    events.report(Warning{fmt::format(
+        "sequence length {} differs from the previous {}; training resumes at sample {} of the new "
+        "length, so some text is repeated or skipped",
+        settings.plan.sequence_length, previous_length, resumed.state.num_samples)});
 }
 
-// All GPUs, unless one was named. On CPUs, one worker per core, or per --threads cores.
+// Returns the number of all GPUs, or 1 if the options name one GPU. On CPUs, returns one worker per core, or
+// one per --threads cores.
 int default_device_count(at::Device device, const TrainOptions& options) {
   if (device.is_cuda()) return options.device.find(':') == std::string::npos ? num_cuda_devices() : 1;
   return std::max(1, num_cores() / static_cast<int>(std::max<std::int64_t>(1, options.threads)));
@@ -105,8 +106,8 @@ HfDescription description_of(const TrainSettings& settings, ElementType type) {
   return {settings.model, type, settings.tokenizer_name, settings.origin};
 }
 
-// The files, in addition to tensors, that make a checkpoint self-contained: the model and tokenizer in
-// Hugging Face format, and the run's settings and plan.
+// Returns the files that make a checkpoint self-contained, in addition to the tensors: the model and
+// tokenizer in Hugging Face format, and the run's settings and plan.
 std::vector<SmallFile> small_files(const TrainSettings& settings) {
   std::vector<SmallFile> files = hf_description(description_of(settings, ElementType::f32));
   const char* const name = "settings.toml";
@@ -122,8 +123,9 @@ void begin_memory_level(const RunSpec& spec, FileSystem& files, StatusLine& line
   const std::int64_t width = settings.plan.precision == Precision::fp64 ? 8 : 4;
   const Bytes state(std::ssize(kStateFields) * width * num_parameters(settings.model));
   const Path folder = make_memory_level(files, settings.run, spec.options.memory_folder, {state});
-  line.print(fmt::format("in-memory checkpoints in {} every {} steps: {}, and twice as much during a write",
-                         folder.string(), spec.options.memory_every, text(state)));
+  line.print(fmt::format(
+      "in-memory checkpoints go to {} every {} steps; they take {}, and twice as much during a write",
+      folder.string(), spec.options.memory_every, text(state)));
 }
 
 }  // namespace
@@ -135,14 +137,14 @@ void check_policy_options(const TrainOptions& options) {
       !options.policy.empty() && parse_policy(options.policy, "--policy").kind == PolicyKind::oracle;
   if (is_oracle && options.conditions.empty())
     throw UserError(
-        "--policy oracle needs scripted conditions: pass --conditions FILE, or choose another policy");
+        "--policy oracle needs scripted conditions; pass --conditions FILE or choose another policy");
   if (!is_oracle && !options.conditions.empty())
-    throw UserError("--conditions is only used by --policy oracle: add that, or remove --conditions");
+    throw UserError("--conditions requires --policy oracle; add it or remove --conditions");
   if (is_oracle) (void)read_timeline(options.conditions);
   const bool is_learned =
       !options.policy.empty() && parse_policy(options.policy, "--policy").kind == PolicyKind::learned;
   if (!is_learned && !options.learned.empty())
-    throw UserError("--learned is only used by --policy learned: add that, or remove --learned");
+    throw UserError("--learned requires --policy learned; add it or remove --learned");
   if (!options.learned.empty()) (void)read_learned_policy(options.learned);
 }
 
@@ -182,17 +184,17 @@ int num_ranks(const RunSpec& spec) {
 
 namespace {
 
-// Notes about the number of workers that a user may not expect; one line each.
+// Returns notes, one line each, if the number of workers may surprise the user.
 std::vector<std::string> worker_notes(const RunSpec& spec, bool is_count_requested, int size) {
   std::vector<std::string> notes;
   const int used = num_devices(spec.settings.plan), requested = static_cast<int>(*spec.options.devices);
   const int cores = num_cores();
   if (size > requested && is_count_requested)
-    notes.push_back(
-        fmt::format("starting {} workers instead of {}: a later plan has {} devices", size, requested, size));
+    notes.push_back(fmt::format("starting {} workers instead of {}, because a later plan uses {} devices",
+                                size, requested, size));
   if (used < size)
-    notes.push_back(fmt::format("{} of {} workers are idle: the plan has {} device{}", size - used, size,
-                                used, used == 1 ? "" : "s"));
+    notes.push_back(fmt::format("{} of {} workers are idle, because the plan uses only {} device{}",
+                                size - used, size, used, used == 1 ? "" : "s"));
   if (choose_device(spec.options.device).is_cpu() && cores > 0 && used > cores)
     notes.push_back(fmt::format("{} workers share {} cores and slow each other down", used, cores));
   return notes;
@@ -222,7 +224,7 @@ TrainResult train(TrainOptions& options, OptionTable* table, EventSink& events, 
             ? train_with_workers(spec, *table, size, *workers)
             : train_with_threads(spec.settings.run, spec.options, size, events, line,
                                  [&](const RankContext& rank) { return train_rank(spec, rank); });
-    end_memory_level();  // the run has a checkpoint of its last step on disk
+    end_memory_level();  // no longer needed, because the checkpoint of the last step is on disk
     return result;
   } catch (const Interrupted&) {  // before the first step
     end_memory_level();

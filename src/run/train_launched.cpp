@@ -1,4 +1,4 @@
-// Implements train_launched.h: the work of rank 0, and of the other ranks. Code that they share is in
+// Implements train_launched.h: the work of rank 0 and of the other ranks. The code that they share is in
 // launched_rank.h.
 #include "run/train_launched.h"
 
@@ -39,15 +39,15 @@ namespace {
 
 constexpr Seconds kMinTimeout{2};
 constexpr Seconds kReportTimeout{10};  // for other ranks to report after a failure
-constexpr Seconds kFinalTimeout{120};  // for other ranks to end after the last step
+constexpr Seconds kFinalTimeout{120};  // for other ranks to exit after the last step
 
-// Checks the options against the number of ranks, which the launcher determines. A resumed run keeps its
-// plan if it had the same number.
+// Checks the options against the number of ranks, which the launcher determines. A resumed run keeps its plan
+// if it previously had the same number of ranks.
 void check_num_ranks(const LaunchedTraining& training) {
   const int size = training.launch.world_size;
   TrainOptions& options = training.options;
   if (options.devices && *options.devices != size)
-    throw UserError("--devices {}, but {} has started {} ranks: remove --devices, or start {}",
+    throw UserError("--devices is {}, but {} started {} ranks; remove --devices or start {} ranks",
                     *options.devices, training.launch.launcher, size, *options.devices);
   if (!options.resume.empty()) {
     TrainOptions previous_options;
@@ -66,7 +66,7 @@ void check_num_ranks(const LaunchedTraining& training) {
 struct Prepared {
   RunSpec spec;
   Path folder;       // absolute path
-  std::string kind;  // device kind: cpu, cuda, or a named device
+  std::string kind;  // the device kind: cpu, cuda, or a specific device
 };
 
 Prepared prepare(const LaunchedTraining& training) {
@@ -76,7 +76,7 @@ Prepared prepare(const LaunchedTraining& training) {
   Prepared prepared{prepare_run(options, &training.table, files, training.events, true), {}, options.device};
   const TrainSettings& settings = prepared.spec.settings;
   if (num_devices(settings.plan) > training.launch.world_size)
-    throw UserError("the plan needs {} devices, but {} has started {} ranks", num_devices(settings.plan),
+    throw UserError("the plan needs {} devices, but {} started {} ranks", num_devices(settings.plan),
                     training.launch.launcher, training.launch.world_size);
   begin_run_folder(prepared.spec, &training.table, files);
   for (const std::string& note : {settings.devices_note, settings.plan_note})
@@ -115,8 +115,8 @@ void read_reports(const RendezvousResult& run, std::vector<RankOutcome>& ends) {
     if (!ends[rank].report) ends[rank].report = published_end(run, static_cast<int>(rank));
 }
 
-// [rank]: whether the rank has reported its end. Ranks that run in other processes are known to have ended
-// only by their reports.
+// Returns for each rank whether it has reported its end. A rank in another process is known to have ended
+// only if it has reported.
 std::vector<bool> ranks_with_report(const RendezvousResult& run) {
   std::vector<bool> result;
   for (std::size_t rank = 0; rank < run.ranks.size(); ++rank)
@@ -124,15 +124,15 @@ std::vector<bool> ranks_with_report(const RendezvousResult& run) {
   return result;
 }
 
-// Waits until the other ranks have reported how they ended, unless the launcher is ending the run, because
-// there is no time for it then.
+// Waits until the other ranks have reported how they ended. Does not wait if the launcher is ending the run,
+// because there is no time for it.
 TrainResult collect_ends(const LaunchedTraining& training, const RendezvousResult& run, const Path& folder,
                          const WorkerReport& own, EmergencyCheckpointWatch& emergency_checkpoint,
                          const Deadline& report_deadline) {
   std::vector<RankOutcome> ends = rank_outcomes(run, folder);
   ends[0].report = own;
-  // The emergency checkpoint may already have used up the time; the other ranks have only just been informed
-  // of this rank's end, so they have at least kMinTimeout.
+  // The emergency checkpoint may have used up the time. The other ranks were only just informed that this
+  // rank has ended, so they get at least kMinTimeout.
   const Deadline min_deadline = Deadline::after(kMinTimeout, "the other ranks");
   for (int num_queries = 0; !report_deadline.has_passed() || !min_deadline.has_passed(); ++num_queries) {
     read_reports(run, ends);
@@ -145,7 +145,7 @@ TrainResult collect_ends(const LaunchedTraining& training, const RendezvousResul
   };
   if (has_ended_as(WorkerReport::End::failed) || has_ended_as(WorkerReport::End::lost)) {
     const std::string hint =
-        find_host_memory(folder) ? "; --resume uses newer checkpoints in the hosts' memory" : "";
+        find_host_memory(folder) ? "; --resume will use the newer checkpoints in the hosts' memory" : "";
     const std::string line = failure_line(ends) + emergency_checkpoint.finish() + hint;
     log_failure(folder, line);
     throw_run_failure(line, own.is_user_error);
@@ -155,7 +155,7 @@ TrainResult collect_ends(const LaunchedTraining& training, const RendezvousResul
   return parse_train_result(own.result);
 }
 
-// Copies the console output of rank 0 to its log.
+// Copies rank 0's console output to its log.
 class Rank0Log {
  public:
   Rank0Log(const Path& folder, StatusLine& line)
@@ -282,14 +282,14 @@ LaunchedEnd run_rank_0(const LaunchedTraining& training) {
 
 void redirect_output(const Path& log) {
   const int file = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (file < 0) return;  // the rank then continues to write to the launcher's output
+  if (file < 0) return;  // then the rank continues to write to the launcher's output
   std::fflush(stdout), std::fflush(stderr);
   ::dup2(file, STDOUT_FILENO), ::dup2(file, STDERR_FILENO);
   ::close(file);
 }
 
-// Checks that this is the same folder as on rank 0, and redirects this rank's output to its log in that
-// folder.
+// Checks that this host has the same run folder as rank 0, and redirects this rank's output to its log in
+// that folder.
 Path open_shared_folder(const LaunchedTraining& training, const RendezvousResult& run,
                         const JsonView& settings) {
   const Path folder = settings.at("run").text();
@@ -318,7 +318,7 @@ TrainResult train_other_rank(const LaunchedTraining& training, const RendezvousR
                          [&] { return watch.guard([&] { return train_rank(spec, context); }); });
 }
 
-// Ignores errors: rank 0 reports what is wrong with a run that cannot be read.
+// Ignores errors, because rank 0 reports what is wrong if a run cannot be read.
 void export_memory(const Path& run) {
   try {
     if (!run.empty()) export_host_memory(run);
@@ -358,7 +358,7 @@ int run_other_rank(const LaunchedTraining& training) {
       return run_other_rank_elastically(training, run, device);
     } catch (const ExcludedFromRun&) {
       return rejoin(training, run, JsonView(run.settings, "rank 0's settings").at("run").text(), device);
-    } catch (const ReportedError& error) {  // this rank could not start
+    } catch (const ReportedError& error) {  // this rank failed to start
       publish_end(run, rank, {WorkerReport::End::failed, error.what(), {}, {}});
       (void)run.store->set(run.prefix + lost_key(rank), "");
       throw;
@@ -371,7 +371,7 @@ int run_other_rank(const LaunchedTraining& training) {
                        return train_other_rank(training, run, device, watch, comm, line);
                      });
   if (!report.why.empty()) fmt::print(stderr, "{}\n", report.why);
-  // If the report cannot be delivered through the store, it is printed on the launcher's error output.
+  // If the report cannot be delivered through the store, it is printed to the launcher's error output.
   const bool is_published = publish_end(run, rank, report);
   if (!is_published && !report.why.empty() && launcher_errors >= 0) {
     const char* const store = run.address.is_etcd ? "" : "; cannot reach rank 0, which hosts the run's store";

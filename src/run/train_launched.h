@@ -1,7 +1,7 @@
 // A training whose ranks were started by an external launcher (torchrun, mpirun, srun, a Kubernetes job,
-// `optimus launch`); this process is one of them. Rank 0 resolves the settings, hosts the store for the
-// rendezvous (rendezvous.h) and writes to the console; the other ranks receive all settings from rank 0.
-// There is no supervising process; if a rank fails, it sets a key in the store, which ends the other ranks.
+// `optimus launch`). This process is one of the ranks. Rank 0 resolves the settings, hosts the store for the
+// rendezvous (rendezvous.h) and writes to the console. The other ranks receive all settings from rank 0.
+// There is no supervising process. A rank that fails sets a key in the store, which ends the other ranks.
 #pragma once
 
 #include <optional>
@@ -13,11 +13,12 @@ namespace optimus {
 
 struct LaunchedEnd {
   int code = 0;
-  std::optional<TrainResult> result;  // the result of the run; only on rank 0
+  std::optional<TrainResult> result;  // the result of the run; set only on rank 0
 };
 
-// Rank 0 throws UserError with one line if the run fails on any rank, and Interrupted if it is stopped before
-// the rendezvous is complete. The other ranks throw only while rank 0 cannot report the error for them.
+// On rank 0, throws UserError with a one-line message if the run fails on any rank, and Interrupted if it is
+// stopped before the rendezvous is complete. The other ranks throw only if rank 0 cannot report the error for
+// them.
 LaunchedEnd train_launched(const LaunchedTraining& training);
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// Implements run/train_modules.h: trains a model of torch modules.
+// Implements train_modules.h.
 #include "run/train_modules.h"
 
 #include "base/error.h"
@@ -23,7 +23,7 @@ struct ModuleRun {
   const RunSpec& spec;
 };
 
-// One rank's part of the run, with its own modules.
+// Runs one rank, which has its own modules.
 class ModuleRankRun {
  public:
   ModuleRankRun(const ModuleModel& model, const ModuleRun& run, const RankContext& rank)
@@ -87,7 +87,7 @@ PartServices ModuleRankRun::make_services(const PlanPart& part) {
   services.saver = std::make_unique<Saver>(
       Saver::Target{files_, settings_.run, {options_.keep_last, options_.keep_every}, {}}, part.plan,
       settings_.model, *part.parameters, ranks, rank_index());
-  // Only for the first plan: the profiled steps are the first of the run.
+  // Only for the first plan, because the profiled steps are among the first of the run.
   if (!options_.profile.empty() && !std::exchange(has_profiled_, true))
     services.profiler = std::make_unique<Profiler>(
         ProfileOptions{options_.profile, settings_.run, run_.spec.resumed.state.step, settings_.steps},
@@ -112,7 +112,7 @@ TrainResult ModuleRankRun::train() {
   if (keeps_records)
     sources.emplace(PlanSwitchController::RequestSources{
         requests, [](const Plan&) -> Plan {
-          throw UserError("the planner does not support models of modules; pass a plan with --plan FILE");
+          throw UserError("the planner does not support module models; pass a plan with --plan FILE");
         }});
   StepAgreement agreement(rank_.comm, options_.timeout);
   Training training(run_.spec, hooks, rank_, agreement, part_, run_.spec.resumed.state,
@@ -139,8 +139,8 @@ TrainResult ModuleRankRun::train() {
   }
 }
 
-// Copies the trained weights into the caller's modules. They come from the checkpoint, because with ZeRO 3 no
-// rank has all of them.
+// Copies the trained weights into the caller's modules. The weights are read from the checkpoint, because
+// with ZeRO-3 no single rank has all of them.
 void take_weights(const ModuleModel& model, const ModuleRun& run, const Path& checkpoint) {
   const TrainSettings& settings = run.spec.settings;
   const Plan plan = uniform_plan(

@@ -1,5 +1,5 @@
-// The part of a training that every rank runs, whether it is a thread or a process: its parameters, its
-// engine, its steps. Decisions for all ranks are made before that, in prepare_run().
+// The part of a training that every rank runs, whether the rank is a thread or a process: parameters, engine
+// and steps. prepare_run() has already made the decisions that concern all ranks.
 #pragma once
 
 #include <vector>
@@ -14,29 +14,30 @@
 namespace optimus {
 
 DeviceFacts facts_of(at::Device device);
-// As facts_of(), with the number of devices that a run on this machine uses by default.
+// Like facts_of(), but includes the number of devices that a run on this machine uses by default.
 DeviceFacts all_device_facts(at::Device device, const TrainOptions& options);
-// As all_device_facts(), for the device that the options name. Must be called before this run allocates
-// memory on it, because the result includes the free memory.
+// Like all_device_facts(), but for the device named in the options. Must be called before this run allocates
+// memory on the device, because the result includes the free memory.
 DeviceFacts named_device_facts(const TrainOptions& options);
 
-// Resumes or starts a run: fills in the options that were left open and rejects invalid ones. Writes
-// nothing except the folder itself. If no number of devices is given, all available devices are used if
-// `has_workers`, else one.
+// Resumes or starts a run. Fills in the options that were not set and rejects invalid options. Creates the
+// run folder but writes nothing to it. If the number of devices is not set, uses all available devices if
+// `has_workers` is true, and one device otherwise.
 RunSpec prepare_run(TrainOptions& options, OptionTable* table, FileSystem& files, EventSink& events,
                     bool has_workers);
 
-// The description of the model that is written to a Hugging Face folder.
+// Returns the model description that is written to a Hugging Face folder.
 HfDescription description_of(const TrainSettings& settings, ElementType type);
-// The files that a checkpoint contains in addition to tensors and state.json: the model, its tokenizer, the
-// plan, and the run's settings.
+// Returns the files that a checkpoint contains in addition to tensors and state.json: the model, its
+// tokenizer, the plan, and the run's settings.
 inline constexpr const char* kPlanFile = "plan.json";
 std::vector<SmallFile> small_files(const TrainSettings& settings);
-// The number of ranks that the run needs: for its devices, its plan, and the plans that it will switch to.
+// Returns the number of ranks that the run needs for its devices, its plan, and the plans to which it will
+// switch.
 int num_ranks(const RunSpec& spec);
 
-// The run's folder must contain its settings and plan. Rank 0 writes the records, and its result is the
-// result of the run. Throws ExcludedFromRun.
+// Trains as one rank. The run folder must contain the settings and the plan. Rank 0 writes the records and
+// returns the result of the run. Throws ExcludedFromRun.
 TrainResult train_rank(const RunSpec& spec, const RankContext& rank);
 
 }  // namespace optimus

@@ -35,8 +35,8 @@ void run_rank(RankEnd& end, const RankContext& rank, const RankBody& body) {
   }
 }
 
-// The result of rank 0. If ranks have failed, throws the failure of a rank that failed on its own rather than
-// that of a rank that only lost contact with it.
+// Returns the result of rank 0. If ranks have failed, throws the failure of the rank that caused it rather
+// than that of a rank that only lost contact with it.
 TrainResult first_result(std::vector<RankEnd>& ends, const ListedRanks& listed) {
   std::exception_ptr why;
   for (const bool is_lost : {false, true})

@@ -27,9 +27,9 @@ namespace optimus {
 namespace {
 
 constexpr Seconds kStoppedMargin{5};   // added to the timeout for a worker that is stopped
-constexpr Seconds kStoppedTimeout{2};  // for a stopped worker that the others can continue without
+constexpr Seconds kStoppedTimeout{2};  // for a stopped worker, if the other workers can continue without it
 
-// The store of the run: one hosted by this process, or a prefix in etcd that is cleared at the end.
+// The store of the run. This process hosts it, or it is a prefix in etcd that is cleared at the end.
 class RunStore {
  public:
   explicit RunStore(const std::string& store_option) {
@@ -78,7 +78,7 @@ TrainResult train_with_workers(const RunSpec& spec, const OptionTable& table, in
                    .is_etcd = store.address().is_etcd,
                    .token = store.address().token,
                    .long_grace = options.timeout,
-                   // Ranks that wait for a stopped worker report it before this timeout.
+                   // Ranks that wait for a stopped worker report the worker before this timeout.
                    .timeout = options.is_static ? Seconds(options.timeout.value + kStoppedMargin.value)
                                                 : kStoppedTimeout});
   const std::unique_ptr<Board> board =

@@ -1,4 +1,5 @@
-// Implements training.h: the loop. training_change.cpp has the changes of plan, phase and membership.
+// Implements the training loop of training.h. training_change.cpp implements changes of the plan, phase and
+// membership.
 #include "run/training.h"
 
 #include <ATen/ops/zeros.h>
@@ -42,9 +43,10 @@ void print_plan_summary(const TrainSettings& settings, at::Device device, int th
                          workers > 1 && device.is_cuda() ? "cuda" : device.str(), device_text));
   for (std::size_t i = settings.first_phase + 1; i < settings.phase_plans.size(); ++i) {
     const Phase& phase = settings.phases[i];
-    const std::string when = phase.begin_step == kUndecidedStep
-                                 ? fmt::format("when the gradient noise scale is {} samples", phase.batch)
-                                 : fmt::format("after step {}", phase.begin_step);
+    const std::string when =
+        phase.begin_step == kUndecidedStep
+            ? fmt::format("when the gradient noise scale reaches {} samples", phase.batch)
+            : fmt::format("after step {}", phase.begin_step);
     line.print(fmt::format("{}: {}, {}", when, text(settings.phases[i - 1], phase),
                            short_text(settings.phase_plans[i])));
   }
@@ -85,10 +87,10 @@ StepsEnd Training::run(const Companions& companions) {
       if (metrics.validation_loss) result.validation_loss = metrics.validation_loss;
       if (step_ < spec_.settings.steps) next = end_of_step();
     }
-  } catch (const ReportedError&) {  // unreadable data: the training so far is saved
+  } catch (const ReportedError&) {  // for example, the data is unreadable
     progress_.finish();
     if (num_tokens > 0 && services_.saver != nullptr && services_.saver->is_alone())
-      rank_.line.print(fmt::format("saved in {}", save_last().string()));
+      rank_.line.print(fmt::format("saved a checkpoint in {}", save_last().string()));
     throw;
   }
   progress_.finish();
@@ -99,7 +101,7 @@ StepsEnd Training::run(const Companions& companions) {
   result.checkpoint = save_last().string();
   if (next == AfterStep::proceed) return {.kind = StepsEnd::Kind::finished, .result = std::move(result)};
   result.end = TrainEnd::stopped;
-  rank_.line.print(fmt::format("stopped after step {}; --resume {} continues the run", step_,
+  rank_.line.print(fmt::format("stopped after step {}; --resume {} will continue the run", step_,
                                spec_.settings.run.string()));
   return {.kind = StepsEnd::Kind::stopped, .result = std::move(result)};
 }
@@ -114,14 +116,14 @@ StepMetrics Training::run_step() {
   return metrics;
 }
 
-// Called on all ranks, with or without a part.
+// Called on all ranks, whether or not the plan uses them.
 Training::AfterStep Training::end_of_step() {
   const bool is_interrupted =
       report_and_check_interrupt(rank_.events, Progress{"training", step_, spec_.settings.steps, "steps"});
   const StepVote agreed = agreement_.take();
   if (rank_.elastic != nullptr && rank_.elastic->step_heartbeat() != nullptr)
     rank_.elastic->step_heartbeat()->set_completed_step(step_);
-  const bool is_alone = rank_.comm.size() == 1;  // a single rank need not wait for the next agreement
+  const bool is_alone = rank_.comm.size() == 1;  // a single rank does not need to wait for the next agreement
   if (agreed.ends || !agreed.stays || (is_alone && is_interrupted)) return AfterStep::stop;
   if (agreed.changes_membership || agreed.drained >= 0) {
     drained_ = agreed.drained;
@@ -138,7 +140,7 @@ Training::AfterStep Training::end_of_step() {
   return AfterStep::proceed;
 }
 
-// This rank's requests for the next agreement.
+// Returns this rank's requests for the next agreement.
 StepVote Training::vote(bool is_interrupted) {
   StepVote vote;
   if (companions_.switches != nullptr) vote = companions_.switches->vote();  // based on the observations
@@ -159,7 +161,7 @@ AdaptationController* Training::controller() const {
   return companions_.monitor != nullptr ? companions_.monitor->controller() : nullptr;
 }
 
-// On rank 0: reports that the plan stays, and the measured gain of a plan that the run proposed.
+// On rank 0, reports decisions to keep the plan and the measured gain of a plan that the run proposed.
 void Training::report_decisions() {
   if (controller() == nullptr || companions_.records == nullptr) return;
   const auto show = [&](const auto& decision) {
@@ -202,7 +204,7 @@ void Training::save_if_due() {
   if (ended && ended->saved) finished_save_ = ended->metrics;
   if (ended && !ended->saved)
     rank_.events.report(
-        Warning{fmt::format("could not write the checkpoint of step {}; training continues: {}",
+        Warning{fmt::format("training continues, but the checkpoint of step {} could not be written: {}",
                             ended->metrics.step, ended->saved.error().why)});
   if (step_ == spec_.settings.steps) return;
   const bool is_save_due = is_due(save_rule_, step_, Seconds(seconds_since(last_save_)));
@@ -217,7 +219,7 @@ void Training::save_to_memory() {
   const std::optional<SaveResult> ended = memory.take_result(false);
   if (ended && !ended->saved)
     rank_.events.report(
-        Warning{fmt::format("could not store the state of step {} in memory; training continues: {}",
+        Warning{fmt::format("training continues, but the state of step {} could not be stored in memory: {}",
                             ended->metrics.step, ended->saved.error().why)});
   if (step_ < spec_.settings.steps && step_ % spec_.options.memory_every == 0) memory.begin(state());
 }
@@ -256,8 +258,8 @@ StepMetrics Training::train_step_of_part() {
     });
   if (services_.profiler != nullptr) services_.profiler->before_step(step_);
   if (companions_.monitor != nullptr) companions_.monitor->begin_step(*part_.engine);
-  // With an asynchronous schedule, the learning rate of stages with delays grows to the given value within
-  // five times the warm-up; each micro-batch is an update.
+  // With an asynchronous schedule, the learning rate of stages whose weights are delayed reaches the given
+  // value after five times the warm-up. Each micro-batch performs an update.
   const std::int64_t num_warmup_updates =
       5 * spec_.settings.learning_rate.warmup * std::ssize(part_.plan.pipelines[0].microbatches);
   const StepReport report = value_or_throw(
@@ -303,14 +305,14 @@ void Training::end_writing() {
   if (services_.memory != nullptr) services_.memory->end_writing();
 }
 
-// Depends on the sequence length of the current phase.
+// The result depends on the sequence length of the current phase.
 double Training::flops_per_token() const {
   return model_flops_per_token(spec_.settings.model, part_.plan.sequence_length);
 }
 
 bool Training::is_rank_0_without_part() const { return !has_device(part_.plan, 0); }
 
-// A step of a rank without a part in the plan: only updates the counters and, on rank 0, receives the
+// Runs a step on a rank that the plan does not use. Only updates the counters and, on rank 0, receives the
 // metrics.
 StepMetrics Training::step_without_part() {
   ++step_, next_sample_ += part_.plan.batch;
@@ -329,8 +331,8 @@ StepMetrics Training::step_without_part() {
 void Training::report_step(const StepMetrics& metrics) {
   if (companions_.records != nullptr) record(metrics, *companions_.records, rank_.events);
   if (metrics.is_skipped)
-    rank_.events.report(
-        Warning{fmt::format("step {}: the gradient is not finite; the update was skipped", metrics.step)});
+    rank_.events.report(Warning{
+        fmt::format("step {}: the gradients are non-finite, so the update was skipped", metrics.step)});
   if (companions_.records != nullptr || !part_.is_empty()) progress_.step_ended(metrics);
 }
 

@@ -1,5 +1,6 @@
-// The loop over the steps of a run, for every kind of model: reads batches, runs updates, writes metrics.
-// TrainingHooks supply the batches and the validation of a kind of model; the engine implements a step.
+// The loop over the steps of a run, for every kind of model. It reads batches, runs updates and writes
+// metrics. TrainingHooks supply the batches and the validation for a kind of model, and the engine implements
+// a step.
 #pragma once
 
 #include <chrono>
@@ -26,81 +27,84 @@ class AdaptationController;
 class Profiler;
 class RankMonitor;
 
-// The objects that belong to one rank's part of a plan; created again for every plan.
+// The objects that belong to one rank's part of a plan. They are created again for every plan.
 struct PartServices {
-  std::unique_ptr<Saver> saver{};            // null if the rank has no part
+  std::unique_ptr<Saver> saver{};            // null if the plan does not use the rank
   std::unique_ptr<Saver> memory{};           // null if there are no in-memory checkpoints (memory_level.h)
   std::unique_ptr<Profiler> profiler{};      // null if no steps are profiled
-  std::unique_ptr<ModuleBinding> modules{};  // for a model of modules
+  std::unique_ptr<ModuleBinding> modules{};  // null unless the model consists of torch modules
 };
 
 struct TrainingHooks {
-  // Called on another thread, while the previous step is computed. Steps count from 0.
+  // Called on another thread while the previous step is computed. Steps are numbered from 0.
   std::function<Batch(const Plan& plan, std::int64_t step, std::int64_t first_sample)> read;
   std::function<std::optional<double>(const PlanPart& part)> validate;
   std::function<PartServices(const PlanPart& part)> make_services;
 };
 
-// How a sequence of steps ended; the same on all ranks.
+// How a sequence of steps ended.
 struct StepsEnd {
   enum class Kind { finished, stopped, membership_change };
   Kind kind = Kind::finished;
-  TrainResult result{};  // finished, stopped
-  // Membership change (membership_change.h):
-  int drained = -1;  // a rank that leaves because a user requested it
-  // This rank has announced that it leaves; the others stay for now, so that at least one rank remains.
+  TrainResult result{};  // set if finished or stopped
+  // Set for a membership change (membership_change.h):
+  int drained = -1;  // the rank that leaves because a user requested it; -1 if there is none
+  // Whether this rank has announced that it leaves. The other ranks stay for now, so that at least one rank
+  // remains.
   bool leaves = false;
 };
 
 // Prints the lines before the first step: plan, precision, device, run folder.
 void print_plan_summary(const TrainSettings& settings, at::Device device, int threads, StatusLine& line);
 
-// One rank's training. All ranks of the run execute the same loop, also those without a part in the plan.
+// One rank's training. All ranks of the run execute the same loop, including ranks that the plan does not
+// use.
 class Training final : public SwitchListener {
  public:
-  // Starts from `start`, either restored or new, in plan epoch `epoch`. All arguments must outlive this
-  // object.
+  // Starts from the state `start`, which is restored or new, in plan epoch `epoch`. All arguments must
+  // outlive this object.
   Training(const RunSpec& spec, TrainingHooks hooks, const RankContext& rank, StepAgreement& agreement,
            PlanPart& part, const TrainingState& start, std::int64_t epoch);
   ~Training() override;
 
   // Objects that accompany a sequence of steps. Each may be null.
   struct Companions {
-    RunFolder* records = nullptr;              // on the rank that keeps the records
-    PlanSwitchController* switches = nullptr;  // null: the plan never changes
-    RankMonitor* monitor = nullptr;            // null: steps are not measured
+    RunFolder* records = nullptr;              // null except on the rank that keeps the records
+    PlanSwitchController* switches = nullptr;  // null if the plan never changes
+    RankMonitor* monitor = nullptr;            // null if steps are not measured
   };
   // Runs steps until all are done or all ranks agree to end. A finished or stopped training has saved a
   // checkpoint of its last step. May be called again after a membership change. Throws PeersLost.
   StepsEnd run(const Companions& companions);
 
-  // SwitchListener: the plan changes between two steps.
+  // SwitchListener. Called when the plan changes between two steps.
   void before_switch() override;
   std::string switch_ended(const SwitchOutcome& outcome) override;
 
-  // Called when run() has failed (emergency_checkpoint.h): the state that this rank still has. Completes a
-  // step whose gate it has passed.
+  // Called when run() has failed (emergency_checkpoint.h). Returns the state that this rank still has. If the
+  // rank has passed the gate of a step, completes that step first.
   SurvivorState survivor_state();
-  // Completes the step at whose gate this rank is waiting, with the gate sums of a rank that has passed it.
+  // Completes the step at whose gate this rank is waiting. `gate` contains the gate sums of a rank that has
+  // passed it.
   void finish_step(const std::vector<double>& gate);
-  // Called before the part changes: ends its saves in progress, together with the other ranks.
+  // Called before the part changes. Finishes saves in progress together with the other ranks.
   void finish_saves();
-  // As finish_saves if other ranks are lost, without their cooperation; afterwards nothing refers to the
-  // part.
+  // Replaces finish_saves() if other ranks were lost and cannot cooperate. Afterwards, no object refers to
+  // the part.
   void drop_part_services();
-  // Called when the part belongs to another plan: continues from `state` in plan epoch `epoch`.
+  // Called when the part belongs to another plan. Continues from `state` in plan epoch `epoch`.
   void resume_from(const TrainingState& state, std::int64_t epoch);
   std::int64_t epoch() const { return epoch_; }
   // Duration of the last recorded step.
   Seconds step_seconds() const { return last_metrics_ ? last_metrics_->seconds : Seconds(0); }
-  // The state after the last complete step.
+  // The state after the last completed step.
   const TrainingState& completed_state() const { return completed_state_; }
   std::string last_metrics_line() const { return last_metrics_ ? metrics_line(*last_metrics_) : ""; }
   Saver* saver() { return services_.saver.get(); }
   void end_writing();
 
  private:
-  // The action after a step; the same on all ranks.
+  // The action after a step. It is the same on all ranks.
   enum class AfterStep { proceed, stop, change_membership };
 
   StepMetrics run_step();
@@ -121,12 +125,12 @@ class Training final : public SwitchListener {
   void report_decisions();
   void save_if_due();
   void save_to_memory();
-  // Writes the final checkpoint. Throws RuntimeFailure if that fails.
+  // Writes the final checkpoint and returns its folder. Throws RuntimeFailure if that fails.
   Path save_last();
   TrainingState state() const;
   AdaptationController* controller() const;
-  // Whether rank 0, which writes the records, has no part in the plan. A rank of the plan then sends it the
-  // metrics of each step.
+  // Whether the plan does not use rank 0, which writes the records. In that case, a rank that the plan uses
+  // sends the metrics of each step to rank 0.
   bool is_rank_0_without_part() const;
   int reporting_rank() const { return part_.plan.pipelines[0].stages[0].devices[0]; }
 
@@ -140,7 +144,7 @@ class Training final : public SwitchListener {
   std::optional<double> peak_flops_;
   const SaveRule save_rule_;
   PartServices services_;
-  std::int64_t step_, next_sample_;         // the current step; the first sample that was not read yet
+  std::int64_t step_, next_sample_;         // the current step; the first sample that has not been read
   std::int64_t epoch_;                      // plan epoch
   std::vector<std::int64_t> phase_begins_;  // first step of each phase, as in TrainingState
   TrainingState completed_state_;
@@ -149,7 +153,7 @@ class Training final : public SwitchListener {
   std::chrono::steady_clock::time_point switch_begin_time_;
   int drained_ = -1;                  // as in StepsEnd
   bool has_announced_leave_ = false;  // announced after the previous step
-  double proposed_gain_ = 0;          // predicted, of the last plan that the run proposed
+  double proposed_gain_ = 0;          // predicted gain of the last plan that the run proposed
   double learning_rate_ = 0;          // learning rate of the current step
   std::chrono::steady_clock::time_point last_save_;
   std::optional<SaveMetrics> finished_save_;  // for the next metrics line

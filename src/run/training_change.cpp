@@ -1,4 +1,4 @@
-// Implements the changes of a Training: another plan, another phase, or fewer ranks after a loss.
+// Implements the changes during a Training: another plan, another phase, or different ranks.
 #include <chrono>
 #include <cmath>
 
@@ -16,9 +16,10 @@
 namespace optimus {
 namespace {
 
-// Peak FLOP/s of GEMMs in this precision: the vendor's figure, or the measured one for an unknown device.
+// Returns the peak FLOP/s of GEMMs in this precision: the vendor's figure, or a measured one if the device
+// type is unknown.
 std::optional<double> peak_flops(at::Device device, Precision precision) {
-  NullSink null_sink;  // the step predictor has warned already
+  NullSink null_sink;  // the step predictor has already warned
   std::optional<DeviceType> type = find_type_by_vendor_name(device_name(device));
   if (!type) type = measured_type(type_name(device), null_sink);
   if (!type) return std::nullopt;
@@ -32,8 +33,8 @@ std::optional<double> peak_flops(at::Device device, Precision precision) {
 
 }  // namespace
 
-// Finishes a save in progress, which belongs to the old plan, and drops the prefetched batch, which is in
-// the old plan's order.
+// Finishes a save in progress, because it belongs to the old plan, and drops the prefetched batch, because it
+// has the old plan's order.
 void Training::before_switch() {
   switch_begin_time_ = std::chrono::steady_clock::now();
   finish_saves();
@@ -67,7 +68,7 @@ void Training::adopt_state(const TrainingState& state) {
   engine.loss_scale = {state.loss_scale.value, state.loss_scale.num_good_steps};
   engine.set_fp8_history(state.fp8);
   engine.noise = state.noise;
-  // If the run did not measure noise so far, its first moments have the weight 1 - beta1^n after n updates,
+  // If the run has not measured the noise so far, its first moments have weight 1 - beta1^n after n updates,
   // which is exact without clipping.
   if (state.noise.moment == 0)
     engine.noise.moment = 1 - std::pow(spec_.options.beta1, static_cast<double>(state.num_updates));
@@ -101,7 +102,7 @@ void Training::adopt_new_plan() {
   services_ = hooks_.make_services(part_);
   if (part_.is_empty()) return;
   peak_flops_ = peak_flops(part_.engine->device(), part_.plan.precision);
-  completed_state_ = state();  // a rank that had no part has not counted updates so far
+  completed_state_ = state();  // a rank that the old plan did not use has not counted updates
 }
 
 Decision Training::decision_of(const SwitchOutcome& outcome) const {
@@ -129,7 +130,7 @@ Decision Training::decision_of(const SwitchOutcome& outcome) const {
   return decision;
 }
 
-// A new phase changes the training result, so the noise scale that led to it is added to the evidence.
+// A new phase changes the training result, so the evidence includes the noise scale that triggered the phase.
 std::string Training::evidence_text(const SwitchOutcome& outcome) const {
   if (!outcome.is_phase || !is_noise_ramp(spec_.options.batch_ramp) || part_.is_empty()) return outcome.why;
   const std::optional<double> noise = part_.engine->noise.samples();
@@ -140,12 +141,13 @@ SurvivorState Training::survivor_state() {
   progress_.finish();
   SurvivorState survivor_state;
   survivor_state.state = completed_state_, survivor_state.epoch = epoch_;
-  if (const auto& counters = part_.counters) {  // a rank without a part has not counted updates
+  // completed_state_ lacks the counters if the old plan did not use this rank.
+  if (const auto& counters = part_.counters) {
     survivor_state.state.num_updates = counters->num_updates, survivor_state.state.fp8 = counters->fp8;
     survivor_state.state.loss_scale = {counters->loss_scale.value, counters->loss_scale.num_good_steps};
     survivor_state.state.noise = counters->noise;
   }
-  // A rank without a part in the plan has nothing to save, and a rank that is changing plans has no complete
+  // A rank that the plan does not use has nothing to save, and a rank that is changing plans has no complete
   // state.
   survivor_state.is_torn =
       part_.parameters == nullptr || (companions_.switches != nullptr && companions_.switches->is_moving());
@@ -166,9 +168,9 @@ void Training::finish_step(const std::vector<double>& gate) {
   completed_state_ = state();
 }
 
-// Called after every step. The decision depends only on values that all ranks of the plan share, so that
-// the training result does not depend on which rank decides. Ranks without a part learn of it through the
-// step agreement.
+// Called after every step. The decision depends only on values that all ranks of the plan share, so it does
+// not matter which rank decides. Ranks that the plan does not use receive the decision through the step
+// agreement.
 void Training::decide_phase() {
   if (!is_noise_ramp(spec_.options.batch_ramp)) return;
   if (const auto begin =

@@ -20,7 +20,7 @@ void send_report(int file, const WorkerReport& report) {
   const std::string line = text(report) + "\n";
   for (std::size_t num_written = 0; num_written < line.size();) {
     const ssize_t size = ::write(file, line.data() + num_written, line.size() - num_written);
-    if (size <= 0) return;  // the reader has ended
+    if (size <= 0) return;  // the reader has exited
     num_written += static_cast<std::size_t>(size);
   }
 }
@@ -76,7 +76,7 @@ int exit_code(WorkerReport::End end) {
   return 1;
 }
 
-// If the parent ended before this call, no signal would arrive.
+// If the parent exited before this call, no signal would arrive.
 void end_with_parent(int parent) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(1);

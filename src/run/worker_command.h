@@ -1,4 +1,4 @@
-// WorkerCommand: how the starting process of a run starts its workers. Plain data.
+// WorkerCommand specifies how the starting process of a run starts its workers. Plain data.
 #pragma once
 
 #include <string>

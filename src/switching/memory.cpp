@@ -22,15 +22,15 @@ namespace optimus {
 
 namespace {
 
-constexpr Bytes kMoveHeadroom{std::int64_t{256} << 20};  // for staging copies of state that moves
+constexpr Bytes kMoveHeadroom{std::int64_t{256} << 20};  // for staging copies during a move
 
-// Memory that libraries allocate on CUDA. Fused attention accumulates the gradients of queries in fp32 and,
-// if heads share keys and values, stores the gradients of keys and values of every query head before it
-// sums them; through PyTorch (CudnnAttention not built) it also returns all gradients in separate tensors,
-// which are then copied. GEMMs have a workspace. With PyTorch's attention the sum is within 0.5 % of the
-// allocator's peaks of six runs on an H200 (5 to 42 GiB) and within 1 % of eleven others (2 to 48 GiB;
-// docs/results/performance.md), without it within 0.5 % of five (22 to 68 GiB;
-// docs/results/performance.md).
+// Memory that libraries allocate on CUDA. Fused attention accumulates the gradients of queries in fp32. If
+// heads share keys and values, it also stores the gradients of keys and values for every query head before it
+// sums them. PyTorch's attention, which is used if CudnnAttention is not built, returns all gradients in
+// separate tensors, which are then copied. GEMMs need a workspace. predicted_memory() was compared with the
+// allocator's peak memory on an H200 (docs/results/performance.md). With PyTorch's attention it is within 0.5
+// % in six runs (5 to 42 GiB) and within 1 % in eleven others (2 to 48 GiB). With CudnnAttention it is within
+// 0.5 % in five runs (22 to 68 GiB).
 Bytes library_memory(const Plan& plan, const ModelSpec& model, at::Device device) {
   const bool is_16_bit = bytes_of(plan.precision) == 2;
   if (!device.is_cuda() || !is_16_bit || model.heads == 0) return Bytes(0);
@@ -46,9 +46,9 @@ Bytes library_memory(const Plan& plan, const ModelSpec& model, at::Device device
   return Bytes(tokens * bytes_per_token + (std::int64_t{64} << 20));
 }
 
-// On CUDA, fp8 GEMMs keep the matrices of their layers in both orientations, one byte per element each. With
-// it the sum is within 1 % of the allocator's peaks of five runs on an H200 (22 to 68 GiB;
-// docs/results/performance.md).
+// On CUDA, fp8 GEMMs keep the matrices of their layers in both orientations, with one byte per element in
+// each. predicted_memory() is then within 1 % of the allocator's peak memory in five runs on an H200 (22 to
+// 68 GiB; docs/results/performance.md).
 Bytes fp8_copies(const Plan& plan, const ModelSpec& model, int rank, at::Device device) {
   if (!device.is_cuda()) return Bytes(0);
   const PlanLocation location = location_of(plan, rank);
@@ -163,8 +163,9 @@ std::optional<std::string> memory_shortage(const PlanSwitch& next, const ModelSp
   if (std::optional<std::string> reason = memory_shortage(next.plan(), model, device, old_bytes))
     return reason;
   if (next.peak_bytes() <= max_plan_bytes + kMoveHeadroom) return std::nullopt;
-  return fmt::format("the switch needs {} on this device while state moves, but the plans need only {}",
-                     text(next.peak_bytes()), text(max_plan_bytes));
+  return fmt::format(
+      "moving the state would need {} on this device, which is more than the {} that the plans need",
+      text(next.peak_bytes()), text(max_plan_bytes));
 }
 
 void check_fits(const Plan& plan, const ModelSpec& model, at::Device device, Bytes replaced) {

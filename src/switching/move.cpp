@@ -42,7 +42,7 @@ bool have_same_layout(const Parameters& a, const Parameters& b, int block) {
   return have_same_layout(shape_of_copies(a), shape_of_copies(b));
 }
 
-// Bytes of a block's masters and moments, including redundant copies for other ranks.
+// Returns the size of a block's masters and moments, including redundant copies for other ranks.
 std::int64_t state_bytes(const Parameters& of, int block, Precision precision) {
   const BlockShape& shape = of.shape(block);
   if (shape.tensors.empty()) return 0;
@@ -51,12 +51,13 @@ std::int64_t state_bytes(const Parameters& of, int block, Precision precision) {
   const std::int64_t own_elements = shape.elements(masters) + 2 * shape.elements(StateKind::optimizer);
   if (of.copies() == nullptr) return width * own_elements;
   const BlockShape& copied = of.copies()->shape(block);
-  // If masters are not sharded, they are part of `own_elements` already.
+  // If masters are not sharded, `own_elements` already includes them.
   const std::int64_t fields = copied.is_sharded(masters) ? 3 : 2;
   return width * (own_elements + fields * copied.elements(StateKind::optimizer));
 }
 
-// The resident boxes of a tensor's field: the rank's own box, and its copies for other ranks.
+// Returns the resident boxes of a tensor's field: the rank's own box and the box that it copies for other
+// ranks.
 std::vector<Box> boxes_of(const Parameters& of, const std::string& name, at::Tensor BlockState::*field) {
   std::vector<Box> result{of.box(name, field)};
   if (of.copies() != nullptr && of.copies()->view(name, field).defined())
@@ -85,10 +86,10 @@ at::Tensor flat_copy(const std::vector<at::Tensor>& values) {
 
 }  // namespace
 
-// A message in flight. Received values are then copied to their destinations, unless they were received there
-// directly.
+// A message in flight. When it is complete, received values are copied to their destinations, unless they
+// were received in place.
 struct StateMover::Message {
-  std::vector<at::Tensor> targets{};  // of a receive: the destinations of the values
+  std::vector<at::Tensor> targets{};  // destinations of received values
   at::Tensor values{};                // contiguous
   bool is_copy = false;
   std::unique_ptr<Pending> pending{};
@@ -115,11 +116,11 @@ StateMover::StateMover(const PlanChange& change, int rank, MoveEnds ends, Comm& 
 
 StateMover::~StateMover() = default;
 
-// Creates one turn per wave. Tensors that do not move between ranks belong to the turn of their block,
-// whose buffers they share; blocks that only contain such tensors come last.
+// Creates one turn per wave. Tensors that do not move between ranks belong to the turn of the block with
+// which they share buffers. Blocks that contain only such tensors come last.
 void StateMover::plan_turns() {
   std::set<int> moving_tensors;
-  std::map<int, std::size_t> turn_of;  // of a block
+  std::map<int, std::size_t> turn_of;  // keyed by block
   const auto block_of = [&](int tensor) { return views_.block_of(tensor); };
   for (const RankShare::Wave& wave : share_.waves) {
     for (const int tensor : wave.tensors) turn_of[block_of(tensor)] = turns_.size();
@@ -133,8 +134,8 @@ void StateMover::plan_turns() {
     turns_[turn->second].tensors.push_back(tensor);
   }
 
-  std::map<int, int> last_turn;   // of an old block
-  std::set<int> assigned_blocks;  // new blocks
+  std::map<int, int> last_turn;   // keyed by old block
+  std::set<int> assigned_blocks;  // new blocks that have a turn
   for (int t = 0; t < static_cast<int>(turns_.size()); ++t)
     for (const int tensor : turns_[static_cast<std::size_t>(t)].tensors) {
       if (ends_.old != nullptr && ends_.old->find(name_of(tensor)) != nullptr)
@@ -150,7 +151,8 @@ void StateMover::plan_turns() {
     turns_[static_cast<std::size_t>(turn)].released.push_back(block);
 }
 
-// Computes for each turn how many turns must have ended before it begins, and the resulting peak memory.
+// For each turn, computes how many turns must have ended before it starts. Also computes the resulting peak
+// memory.
 void StateMover::plan_memory() {
   const Precision precision = change_.to.precision;
   const auto total = [&](const Parameters* of) {
@@ -252,8 +254,8 @@ void StateMover::allocate_blocks(const Turn& turn) {
     if (!precopy_blocks_.contains(block)) ends_.next->allocate_state(block);
 }
 
-// Copies the rank's old boxes, its own and its copies for other ranks, to the new boxes that overlap them.
-// Masters that are not authoritative are not copied: other ranks send them, and may have done so already.
+// Copies the rank's old boxes, including its copies for other ranks, to the new boxes that overlap them.
+// Masters that are not authoritative are skipped, because other ranks send them and may already have done so.
 void StateMover::copy_local(const Turn& turn) {
   if (ends_.old == nullptr || ends_.next == nullptr) return;
   for (const int tensor : turn.tensors) {
@@ -291,7 +293,7 @@ void StateMover::post(const RankShare::Operation& operation) {
   }
 }
 
-// Sender and receiver process the same boxes in the same order, so both split them identically.
+// Sender and receiver process the same boxes in the same order, so they split them identically.
 void StateMover::post_box(const RankShare::Operation& operation, const Box& box) {
   const Parameters& of = operation.is_send ? *ends_.old : *ends_.next;
   std::vector<at::Tensor> pieces = views_.values(of, operation.tensor, box);

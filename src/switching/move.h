@@ -1,17 +1,17 @@
-// Moves one rank's part of a training's state from the layout of one plan to that of another
-// (reshard/plan_change.h), block by block: a block's new buffers are allocated and filled, from the rank's
-// own old buffers and from other ranks, and its old buffers are released, so that two copies of the whole
-// state never exist. As many blocks move concurrently as memory allows. Every rank of the run calls this,
-// including ranks that are in only one of the plans or in none.
+// Moves one rank's part of the training state from the layout of one plan to that of another
+// (reshard/plan_change.h). The move proceeds block by block: a block's new buffers are allocated and filled
+// from the rank's own old buffers and from other ranks, and then its old buffers are released. Two copies of
+// the whole state therefore never exist. As many blocks move concurrently as memory allows. Every rank of the
+// run takes part, even if only one or neither of the plans uses it.
 //
 //   Parameters next(change.to, model, rank, device, StorageMode::nothing);
 //   StateMover mover(change, rank, {&old, &next}, comm, {});   // nothing is changed yet
 //   mover.run();       // between two steps; comm is connected for the new plan
 //   next.complete();
 //
-// Large boxes are sent one by one, directly from the old to the new buffer, small ones are combined. A
-// block whose layout does not change keeps its memory. After a failure neither layout is complete, unless
-// the old one is retained (MoveOptions::retains_old).
+// Large boxes are sent one by one, directly from the old to the new buffer. Small boxes are combined. A block
+// whose layout does not change keeps its memory. After a failure, neither layout is complete, unless the old
+// one is retained (MoveOptions::retains_old).
 #pragma once
 
 #include <memory>
@@ -27,20 +27,22 @@
 namespace optimus {
 
 struct MoveOptions {
-  Seconds timeout{600};      // for any one message
-  bool is_checked = false;   // verify checksums of everything that arrives
-  bool retains_old = false;  // the old layout stays complete until the caller releases it: twice the memory
-  // Boxes larger than this are sent one by one: they need no staging copies, and sending can start at once.
+  Seconds timeout{600};     // for each message
+  bool is_checked = false;  // verify the checksums of all received data
+  // Keep the old layout complete until the caller releases it, which takes twice the memory.
+  bool retains_old = false;
+  // Boxes larger than this are sent one by one, because they then need no staging copies and sending can
+  // start immediately.
   Bytes max_combined{1 << 17};
-  Bytes max_in_flight{1 << 26};  // limit of staging copies for messages in flight; less if memory is short
+  Bytes max_in_flight{1 << 26};  // limit of staging copies for messages in flight; lower if memory is short
   PrecopyMode early = PrecopyMode::never;
-  Bytes spare{};  // memory beyond what either plan needs that may be used before the pause
+  Bytes spare{};  // extra memory, beyond what either plan needs, that may be used before the pause
   Bytes precopy_message{1 << 18};
 };
 
 struct MoveReport {
-  Bytes sent, received;  // each element counts once, whether it arrived before or in the pause
-  // Bytes received before the pause; bytes of gradients that had to be received in the pause because of it.
+  Bytes sent, received;  // each element is counted once, whether it arrived before or during the pause
+  // State received before the pause, and gradients that therefore had to be received during the pause.
   Bytes early, gradients_resent;
   std::int64_t num_messages = 0;
 };
@@ -51,29 +53,31 @@ class StateMover {
   StateMover(const PlanChange& change, int rank, MoveEnds ends, Comm& comm, const MoveOptions& options);
   ~StateMover();
 
-  // Peak of masters and moments, old and new, and of copies for messages.
+  // Peak memory of the old and new masters and moments and of staging copies.
   Bytes peak_bytes() const { return peak_bytes_; }
   // Overrides MoveOptions::retains_old. Must be called before the move begins.
   void set_retains_old(bool retains_old);
 
-  // num_precopy_waves() is the number of the change's first waves that can be sent early with `available`
-  // bytes of memory; all waves for a rank without a part in the change. bytes_saved_by_precopy() is the
-  // number of bytes that the rank then does not receive in the pause.
+  // num_precopy_waves() returns how many of the change's first waves can be sent early with `available` bytes
+  // of memory. For a rank that takes no part in the change, it returns the number of all waves.
+  // bytes_saved_by_precopy() returns how many fewer bytes the rank receives during the pause if `num_waves`
+  // waves are sent early.
   std::size_t num_precopy_waves(Bytes available) const;
   Bytes bytes_saved_by_precopy(std::size_t num_waves) const {
     return saved_by_precopy(change_, share_, num_waves);
   }
-  // Called before the pause. The objects of `ends` must not change until run(), except by updates, before
-  // which close_precopy() must be called.
+  // Called before the pause. The objects in `ends` must not change until run(), except through optimizer
+  // updates. close_precopy() must be called before each such update.
   void begin_precopy(const PrecopyTerms& terms);
   void close_precopy();
-  // Returns why it failed, in which case run() must not be called; empty if it succeeded.
+  // Returns why pre-copy failed, or an empty string if it succeeded. After a failure, run() must not be
+  // called.
   std::string end_precopy();
-  // Called in the pause, while the old plan's gradients still exist: applies this update to the state that
-  // was sent early. Throws PeersLost.
+  // Called during the pause, while the old plan's gradients still exist. Applies this update to the state
+  // that was sent early. Throws PeersLost.
   void repeat_update(const UpdateRecord& update, std::int64_t num_updates);
 
-  // Moves the state; called once. Separate weights and gradients of the old plan must have been released.
+  // Moves the state. Called once. Separate weights and gradients of the old plan must have been released.
   // Throws PeersLost.
   MoveReport run();
 
@@ -81,10 +85,10 @@ class StateMover {
   // Tensors that move at the same time, and the blocks that are allocated and released with them.
   struct Turn {
     std::vector<int> tensors{};             // indices of tensors in the layout
-    const RankShare::Wave* wave = nullptr;  // null if none of the tensors moves between ranks
-    // Blocks: new ones to allocate, ones whose memory is reused, old ones to release.
+    const RankShare::Wave* wave = nullptr;  // null if no tensor moves between ranks
+    // New blocks to allocate, blocks whose memory is reused, and old blocks to release.
     std::vector<int> allocated{}, reused{}, released{};
-    // Number of turns that must have ended before this one begins, so that memory suffices.
+    // Number of turns that must have ended before this turn starts, so that enough memory is free.
     std::size_t waits_for = 0;
   };
   struct Message;
@@ -115,9 +119,9 @@ class StateMover {
   std::size_t num_begun_ = 0, num_ended_ = 0;  // turns
   Bytes peak_bytes_;
   std::set<int> precopy_blocks_;      // new blocks that were allocated before the pause
-  std::unique_ptr<Precopy> precopy_;  // null if nothing is sent early
+  std::unique_ptr<Precopy> precopy_;  // null if no state is sent early
   std::vector<Message> in_flight_;
-  // By (peer, whether it is a send)
+  // Keyed by peer and by whether it is a send.
   std::vector<std::pair<std::pair<int, bool>, std::vector<at::Tensor>>> combined_;
   Bytes staged_;
   MoveReport report_;

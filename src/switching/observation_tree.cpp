@@ -12,7 +12,7 @@ constexpr int kBranches = 8;
 constexpr int kFirstTag = 0x7fb1, kRestTag = 0x7fb2;  // not used by other messages
 constexpr std::int64_t kMaxTextBytes = 1 << 26;
 constexpr std::int64_t kSizeBytes = 8;
-// Bytes of text in the first message; the text of a single rank has about 1.4 KB.
+// Bytes of text in the first message. The text of a single rank takes about 1.4 KB.
 constexpr std::int64_t kFirstBytes = 4096 - kSizeBytes;
 
 int depth_of(int rank) {
@@ -37,7 +37,7 @@ std::vector<int> ObservationTree::children() const {
 }
 
 void ObservationTree::post_receives() {
-  // The deepest ranks send from the first call on; each level above begins one call later.
+  // The deepest ranks send from the first call on. Each level above them starts one call later.
   if (num_sent_ < depth_ - own_depth_) return;
   for (const int child : children()) {
     const at::Tensor first = at::zeros({kSizeBytes + kFirstBytes}, at::kByte);

@@ -6,9 +6,9 @@
 //                        if (auto merged = tree.send(own)) … // on rank 0: the result of the send() call
 //                                                            // `depth` calls ago
 //
-// A message that is sent after one step is received after the next, before the plan may change, so no message
-// is in flight across two plans. Its receive is posted at the time of the send, so the message has usually
-// arrived by then; posting the receive only when it is needed would cost a round trip each time. 100,000
+// A message that is sent after one step is received after the next step, before the plan may change, so no
+// message is in flight across a plan change. The receive is posted at the time of the send, so the message
+// has usually arrived when it is needed. Posting the receive later would cost a round trip each time. 100,000
 // ranks need six levels. Used by one thread. Throws PeersLost.
 #pragma once
 
@@ -28,13 +28,13 @@ class ObservationTree {
   ~ObservationTree();
 
   void receive();
-  // `own` contains no rank if this rank has no part in the plan. Returns the merged observation on rank 0
-  // once it is complete; nullopt otherwise.
+  // `own` must be empty (no ranks) if the plan does not use this rank. Returns the merged observation on rank
+  // 0 once it is complete, and nullopt otherwise.
   std::optional<Observation> send(Observation own);
 
  private:
-  // The first message of a child: the size of its text, and as much of the text as fits. A second message
-  // carries the rest.
+  // The first message from a child contains the size of its text and as much of the text as fits. A second
+  // message contains the remaining text.
   struct PostedReceive {
     int child = 0;
     at::Tensor first;
@@ -48,9 +48,9 @@ class ObservationTree {
   Comm& comm_;
   const Seconds timeout_;
   const int depth_, own_depth_;  // depth of the tree; depth of this rank, 0 for the root
-  std::deque<Observation> own_;  // own observations that wait for those of the children
+  std::deque<Observation> own_;  // own observations, not yet merged with the children's
   Observation from_children_;    // merged observations of the children
-  std::int64_t num_sent_ = 0;    // calls of send(), the same on all ranks
+  std::int64_t num_sent_ = 0;    // number of calls of send(), the same on all ranks
   std::vector<PostedReceive> posted_receives_;
   std::vector<std::unique_ptr<Pending>> sends_;
 };

@@ -19,12 +19,12 @@ namespace {
 const Group kAllRanks{Role::world, {}};
 constexpr std::array kUpdateInputs = {StepScalar::learning_rate, StepScalar::is_finite, StepScalar::factor,
                                       StepScalar::rate, StepScalar::inverse_root};
-constexpr std::size_t kNumCounts = 7;  // number of counters: updates, the loss scale, the noise scale
+constexpr std::size_t kNumCounts = 7;  // number of counters for updates, the loss scale and the noise scale
 constexpr std::size_t kNumUpdateNumbers = 4 + kUpdateInputs.size();
 constexpr int kProbeTag = 0x7fd3;  // not used by other messages
 constexpr std::int64_t kProbeBytes = 1 << 18;
-// The duration of the agreement and two more rounds of messages on a slow machine. Sending state early
-// delays the switch by one step, which is not worth it if it saves less than this.
+// Sending state early delays the switch by one step and needs an agreement and two more rounds of messages.
+// It is worthwhile only if it saves more than this, which is how long these messages take on a slow machine.
 constexpr Seconds kMinSaving{0.002};
 
 double seconds_since(std::chrono::steady_clock::time_point begin_time) {
@@ -85,8 +85,8 @@ CommOutcome<void> PlanSwitch::prepare(const Deadline& deadline) {
   return measure_links(deadline);
 }
 
-// Measures link_speed_ by a ring exchange. It is done twice, because the first round includes waiting for
-// late ranks.
+// Measures link_speed_ with a ring exchange. The exchange runs twice, because the first round includes the
+// wait for late ranks.
 CommOutcome<void> PlanSwitch::measure_links(const Deadline& deadline) {
   Comm& comm = context_.comm;
   const bool needs_measurement = context_.move.early == PrecopyMode::automatic && comm.size() > 1 &&
@@ -162,7 +162,7 @@ void PlanSwitch::agree_on_counters(const PlanPart& part) {
   throw_if_failed(context_.comm.all_reduce(kAllRanks, tensor, ReduceOp::maximum, "the engine counters")
                       ->wait(Deadline::after(context_.move.timeout, "a plan change")));
   const double* const maxima = tensor.const_data_ptr<double>();
-  // If false, no rank has an engine, and the counters are read from the state.
+  // False if no rank has an engine. The counters are then read from the state.
   const bool is_known = maxima[0] >= 0;
   num_updates_ = is_known ? std::llround(maxima[0]) : -1;
   loss_scale_ = is_known ? LossScale{maxima[1], std::llround(maxima[2])} : LossScale{};
@@ -173,7 +173,7 @@ void PlanSwitch::agree_on_counters(const PlanPart& part) {
   fp8_history_ = history_in(other_values.subspan(kNumUpdateNumbers));
 }
 
-// Appends the numbers that AdamW reads; all are at least 0.
+// Appends the inputs of AdamW, all of which are non-negative.
 void PlanSwitch::add_update(const PlanPart& part, std::vector<double>& numbers) const {
   std::vector<double> own(kNumUpdateNumbers, -1);
   if (!part.is_empty()) {
@@ -192,8 +192,8 @@ void PlanSwitch::take_update(std::span<const double> numbers) {
     update_.step_scalars[static_cast<std::size_t>(kUpdateInputs[i])] = numbers[4 + i];
 }
 
-// Appends the fp8 amax history: the number of steps, then the values of each step, padded to the same
-// length on every rank; -1 where a value is unknown.
+// Appends the fp8 amax history: the number of steps, followed by the values of each step. The history is
+// padded to the same length on every rank. Unknown values are -1.
 void PlanSwitch::add_history(const PlanPart& part, std::vector<double>& numbers) const {
   if (!has_fp8(change_.to)) return;
   const auto first = std::ssize(numbers);

@@ -16,13 +16,13 @@
 namespace optimus {
 namespace {
 
-// Number of steps before its switch at which a scripted plan is prepared.
+// A scripted plan is prepared this many steps before its switch.
 constexpr std::int64_t kStepsAhead = 3;
-constexpr Seconds kPrepareTimeout{60};  // after which preparation fails if other ranks do not connect
+constexpr Seconds kPrepareTimeout{60};  // preparation fails if other ranks take longer to connect
 const Group kWorld{Role::world, {}};
 
-// The reason that decisions record for a switch to another phase, which changes the batch or the sequence
-// length.
+// Returns the reason that decisions record for a switch to another phase, which changes the batch or the
+// sequence length.
 std::string phase_text(const Plan& from, const Plan& to) {
   return "phase: " + text(Phase{0, from.batch, from.sequence_length}, Phase{0, to.batch, to.sequence_length});
 }
@@ -48,7 +48,7 @@ PlanSwitchController::~PlanSwitchController() {
 }
 
 void PlanSwitchController::release() {
-  // The thread that prepares may wait for other ranks.
+  // The preparation thread may be waiting for other ranks.
   if (attempt_) facts_.comm.abandon("the training has failed");
   end_precopy();
   for (int number = num_dropped_; number <= num_attempts_; ++number) facts_.comm.drop(number);
@@ -75,8 +75,8 @@ void PlanSwitchController::refuse_untried(const std::string& why) {
   request_.reset(), proposal_.reset();
 }
 
-// A confirmed finding stays confirmed: other ranks may have acted on it. A scripted plan or a request does
-// not wait for a provisional finding.
+// A confirmed finding stays confirmed, because other ranks may have acted on it. Scripted plans and requests
+// do not wait for a provisional finding.
 bool PlanSwitchController::is_awaiting_confirmation() {
   if (!attempt_ || attempt_->is_scripted || attempt_->ready || !proposal_ || !proposal_->is_provisional)
     return false;
@@ -116,13 +116,12 @@ bool PlanSwitchController::take_next_request() {
   const DrainRequest& drain = std::get<DrainRequest>(*next);
   const int size = facts_.comm.size();
   if (!sources_->can_drain)
-    sources_->requests.write_answer(drain.name,
-                                    {false, "ranks cannot leave this run (--static, or a single process)"});
+    sources_->requests.write_answer(
+        drain.name, {false, "no rank can leave this run, because it is static or has a single process"});
   else if (drain.rank >= size || size == 1)
     sources_->requests.write_answer(
-        drain.name,
-        {false, size == 1 ? "it is the last device"
-                          : fmt::format("no device {}: devices are 0 to {}", drain.rank, size - 1)});
+        drain.name, {false, size == 1 ? "the last device cannot be drained"
+                                      : fmt::format("no device {}; expected 0 to {}", drain.rank, size - 1)});
   else
     drain_ = sources_->requests.claim(drain.name) ? std::optional(drain) : std::nullopt;
   return false;
@@ -160,7 +159,7 @@ void PlanSwitchController::step_ended(std::int64_t step, const StepVote& agreed)
   if (is_due) end();
 }
 
-// Phases whose first step is not decided yet are the last entries of a script.
+// Phases whose first step is still undecided are the last entries of a script.
 void PlanSwitchController::set_phase_begin(std::int64_t begin) {
   for (ScriptedSwitch& one : script_) {
     if (one.is_phase && one.step == begin) return;
@@ -170,8 +169,9 @@ void PlanSwitchController::set_phase_begin(std::int64_t begin) {
   }
 }
 
-// A phase's plan was made for the machines that the run began with: if some were lost, or the run has
-// changed to another plan, it keeps its present layout with the new batch.
+// A phase's plan was made for the machines with which the run started. If some of them were lost, or the run
+// has switched to another plan, the run keeps its current layout and changes only the batch and the sequence
+// length.
 void PlanSwitchController::begin_scripted(const ScriptedSwitch& next) {
   const Plan& plan = next.plan;
   const bool is_on_scripted_plan =
@@ -223,7 +223,7 @@ PlanSwitchController::Prepared PlanSwitchController::prepare(const Plan& plan, i
   } catch (const std::bad_alloc&) {
     result.why_not = "out of memory";
   }
-  // Other ranks may have begun to connect, and would wait for this one.
+  // Other ranks may have started to connect and would otherwise wait for this one.
   if (!result.why_not.empty() && !result.is_lost) facts_.comm.decline(number, result.why_not);
   result.seconds = Seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());
   return result;
@@ -352,7 +352,7 @@ void PlanSwitchController::end() {
   const std::string line = listener_.switch_ended(outcome);
   if (outcome.is_phase && !outcome.is_made()) {
     if (has_retried_)
-      throw UserError("the next phase of the training ({}) cannot begin: {}", outcome.why, outcome.why_not);
+      throw UserError("the next training phase ({}) cannot start: {}", outcome.why, outcome.why_not);
     return begin_phase_with_present_plan();
   }
   if (attempt.is_scripted) ++next_scripted_, has_retried_ = false;

@@ -1,15 +1,15 @@
-// The plan changes of one run: scripted ones (--switch-at) and those that are requested while it runs
-// (control.h). Every rank has one PlanSwitchController, and all of them pass through the same states after
-// the same steps:
+// Controls the plan changes of one run: scripted changes (--switch-at) and changes that are requested while
+// the run trains (control.h). Every rank has one PlanSwitchController, and all of them pass through the same
+// states after the same steps:
 //
 //   requested at rank 0 ──▶ all ranks receive the plan ──▶ each prepares on a thread, steps continue
 //                                                            ├──▶ all are prepared: the switch
 //                                                            └──▶ one has refused: no change
 //
-// A proposal based on a provisional finding is prepared in the same way; rank 0 reports itself as prepared
-// only when the finding is confirmed, and refuses the plan if the proposal is cancelled. If it shortens the
-// pause, all prepared ranks send state early during one more step (switching/precopy.h). Rank 0 decides: it
-// accepts requests, one at a time, and answers them. Besides the agreement after each step, a plan needs
+// A proposal based on a provisional finding is prepared in the same way. Rank 0 reports itself as prepared
+// only when the finding is confirmed, and refuses the plan if the proposal is cancelled. Once all ranks are
+// prepared, they send state early during one more step if this shortens the pause (switching/precopy.h). Rank
+// 0 accepts requests, one at a time, and answers them. Besides the agreement after each step, a plan needs
 // one broadcast. A scripted switch happens exactly after its step. Read next: switching/plan_switch.h.
 #pragma once
 
@@ -27,31 +27,32 @@
 
 namespace optimus {
 
-// How a request for another plan ended. The kinds made, refused and cancelled are known to all ranks.
+// How a request for another plan ended.
 struct SwitchOutcome {
   enum class Kind {
     made,
-    refused,    // by a rank
-    cancelled,  // a provisional proposal whose finding was not confirmed; on other ranks: refused
+    refused,    // a rank refused the plan
+    cancelled,  // on rank 0: the finding of a provisional proposal was not confirmed; on other ranks: refused
     not_tried,  // on rank 0: the request is invalid, or the run already uses that plan
   };
   Kind kind = Kind::made;
-  std::string why_not{};                   // the rank that refused and its reason; made: empty
-  std::string why{};                       // reason for the switch; only rank 0 knows it
-  bool is_phase = false;                   // another phase of the training began with it
-  std::optional<PlanProposal> proposal{};  // the proposal that led to it; only rank 0 knows it
-  Plan from, to;                           // as requested; only the number of their devices matters
-  Seconds prepared{};                      // time that this rank prepared
+  std::string why_not{};  // the rank that refused and its reason; empty if the switch was made
+  std::string why{};      // reason for the switch; set only on rank 0
+  bool is_phase = false;  // the switch started another training phase
+  std::optional<PlanProposal> proposal{};  // the proposal that led to the request; set only on rank 0
+  Plan from, to;                           // as requested, before their devices were mapped to ranks
+  Seconds prepared{};                      // time that this rank needed to prepare
   SwitchReport report{};
 
   bool is_made() const { return kind == Kind::made; }
 };
 
-// The training, which acts on the outcome of every request: scripted, requested by a user, or proposed.
+// Implemented by the training, which acts on the outcome of every request, whether it was scripted, made by a
+// user, or proposed.
 class SwitchListener {
  public:
   virtual ~SwitchListener() = default;
-  // Drops all references to the part's engine and parameters.
+  // Must drop all references to the part's engine and parameters.
   virtual void before_switch() = 0;
   // Returns the line that is shown to users.
   virtual std::string switch_ended(const SwitchOutcome& outcome) = 0;
@@ -60,7 +61,7 @@ class SwitchListener {
 class PlanSwitchController {
  public:
   using Refusal = std::function<std::optional<std::string>(const PlanSwitch&)>;
-  // The sources of requests; only on rank 0.
+  // The sources of requests. Only rank 0 has them.
   struct RequestSources {
     ControlFolder& requests;
     // Returns the best plan for the same batch and sequence length. Called on a separate thread.
@@ -68,9 +69,9 @@ class PlanSwitchController {
     bool can_drain = false;               // whether ranks may leave the run
     ProposalSource* proposals = nullptr;  // null if the run does not adapt
   };
-  // `refusal` is called on a separate thread and returns why this rank cannot make a switch, if so. With
-  // `facts.move.retains_old`, the old state is retained if it fits into `facts.move.spare`. Everything that
-  // the arguments refer to must outlive this object.
+  // `refusal` is called on a separate thread. It returns the reason if this rank cannot perform a switch, and
+  // nullopt otherwise. If `facts.move.retains_old` is set, the old state is retained if it fits into
+  // `facts.move.spare`. All objects to which the arguments refer must outlive this object.
   PlanSwitchController(SwitchContext facts, PlanPart& part, std::vector<ScriptedSwitch> script,
                        std::optional<RequestSources> sources, Refusal refusal, SwitchListener& listener);
   ~PlanSwitchController();
@@ -79,7 +80,7 @@ class PlanSwitchController {
   StepVote vote();
   // Called by all ranks after the same step, with the result of their agreement. Throws PeersLost.
   void step_ended(std::int64_t step, const StepVote& agreed);
-  // Called by all ranks after the same step: the next phase whose first step was undecided begins after step
+  // Called by all ranks after the same step. The next phase whose start was undecided begins after step
   // `begin`. May be called repeatedly.
   void set_phase_begin(std::int64_t begin);
   // On rank 0: a user's request to drain a rank. The caller answers it when the rank has left.
@@ -87,12 +88,12 @@ class PlanSwitchController {
   // Whether master weights and moments are being moved. A failure during the move leaves no usable state,
   // unless the old state was retained.
   bool is_moving() const { return is_moving_; }
-  // If ranks were lost during a move that left usable state: whether the part already matches the new plan.
-  // If not, take_previous_part() returns the old part.
+  // Whether the part already matches the new plan after ranks were lost during a move that left usable state.
+  // If it does, take_previous_part() returns the old part, if that was retained.
   bool has_moved() const { return has_moved_; }
   PlanPart take_previous_part() { return std::move(earlier_); }
-  // Called when the training has failed: closes all connections of this rank, so that ranks which wait for
-  // it fail too.
+  // Called when the training has failed. Closes all connections of this rank, so that ranks which wait for it
+  // fail too.
   void release();
 
  private:
@@ -113,7 +114,8 @@ class PlanSwitchController {
   void begin_scripted(const ScriptedSwitch& next);
   Prepared prepare(const Plan& plan, int number, bool is_placed, bool is_phase) const;
   void connect(Prepared& prepared) const;
-  // A phase begins even if its plan is refused: it then uses the devices and layers of the present plan.
+  // Called if the plan of a phase is refused. The phase then keeps the devices and layers of the current
+  // plan.
   void begin_phase_with_present_plan();
   void take_request();
   bool take_next_request();
@@ -122,7 +124,7 @@ class PlanSwitchController {
   Prepared take_prepared();
   void refuse_untried(const std::string& why);
   void begin_requested();
-  // Called when all ranks are prepared: decides whether state is sent early during one more step.
+  // Called when all ranks are prepared. Returns whether state is sent early during one more step.
   bool begin_precopy();
   void end_precopy();
   void end();
@@ -130,8 +132,8 @@ class PlanSwitchController {
   SwitchReport move(PlanSwitch& change);
   void drop_earlier(int number);
   void drop_refused(int number);
-  // Returns the lowest rank that refused and its reason; empty if none has refused. A rank that refused only
-  // because other ranks were missing is named only if no rank had a different reason.
+  // Returns the lowest rank that refused and its reason; empty if no rank has refused. A rank that refused
+  // only because other ranks were missing is returned only if no rank had a different reason.
   std::string first_refusal(const Prepared& own) const;
   std::string broadcast_text(int rank, const std::string& text) const;
 
@@ -142,22 +144,22 @@ class PlanSwitchController {
   const Refusal refusal_;
   SwitchListener& listener_;
   std::size_t next_scripted_ = 0;
-  std::int64_t step_ = 0;                       // the last one that has ended
+  std::int64_t step_ = 0;                       // the last completed step
   std::optional<SwitchRequest> request_;        // rank 0: the request in progress
   std::optional<PlanProposal> proposal_;        // the proposal that led to the request
-  std::future<Feasible<Plan>> planned_choice_;  // its plan, if the request does not specify one
+  std::future<Feasible<Plan>> planned_choice_;  // if the request does not specify a plan
   std::optional<DrainRequest> drain_;
   std::int64_t num_requested_ = 0;  // on rank 0: number of requests accepted
-  std::int64_t num_begun_ = 0;      // attempts begun for them
+  std::int64_t num_begun_ = 0;      // number of attempts started for accepted requests
   int num_attempts_ = 0;
   Plan requested_plan_;       // the run's plan, as it was requested
-  Plan scripted_plan_;        // the plan that the run began with, or its last scripted one
-  bool has_retried_ = false;  // the phase that is due has been retried with the present plan
+  Plan scripted_plan_;        // the initial plan of the run, or its last scripted plan
+  bool has_retried_ = false;  // the phase that is due has been retried with the current plan
   std::optional<Attempt> attempt_;
   bool is_moving_ = false, has_moved_ = false;
   PlanPart earlier_;
   int num_dropped_ = 0;         // epochs of the Comm that are dropped or being dropped
-  std::future<void> dropping_;  // closing connections takes too long for the time between two steps
+  std::future<void> dropping_;  // asynchronous, because closing connections would delay the next step
 };
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// Implements precopy.h: sending state. precopy_update.cpp repeats the update.
+// Implements the part of precopy.h that sends state. precopy_update.cpp repeats the update.
 #include "switching/precopy.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -16,8 +16,7 @@ namespace {
 
 constexpr int kPrecopyTag = 0x7fd0, kContinueTag = 0x7fd1;  // not used by other messages
 constexpr const char* kPrecopyState = "early state";
-// ATen copies up to this many elements on one thread, which is desired because the cores are busy with the
-// step.
+// ATen copies up to this many elements on one thread. More threads would compete with the step for cores.
 constexpr std::int64_t kMaxSliceElements = 32768;
 
 std::int64_t elements_of(const Box& box, std::size_t num_fields) {
@@ -98,8 +97,9 @@ void Precopy::run() {
 }
 
 // Each rank starts all messages of a round before it waits for any of them, so ranks in the earliest round
-// can always continue. Returns how long messages with state were in flight, without the wait for ranks that
-// still pause, because otherwise each pause would lengthen the next one. nullopt after the last round.
+// can always continue. Returns how long messages with state were in flight, or nullopt after the last round.
+// The wait for ranks that are still pausing is excluded, because otherwise each pause would lengthen the next
+// one.
 std::optional<Seconds> Precopy::run_round() {
   std::vector<Turn> turns;
   for (Stream& stream : streams_) {
@@ -141,8 +141,8 @@ void Precopy::wait(Pending& pending) const {
   throw_if_failed(pending.wait(Deadline::after(options_.timeout, kPrecopyState)));
 }
 
-// A copy of the message's values, because the source may change before it is sent. Returns an undefined
-// tensor after close() was called.
+// Copies the message's values, because the source may change before they are sent. Returns an undefined
+// tensor after close() has been called.
 at::Tensor Precopy::staging_copy(const Message& message) {
   const std::lock_guard lock(mutex_);
   if (is_closed_) return {};

@@ -1,17 +1,17 @@
-// Pre-copy: part of the state that a plan change moves is sent while the last step before the change is
-// computed, which shortens the pause. Masters and moments do not change until that step's update; the
-// receiver repeats the update on them from the reduced gradient, 4 bytes per element instead of 12, with
-// the same kernel on the same values, so the bits are the same.
+// Pre-copy sends part of the state that a plan change moves while the last step before the change is
+// computed, which shortens the pause. Masters and moments do not change until that step's update. The
+// receiver then repeats the update from the reduced gradient, which takes 4 bytes per element instead of 12.
+// It uses the same kernel on the same values, so the result is bit-identical.
 //
 //   step t     forward, backward ─────────────▶ gate   update      ┃ pause
 //   sender     masters, moments of t - 1 ──▶ close()               ┃ gradients of t ──▶
 //   receiver   ──▶ into the new plan's buffers                     ┃ ──▶ repeats the update on early state
 //
-// Masters that are stored apart from moments (fp32, fp64) need no gradient: the receiver computes them from
-// the moments of step t, so they are sent early only if the receiver has these moments. A thread per rank
-// sends and receives in rounds of one message per peer; at the gate, only whole messages have been sent,
-// and both ends know how many. The old plan's state is not modified, so a failure does no harm. StateMover
-// (move.h) owns a Precopy and moves the remaining state.
+// Masters that are stored apart from moments (fp32, fp64) need no gradient, because the receiver computes
+// them from the moments of step t. They are sent early only if the receiver has these moments. One thread per
+// rank sends and receives in rounds of one message per peer. At the step gate, only whole messages have been
+// sent, and both ends know how many. The old plan's state is not modified, so a failure is harmless.
+// StateMover (move.h) owns a Precopy and moves the remaining state.
 #pragma once
 
 #include <condition_variable>
@@ -31,19 +31,19 @@
 namespace optimus {
 
 struct PrecopyOptions {
-  Seconds timeout{600};    // for any one message
-  Bytes message{1 << 18};  // approximate size of a message; must be the same on all ranks
-  // Maximum fraction of time in which messages are in flight. The step also needs the link and the CPU:
-  // measurements showed that it loses about half of that time, and more if CPUs are busy.
+  Seconds timeout{600};    // for each message
+  Bytes message{1 << 18};  // approximate size of a message, the same on all ranks
+  // Maximum fraction of time in which messages are in flight. The step also needs the link and the CPU. In
+  // measurements it lost about half of that time, and more if CPUs were busy.
   double max_link_share = 0.1;
 };
 
 // The terms that all ranks agreed on.
 struct PrecopyTerms {
   int epoch = 0;  // the future epoch, which the Comm has prepared
-  // Number of the change's first waves that are sent early; 0 if nothing is sent early.
+  // Number of the change's first waves that are sent early; 0 if no state is sent early.
   std::size_t num_waves = 0;
-  std::int64_t num_updates = 0;  // number of optimizer updates that the sent state contains
+  std::int64_t num_updates = 0;  // number of optimizer updates that the sent state includes
 };
 
 struct PrecopyContext {
@@ -61,23 +61,24 @@ class Precopy {
   // Calls close() and joins the thread.
   ~Precopy();
 
-  // After this call the old plan's state is not read any more. Thread-safe.
+  // After this call, the old plan's state is no longer read. Thread-safe.
   void close();
-  // Calls close() and joins the thread. Returns why it failed; empty if it succeeded. The following
-  // functions may be called only after success.
+  // Calls close() and joins the thread. Returns why pre-copy failed, or an empty string if it succeeded. The
+  // following functions may be called only after success.
   std::string end();
 
-  // The rows of an operation's box that were sent early; StateMover must move the other rows. Empty if none
-  // were sent.
+  // Returns the rows of an operation's box that were sent early; empty if none were. StateMover must move the
+  // other rows.
   Box sent_rows(const RankShare::Operation& operation) const;
-  // Called by all ranks in the pause, while the gradients of the step are unchanged. `num_updates` is the
-  // present count: one more than in the terms, or equal if the step had no update. Throws PeersLost.
+  // Called by all ranks during the pause, while the gradients of the step are unchanged. `num_updates` is the
+  // current number of updates. It is one more than in the terms, or equal if the step performed no update.
+  // Throws PeersLost.
   void repeat_update(const UpdateRecord& update, std::int64_t num_updates);
   // Called when the new plan's moments are complete.
   void repeat_masters();
 
   Bytes received() const { return received_; }  // before the pause
-  // Bytes of gradients received in the pause.
+  // Bytes of gradients received during the pause.
   Bytes gradients_received() const { return gradients_received_; }
 
  private:
@@ -125,7 +126,7 @@ class Precopy {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool is_closed_ = false;
-  std::string failure_;  // why the thread has failed; empty if it has not
+  std::string failure_;  // why the thread failed; empty if it did not
   std::thread thread_;   // declared last, because it uses all members above
 };
 

@@ -7,7 +7,7 @@
 namespace optimus {
 namespace {
 
-// The boxes of moments that a rank has under the new plan.
+// Returns the boxes of the moments that a rank stores under the new plan, keyed by tensor.
 std::map<int, std::vector<Box>> moments_at(const PlanChange& change, const StateViews& views,
                                            const RankIndex& index, int rank) {
   std::map<int, std::vector<Box>> result;
@@ -16,8 +16,8 @@ std::map<int, std::vector<Box>> moments_at(const PlanChange& change, const State
   return result;
 }
 
-// The rows of `box` that are inside `other`; empty if `other` covers them only partly in further
-// dimensions.
+// Returns the rows of `box` that are inside `other`; empty if `other` does not fully cover them in the
+// trailing dimensions.
 Box common_rows(const Box& box, const Box& other) {
   const std::optional<Box> common = intersect(box, other);
   if (!common) return {};
@@ -37,7 +37,7 @@ std::vector<PrecopyRows> precopy_rows(const PlanChange& change, const RankShare&
                                       std::size_t num_waves) {
   const StateViews views(change);
   const RankIndex index(change.new_layout);
-  std::map<int, std::map<int, std::vector<Box>>> moments;  // by receiver and tensor
+  std::map<int, std::map<int, std::vector<Box>>> moments;  // keyed by receiver, then by tensor
   std::vector<PrecopyRows> result;
   for (std::size_t w = 0; w < std::min(num_waves, share.waves.size()); ++w)
     for (const RankShare::Operation& operation : share.waves[w].operations) {

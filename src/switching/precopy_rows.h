@@ -1,5 +1,5 @@
-// The part of a plan change's state that can be sent before training pauses (precopy.h). Sender and
-// receiver compute the same result, from the PlanChange alone.
+// Determines which state of a plan change can be sent before training pauses (precopy.h). Sender and receiver
+// compute the same result from the PlanChange alone.
 #pragma once
 
 #include <vector>
@@ -13,11 +13,11 @@ struct PrecopyRows {
   const RankShare::Operation* of = nullptr;
   Box box;
 };
-// The rows of a rank's operations in the first `num_waves` waves that can be sent early, in the order of
-// the operations.
+// Returns the rows that can be sent early from a rank's operations in the first `num_waves` waves, in the
+// order of the operations.
 std::vector<PrecopyRows> precopy_rows(const PlanChange& change, const RankShare& share,
                                       std::size_t num_waves);
-// The number of bytes that a rank does not receive in the pause if all of these rows are sent early.
+// Returns how many fewer bytes a rank receives during the pause if all of these rows are sent early.
 Bytes saved_by_precopy(const PlanChange& change, const RankShare& share, std::size_t num_waves);
 // Whether any state of this change can be sent early.
 bool can_precopy(const PlanChange& change, at::Device device);

@@ -1,4 +1,5 @@
-// Part of Precopy: during the pause it repeats the last update on the state that was sent before it.
+// The part of Precopy that runs during the pause. It repeats the last update on the state that was sent
+// before that update.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
@@ -20,7 +21,7 @@ at::Tensor flat_of(const at::Tensor& view) { return view.contiguous().view({-1})
 
 }  // namespace
 
-// The gradients of one message's rows, in flight.
+// The gradients for the rows of one message, in flight.
 struct Precopy::Exchange {
   const Message* message = nullptr;
   bool is_send = false;
@@ -93,7 +94,7 @@ void Precopy::repeat(const Slice& slice, const at::Tensor& gradient) {
   update(views_.name_of(slice.of->tensor), {.beta1 = update_.beta1, .beta2 = update_.beta2}, gradient, state);
 }
 
-// With beta1 = beta2 = 1 the update does not change moments, only masters.
+// With beta1 = beta2 = 1, the update changes only the masters, not the moments.
 void Precopy::repeat_masters() {
   if (!has_update_) return;
   for (const Stream& stream : streams_)

@@ -14,9 +14,9 @@ namespace {
 constexpr int kSyncTag = 0x7fb3, kMessageTag = 0x7fb4;  // not used by other messages
 // Larger messages reduce the effect of short bursts above a link's sustained bandwidth.
 constexpr std::int64_t kMinMessageBytes = 1 << 17, kMaxMessageBytes = 1 << 25, kGrowth = 4;
-constexpr double kMinMessageSeconds = 8e-3;  // seconds
+constexpr double kMinMessageSeconds = 8e-3;
 
-// Sends and receives at the same time; the peer's data is written to `incoming`.
+// Sends and receives at the same time. The peer's data is written to `incoming`.
 void exchange(Comm& comm, int peer, const at::Tensor& outgoing, const at::Tensor& incoming, int tag,
               const Deadline& deadline) {
   const auto send = comm.send(peer, outgoing, tag, "a link probe");
@@ -25,7 +25,7 @@ void exchange(Comm& comm, int peer, const at::Tensor& outgoing, const at::Tensor
   throw_if_failed(send->wait(deadline));
 }
 
-// Seconds of a simultaneous exchange. Both ends return the same value, the slower one of their two
+// Returns the time of a simultaneous exchange in seconds. Both ends return the larger of their two
 // measurements.
 double message_seconds(Comm& comm, int peer, std::int64_t bytes, const Deadline& deadline) {
   at::Tensor own_seconds = at::zeros({1}, at::kDouble), peer_seconds = at::zeros({1}, at::kDouble);
@@ -50,7 +50,8 @@ PairTime probe_pair(Comm& comm, int peer, const Deadline& deadline) {
     bytes *= kGrowth;
     seconds = message_seconds(comm, peer, bytes, deadline);
   }
-  // Measure once more: other load on the two nodes only slows messages down.
+  // Measure once more and use the faster result, because other load on the two nodes can only slow messages
+  // down.
   return {std::min(seconds, message_seconds(comm, peer, bytes, deadline)), static_cast<double>(bytes)};
 }
 
@@ -111,10 +112,10 @@ void probe_networks(Comm& comm, const std::vector<int>& nodes, int max_rounds, c
       result.bytes.assign(values + num_nodes, values + 2 * num_nodes);
 }
 
-// Seconds of a GEMM that has the same size on all devices. It is repeated until the total time is long
-// enough for a slow device to show.
+// Returns the time in seconds of a GEMM that has the same size on all devices. The GEMM is repeated until the
+// total time is long enough to reveal a slow device.
 double gemm_seconds(at::Device device) {
-  constexpr double kMinGemmSeconds = 30e-3;  // seconds
+  constexpr double kMinGemmSeconds = 30e-3;
   const std::int64_t size = device.is_cuda() ? 2048 : 256;
   const int calls_per_check = device.is_cuda() ? 64 : 8;
   const auto matrix =
@@ -143,10 +144,10 @@ std::vector<double> probe_devices(Comm& comm, at::Device device, const Deadline&
   return {values, values + comm.size()};
 }
 
-// Measures an all-reduce twice and records the faster time, each time that of the slowest rank. The result
-// is the same on all ranks.
+// Measures an all-reduce twice and records the faster measurement. Each measurement is the time of the
+// slowest rank, so the result is the same on all ranks.
 void probe_ring(Comm& comm, const Deadline& deadline, ProbeResult& result) {
-  constexpr double kMinRingSeconds = 20e-3;  // seconds
+  constexpr double kMinRingSeconds = 20e-3;
   const auto sum = [&](std::int64_t bytes) {
     at::Tensor tensor = at::zeros({bytes / 8}, at::kDouble), seconds = at::zeros({1}, at::kDouble);
     throw_if_failed(comm.all_reduce({Role::world, {}}, seconds, ReduceOp::sum, "a barrier")->wait(deadline));

@@ -1,5 +1,5 @@
-// Views of the state that moves on one rank, per tensor of PlanChange's layouts, into the buffers of the old
-// and the new plan. Used by move.h and precopy.h.
+// Views of the state that one rank moves, for each tensor in PlanChange's layouts. The views refer to the
+// buffers of the old and the new plan. Used by move.h and precopy.h.
 #pragma once
 
 #include <string>
@@ -10,8 +10,8 @@
 
 namespace optimus {
 
-// The parameters of the old and the new plan; null if the rank is not in that plan. Masters and moments are
-// moved from `old` to `next`, which has no buffers yet.
+// The parameters of the old and the new plan. Null if that plan does not use the rank. Masters and moments
+// are moved from `old` to `next`, which has no buffers yet.
 struct MoveEnds {
   Parameters* old = nullptr;
   Parameters* next = nullptr;
@@ -35,10 +35,10 @@ class StateViews {
   // The fields that move under this tensor index.
   std::vector<at::Tensor BlockState::*> fields(int tensor) const;
 
-  // Views of `box` of a tensor, one for each of its fields.
+  // Returns views of a tensor's `box`, one for each of its fields.
   std::vector<at::Tensor> values(const Parameters& of, int tensor, const Box& box) const;
-  // A view of `box` of the reduced gradient after a step, which has the layout of the moments. Redundant
-  // copies have no gradient.
+  // Returns a view of `box` in the reduced gradient after a step. The gradient has the layout of the moments.
+  // Redundant copies have no gradient.
   at::Tensor gradient(const Parameters& of, int tensor, const Box& box) const;
 
  private:
@@ -47,7 +47,7 @@ class StateViews {
   const int num_tensors_;         // number of tensors of the model
 };
 
-// Returns the part of `view` that covers `box`; the whole view covers `own`.
+// `view` covers the box `own`. Returns the part of it that covers `box`.
 at::Tensor sub_view(at::Tensor view, const Box& own, const Box& box);
 
 }  // namespace optimus

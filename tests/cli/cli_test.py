@@ -258,7 +258,7 @@ class CommandLine(CommandLineTest):
         self.expect_error("simulate", "--failures", data / "5m.csv", *table, "--policy", "theirs", code=2, contains=["theirs", "oobleck"])
         self.expect_error("simulate", "--failures", data / "5m.csv", *table[:4], "--model", "gpt9", "--policy", "ours", contains=["gpt9", "GPT-2"])
         self.expect_error("simulate", "--failures", data / "5m.csv", "--policy", "ours", contains=["--model"], code=2)
-        self.expect_error("simulate", "--failures", "periodic:8,15s", *model_args, contains=["NODES,EVERY,AWAY,LENGTH"], code=2)
+        self.expect_error("simulate", "--failures", "periodic:8,15s", *model_args, contains=["NODES,INTERVAL,OUTAGE,DURATION"], code=2)
 
     def test_arguments_in_any_order(self):
         source = self.write("in.txt", "hello")
@@ -449,7 +449,7 @@ class CommandLine(CommandLineTest):
     def test_doctor_checks_a_machine_with_a_gpu(self):
         tools = self.folder / "tools"
         tools.mkdir()
-        for capability, contains in (("9.0", "machine code"), ("8.6", "by its driver"), ("7.0", "older than Ampere")):
+        for capability, contains in (("9.0", "precompiled"), ("8.6", "by the driver"), ("7.0", "older than Ampere")):
             script = f'#!/bin/sh\ncase "$*" in *compute_cap*) echo {capability} ;; *) echo "Some GPU, 80 GiB, 580" ;; esac\n'
             (tools / "nvidia-smi").write_text(script)
             (tools / "nvidia-smi").chmod(0o755)

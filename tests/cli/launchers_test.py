@@ -183,7 +183,7 @@ class Launchers(LaunchedTest):
     def test_reports_usage_errors(self):
         """Every error is one line, and no rank waits long."""
         for contains, more, variables in (
-                ("--devices 3, but Kubernetes has started 2 ranks", ["--devices", 3], {}),
+                ("--devices is 3, but Kubernetes started 2 ranks", ["--devices", 3], {}),
                 ("token", [], {"MASTER_ADDR": socket.gethostname()}),
                 ("hidden 33", ["--hidden", 33], {}),
         ):

@@ -212,7 +212,7 @@ class Models(CommandLineTest):
         self.expect_error("convert", export, export, contains=["new or empty"])
         self.expect_error("convert", "gpt2", self.folder / "new", contains=["gpt2", "weights"])
         self.expect_error("convert", export, self.folder / "new", "--dtype", "fp7", contains=["fp7"], code=2)
-        self.expect_error("convert", export, contains=["TO is missing (folder to write"], code=2)
+        self.expect_error("convert", export, contains=["TO is missing (output folder"], code=2)
         self.expect_error("export", export, contains=["--out"], code=2)
         self.expect_error("export", export, "--out", self.folder / "new", "--format", "gguf", contains=["gguf"], code=2)
         self.assertFalse((self.folder / "new").exists())

@@ -85,7 +85,7 @@ class PhaseTest(CommandLineTest):
 
     def test_batches_grow_with_the_gradient_noise(self):
         alone, stderr = self.train("alone", *NOISE, "--devices", "1")
-        self.assertIn("when the gradient noise scale is 4 samples: batch 2 → 4", stderr)
+        self.assertIn("when the gradient noise scale reaches 4 samples: batch 2 → 4", stderr)
         changes = self.phases(alone)
         self.assertGreaterEqual(len(changes), 2, stderr)
         self.assertIn("gradient noise scale", self.decisions(alone)[0]["evidence"])
