@@ -99,7 +99,7 @@ TEST(ImportMegatron, ReadsFp8Recipes) {
       imported("--fp8-format hybrid --fp8-amax-history-len 4096 --fp8-amax-compute-algo max");
   EXPECT_EQ(long_window.plan.fp8.window, 1024);
   EXPECT_EQ(long_window.notes,
-            (std::vector<std::string>{"the history has the maxima of 1024 steps, not of 4096"}));
+            (std::vector<std::string>{"the amax history covers 1024 steps instead of 4096"}));
   const ImportedPlan cut =
       imported("--fp8-format hybrid --fp8-recipe tensorwise --tensor-model-parallel-size 2");
   EXPECT_EQ(cut.plan.fp8.scaling, Fp8Scaling::window);
@@ -198,7 +198,7 @@ TEST(ImportMegatron, ReportsMissingArgumentInOneLine) {
   EXPECT_TRUE(contains(why(shape), "--vocab N"));
   EXPECT_TRUE(contains(why(shape + "--vocab-size 100"), "specify --devices N"));
   EXPECT_TRUE(contains(why(shape + "--vocab-size 100 --tensor-model-parallel-size $TP", {.devices = 4}),
-                       "--tensor-model-parallel-size: expected a whole number of at least 1, got '$TP'"));
+                       "--tensor-model-parallel-size: expected an integer of at least 1, got '$TP'"));
   EXPECT_TRUE(contains(why(shape + "--vocab-size 100 --tensor-model-parallel-size 3", {.devices = 4}),
                        "4 devices are not divisible by tp 3"));
   EXPECT_TRUE(
