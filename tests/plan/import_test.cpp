@@ -239,7 +239,7 @@ TEST(ImportMegatron, AppliesOrNotesFlagsOfNamedModel) {
                                            {.model = *find_preset("gpt2"), .devices = 4});
   EXPECT_EQ(learned.model.vocab, 1000);
   EXPECT_TRUE(has_note(learned, "--rotary-base is not applied"));
-  EXPECT_TRUE(has_note(learned, "activation and biases are those of gpt2"));
+  EXPECT_TRUE(has_note(learned, "activation and biases come from gpt2"));
   EXPECT_TRUE(learned.model.has_mlp_bias);
   EXPECT_TRUE(has_note(learned, "--disable-bias-linear is not applied"));
   const ImportedPlan mixture =
