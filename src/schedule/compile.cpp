@@ -173,8 +173,7 @@ void StepCompiler::backward(int microbatch, int chunk_number, bool with_weights)
     if (block < chunk.end_block() - 1)
       ready = add_crossing(stage_, block + 1, stage_, block, microbatch, true, ready);
     if (is_recomputed(block) && block + 1 == recompute_group(block).end)
-      ready = recompute(microbatch, block, std::move(ready));  // gathers the weights that the backward pass
-                                                               // needs
+      ready = recompute(microbatch, block, std::move(ready));  // gathers the weights for the backward pass
     else if (needs_gather(block, microbatch, chunk_number))
       ready = gather_parameters(block, std::move(ready));
     ready = backward_block(microbatch, block, std::move(ready), with_weights);

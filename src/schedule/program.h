@@ -48,8 +48,7 @@ enum class Op : std::uint8_t {
   ring_exchange,      // tensor: sends keys and values one step around the context ring
   dispatch,           // tensor: sends tokens (or their gradients) to the devices of their experts
   combine,            // tensor: returns the outputs of the experts
-  gather_parameters,  // gather: gathers whole weights from shards (ZeRO 3: before use; ZeRO 1, 2: after the
-                      // update)
+  gather_parameters,  // gather: whole weights from shards (ZeRO 3: before use; ZeRO 1, 2: after the update)
   reduce_gradients,   // reduce: sums over a group; each device keeps its shard if the state is sharded
   // reduce: sums over the owners in other stages or pipelines (tied embeddings, uneven pipelines). Among
   // tensor-parallel ranks with equal copies, only the lowest one contributes and the others add zero. All of
@@ -99,12 +98,11 @@ enum class BufferKind : std::uint8_t {
   optimizer_state,
   copy_state,
   saved_activations,      // live from a block's forward pass to its backward pass
-  transient_activations,  // live during a block's forward pass, or from its recomputation to the weight
-                          // gradient
+  transient_activations,  // live during a forward pass, or from recomputation to weight gradient
   // Gradients of activations, live from the input gradient of the block above until the weight gradient of
   // this block.
   saved_gradients,
-  transient_gradients,  // gradients of activations, live during the block's input gradient
+  transient_gradients,  // gradients of activations, live while the input gradient is computed
   logits,               // live while the loss is computed
   // Custom blocks: memory that autograd saves until the backward pass. Autograd itself allocates the memory
   // for `graph` and `graph_work`.

@@ -176,8 +176,7 @@ class StepCompiler {
   // Dependencies of the embedding's weight gradient (received gradients) and of the head's backward pass
   // (sums over logits).
   std::map<BlockMicrobatch, Dependencies> backward_dependencies_;
-  std::map<BlockMicrobatch, Dependencies> local_chunk_waits_;  // dependencies of the next chunk in the same
-                                                               // stage
+  std::map<BlockMicrobatch, Dependencies> local_chunk_waits_;  // dependencies of the next local chunk
   std::map<bool, std::vector<int>> readers_;  // is gradient -> computations that read the received data
   // (is gradient, receiving stage) -> messages of each crossing
   std::map<std::pair<bool, const Stage*>, std::vector<Dependencies>> sent_messages_;

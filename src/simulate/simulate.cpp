@@ -153,9 +153,7 @@ int StepSimulator::class_of(int pipeline_number, int stage_number) {
   stage_class.place_in_domain = first.value % setup_.cluster.group_of(first).devices_per_domain;
   stage_class.width = static_cast<int>(stage.devices.size());
   stage_class.types = types_of(stage, setup_.cluster, setup_.map);
-  if (stage_class.types.size() > 1)
-    stage_class.device = first;  // each type is simulated separately (see
-                                 // below)
+  if (stage_class.types.size() > 1) stage_class.device = first;  // each type is simulated below
   stage_class.pipeline = pipeline_number;
   const auto is_same_class = [&](const StageClass& existing) {
     const Cluster& cluster = setup_.cluster;

@@ -62,8 +62,7 @@ class StepSimulator {
  private:
   struct StageClass {
     Stage pattern;  // without devices; blocks are numbered from the first block of their chunk
-    std::vector<int> block_patterns;  // [block]: pattern of the block; only for MoE models, in which layers
-                                      // differ
+    std::vector<int> block_patterns;  // [block]: pattern of the block; only for MoE models
     bool has_first = false, has_last = false;
     Device device;
     int place_in_domain = 0, width = 0, pipeline = 0;
