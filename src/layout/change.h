@@ -50,7 +50,7 @@ struct TransferPiece {
   // Fanout.
   int turn = 0, num_turns = 1;
 
-  // The round (layout/fanout.h) in which chunk `chunk` of the kind's tensor with index `ordinal` is sent.
+  // The round (layout/fanout.h) in which chunk `chunk` of tensor `ordinal` of the kind is sent.
   std::int64_t round(int ordinal, int chunk) const {
     return (static_cast<std::int64_t>(ordinal) * num_turns + turn) * num_boxes + chunk;
   }

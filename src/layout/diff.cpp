@@ -24,8 +24,8 @@ struct PatternPiece {
   int first_fanout = 0, num_fanouts = 0, first_need = 0, num_needs = 0, first_holder = 0, num_holders = 0;
 };
 
-// The ranks that need each piece of a tensor, and the owners that can send it. The same for all tensors of
-// one kind (LayoutChange::Kind).
+// The ranks that need each piece of a tensor, and the owners that can send it. All tensors of one kind
+// (LayoutChange::Kind) have the same pattern.
 struct Pattern {
   int first_box = 0;
   std::vector<PatternPiece> pieces;

@@ -43,7 +43,7 @@ struct Fanout {
 struct FanoutNeed {
   int receiver = 0;  // the place of a rank (layout/rank_domains.h)
   int fanout = 0;    // index into Fanouts::fanouts
-  int k = 0;         // index of the receiver within the fanout
+  int k = 0;         // index of the receiver in the fanout
 };
 
 struct Fanouts {

@@ -52,7 +52,7 @@ void validate_grid(const DeviceGrid& grid, int g, std::vector<int>& last_grid_of
   }
 }
 
-// Whether parts in ascending order, the usual case, cover [0, size).
+// Whether the parts cover [0, size) without gaps when read in order. Parts are usually in ascending order.
 bool covers_in_order(const std::vector<Span>& parts, std::int64_t size) {
   std::int64_t covered = 0;
   for (const Span& part : parts) {

@@ -119,7 +119,7 @@ WaveOrder make_waves(const MemoryDemands& demands, const Units& units, const std
   return result;
 }
 
-// Waves of single tensors; adjacent tensors of the same block share a wave if the reserve allows it.
+// Creates waves of single tensors. Adjacent tensors of the same block share a wave if the reserve allows it.
 WaveOrder make_merged_waves(const LayoutChange& change, const MemoryDemands& demands, const Units& units,
                             const std::vector<int>& order, std::int64_t reserve) {
   const auto block = [&](int unit) {

@@ -141,8 +141,8 @@ void set_microbatches(const Plan& plan, const std::string& name, PlanGrid& grid,
   grid.num_microbatches = batch_per_replica / microbatch_size;
 }
 
-// Trainers order ranks by stage first, then by data, context and tensor-parallel rank. Adds a note if the
-// plan's device indices are not in this order.
+// Other trainers order ranks first by stage, then by data-, context- and tensor-parallel rank. Adds a note if
+// the plan's device indices are not in this order.
 void note_device_order(const Plan& plan, std::vector<std::string>& notes) {
   std::vector<int> order;
   for (std::size_t s = 0; s < plan.pipelines.front().stages.size(); ++s)

@@ -43,9 +43,9 @@ std::vector<Phase> with_decided_starts(std::vector<Phase> phases,
 // The phase of the step that follows `num_done_steps` completed steps.
 const Phase& phase_at(const std::vector<Phase>& phases, std::int64_t num_done_steps);
 
-// Called after step `num_done_steps`: returns the step after which the next phase starts, or nullopt if it
-// is too early to decide. `begin_steps` is as in with_decided_starts; `noise` is the measured noise scale in
-// samples.
+// Called after step `num_done_steps`: returns the step after which the next phase starts, or nullopt if it is
+// too early to decide. `begin_steps` has the same meaning as in with_decided_starts(). `noise` is the
+// measured noise scale in samples.
 std::optional<std::int64_t> next_phase_start(const std::vector<Phase>& phases,
                                              const std::vector<std::int64_t>& begin_steps,
                                              std::int64_t num_done_steps, std::optional<double> noise);

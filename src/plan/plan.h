@@ -1,5 +1,5 @@
-// Plan: which device computes which part of the training. Plain data; every component that runs, times,
-// moves or exports a training reads it.
+// Plan: which device computes which part of the training. Plain data, read by every component that runs,
+// simulates, moves or exports a training run.
 //
 //   batch ─┬─ pipeline 0: micro-batches ── stage 0 ── stage 1 ── …   each stage: devices and chunks of blocks
 //          └─ pipeline 1: micro-batches ── stage 0 ── …              each run of blocks: a LayerStrategy

@@ -138,7 +138,7 @@ struct Instruction {
   int slot = -1;
   int group = -1;          // collectives: index into Program::groups
   int peer = -1;           // messages: the other device
-  std::int64_t bytes = 0;  // of the message, or of the collective's whole tensor on one device
+  std::int64_t bytes = 0;  // size of the message, or of the collective's whole tensor on one device
   std::uint32_t waits_begin = 0, waits_end = 0;  // into Program::wait_pool
   std::uint32_t uses_begin = 0, uses_end = 0;    // into Program::use_pool
   // whether an instruction on another lane waits for this instruction, so completion must be signalled

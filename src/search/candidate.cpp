@@ -171,7 +171,7 @@ MicrobatchCount count_microbatches(std::int64_t batch, int microbatch, int dp) {
   // Replicas with one sequence fewer wait for the other replicas.
   if (remainder > 0)
     ++count.number, count.last_size = static_cast<double>((remainder + dp - 1) / dp) / microbatch;
-  if (batch < full_size) count.last_size = 1;  // the only micro-batch has the usual size
+  if (batch < full_size) count.last_size = 1;  // a single micro-batch counts as a full one
   return count;
 }
 

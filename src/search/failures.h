@@ -25,7 +25,7 @@ double failure_slowdown(const Failures& failures, int num_devices, bool survives
 bool survives_device_loss(const Plan& plan);
 bool survives_device_loss(const Candidate& candidate);
 
-// The factor from seconds per step to the objective: cost_rate() times failure_slowdown().
+// The factor that converts seconds per step to the objective: cost_rate() times failure_slowdown().
 double objective_weight(const Demand& demand, const DeviceMap& map, const Plan& plan);
 double objective_weight(const Demand& demand, const DeviceMap& map, const Candidate& candidate);
 

@@ -104,7 +104,7 @@ class Refiner {
     return true;
   }
 
-  // Moves single layers between stages while the simulator finds the plan better.
+  // Moves single layers between stages as long as this improves the simulated objective.
   void move_layers(const Candidate& c, std::vector<StageLayers> mixes,
                    const std::vector<std::vector<StageLayers>>& layer_mixes) {
     constexpr int kMaxTries = 4;

@@ -27,7 +27,8 @@ struct FitOptions {
   Constants prior{};
 };
 
-// Starts at `start`. Constants that are not in problem.constant_names keep their values.
+// Fits the constants, starting at `start`. Constants that are not in problem.constant_names keep their
+// values.
 Constants fit(const FitProblem& problem, const Constants& start, const FitOptions& options);
 
 }  // namespace optimus

@@ -33,7 +33,7 @@ struct StepPrediction {
   double mfu = 0;   // model FLOP/s relative to the devices' peak in the plan's precision
   TimeSplit split;  // mean over stages
   std::vector<StagePrediction> stages;
-  Bytes memory;                            // of the fullest device
+  Bytes memory;                            // memory of the fullest device
   std::vector<PipelineTimes> pipelines;    // times of all slots in each pipeline
   std::vector<std::vector<Order>> orders;  // [pipeline][stage]: the slots
 };
