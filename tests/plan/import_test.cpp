@@ -231,7 +231,7 @@ TEST(ImportMegatron, AppliesOrNotesFlagsOfNamedModel) {
   EXPECT_FALSE(turned.model.is_tied);
   EXPECT_EQ(turned.model.rope_theta, 500000);
   EXPECT_EQ(turned.model.rope_scaling, find_preset("llama3.2-1b")->rope_scaling);
-  EXPECT_TRUE(has_note(turned, "Adam's state"));
+  EXPECT_TRUE(has_note(turned, "the optimizer state of Adam"));
   EXPECT_TRUE(has_note(turned, "'a2a'"));
   EXPECT_EQ(turned.unknown, std::vector<std::string>{"--apply-residual-connection-post-layernorm"});
   EXPECT_EQ(turned.ignored, std::vector<std::string>{"--overlap-grad-reduce"});
