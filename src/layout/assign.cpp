@@ -14,8 +14,8 @@
 namespace optimus {
 namespace {
 
-// Assigns the same index to grids whose positions hold the same data for every tensor: pipelines of the same
-// shape.
+// Assigns the same index to grids whose positions hold the same data for every tensor. Pipelines of the same
+// shape have such grids.
 std::vector<int> equal_grids(const Layout& layout) {
   using Content = std::vector<std::int64_t>;
   std::vector<Content> contents(layout.grids.size());

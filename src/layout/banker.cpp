@@ -19,7 +19,7 @@ class Headroom {
         at(demand) += (demand.allocated - demand.freed) * static_cast<std::int64_t>(kind.items.size());
     for (std::int64_t& headroom : headroom_) headroom = std::max<std::int64_t>(headroom, 0);
   }
-  // The bytes above the limit while an item with these demands moves.
+  // The number of bytes by which a move with these demands exceeds the limit.
   std::int64_t excess(const std::vector<MemoryDemand>& demands) const {
     std::int64_t maximum = 0;
     for (const MemoryDemand& demand : demands) maximum = std::max(maximum, demand.allocated - at(demand));
@@ -92,8 +92,8 @@ std::optional<std::vector<int>> find_forwards(const MoveOrderProblem& problem, s
   return order;
 }
 
-// The same problem with time reversed. Items are negated, so that lower ones still come first in the final
-// order.
+// The same problem with time reversed. Item indices are negated, so that lower ones still come first in the
+// final order.
 MoveOrderProblem reversed(MoveOrderProblem problem) {
   for (MemoryDemandKind& kind : problem.kinds) {
     for (MemoryDemand& demand : kind.demands) std::swap(demand.allocated, demand.freed);

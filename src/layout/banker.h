@@ -1,6 +1,6 @@
-// Finds an order of moves in which no rank runs out of memory (compare the banker's algorithm). An item is a
-// tensor or a whole block. While an item moves, each rank of a class needs `allocated` additional bytes;
-// afterwards `freed` bytes are released. Independent of layouts. Internal to src/layout.
+// Finds an order of moves in which no rank runs out of memory (similar to the banker's algorithm). An item is
+// a tensor or a whole block. While an item moves, each rank of a class needs `allocated` additional bytes.
+// After the move, `freed` bytes are released. This header does not depend on layouts. Internal to src/layout.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ struct MemoryDemand {
   bool operator==(const MemoryDemand&) const = default;
 };
 
-// Items with equal demands. An item is identified by an index that the caller chooses; if several items are
-// equally good, the one with the lowest index moves first.
+// Items with equal demands. An item is identified by an index that the caller chooses. Among equally good
+// items, the one with the lowest index moves first.
 struct MemoryDemandKind {
   std::vector<MemoryDemand> demands;
   std::vector<int> items;  // in ascending order
@@ -30,19 +30,20 @@ struct MoveOrderProblem {
   std::vector<MemoryDemandKind> kinds;
 };
 
-// The maximum over all classes of the bytes above max(bytes at the start, bytes at the end) that a rank
-// needs if the items move one after the other in this order. `kind_of` is indexed by item.
+// The peak excess memory if the items move one at a time in this order. The excess of a rank is the number of
+// bytes that it needs above max(bytes at the start, bytes at the end). The result is the maximum over all
+// classes. `kind_of` is indexed by item.
 std::int64_t excess_of(const MoveOrderProblem& problem, const std::vector<int>& kind_of,
                        const std::vector<int>& order);
 
-// An order whose excess (see excess_of) is at most `reserve`, or nullopt if the search found none. One may
-// exist nevertheless: with many classes the problem is hard.
+// Returns an order whose excess (see excess_of) is at most `reserve`, or nullopt if the search finds none.
+// The search can miss an order that exists, because the problem is hard if there are many classes.
 //
-// A greedy search: of the items that fit, it first chooses those after which no class has less free memory
-// than before, otherwise the one after which the smallest free memory of the affected classes is largest. If
-// the search in the order of time fails, it searches backwards from the end, where allocations become
-// releases. For one class of ranks whose items all grow or all shrink, one of the two directions finds the
-// best order.
+// The search is greedy. Among the items that fit, it prefers those that leave no class with less free memory
+// than before. If there are none, it chooses the item that leaves the most free memory on the affected class
+// with the least. If the search in the order of time fails, a second search runs backwards from the end,
+// where allocations become releases. If there is only one class of ranks and its items all grow or all
+// shrink, one of the two directions finds the best order.
 std::optional<std::vector<int>> find_order(const MoveOrderProblem& problem, std::int64_t reserve);
 
 // Groups adjacent items that may move together, as far as the reserve allows. `order` itself must stay

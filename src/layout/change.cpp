@@ -174,7 +174,7 @@ DiffFailure lost_failure(const LayoutChange& change, std::vector<TensorBox> lost
   std::sort(lost.begin(), lost.end(), comes_before);
   lost.erase(std::unique(lost.begin(), lost.end()), lost.end());
   const TensorBox& first = lost.front();
-  return {{fmt::format("no live rank holds {} of tensor {} ({} such pieces)", text(first.box),
+  return {{fmt::format("no live rank holds {} of tensor {} (missing pieces: {})", text(first.box),
                        change.to.tensors[static_cast<std::size_t>(first.tensor)].name, lost.size())},
           std::move(lost),
           Bytes(0)};

@@ -1,4 +1,4 @@
-// LayoutChange: two layouts, prepared for diff, order_waves and diff_for. O(ranks + placements).
+// LayoutChange: a pair of layouts, preprocessed for diff, order_waves and diff_for in O(ranks + placements).
 //
 //   const LayoutChange change(from, to, {.reserve = Bytes(1 << 30)});
 //   const auto order = order_waves(change);                // the same on every rank
@@ -26,8 +26,8 @@ struct LayoutChange {
     std::vector<int> tensors;
     int bytes_per_element = 0;
     Slots from, to;
-    // Whether a rank may need more than one box of the tensor (a tied tensor that two blocks on the rank
-    // use).
+    // Whether a rank may need more than one box of the tensor (for instance a tied tensor that two blocks on
+    // the rank use).
     bool has_shared_ranks = false;
   };
 
@@ -38,18 +38,19 @@ struct LayoutChange {
   RankPlaces places;
   std::vector<bool> is_dead;  // [rank]
   std::vector<Kind> kinds;
-  std::vector<int> kind_of, ordinal_of;  // [tensor]: its kind, and its index within the kind
+  std::vector<int> kind_of, ordinal_of;  // [tensor]: kind of the tensor, and its index within the kind
 };
 
-// A part of a new box in which all elements have the same owners, split into chunks.
+// A region of a new box in which all elements have the same owners. It is split into chunks.
 struct TransferPiece {
   int to_slot = 0;
   int owners = 0;  // index into TransferPieces::sets: the slots of `from` that contain the piece
   int first_box = 0, num_boxes = 0;
-  // Position among the new boxes that read the same old box; determines the rounds of Fanout.
+  // Position of the new box among all new boxes that read from the same old box. It determines the rounds of
+  // Fanout.
   int turn = 0, num_turns = 1;
 
-  // The round (layout/fanout.h) in which chunk `chunk` of the kind's tensor with index `ordinal` is sent.
+  // The round (layout/fanout.h) in which chunk `chunk` of tensor `ordinal` of the kind is sent.
   std::int64_t round(int ordinal, int chunk) const {
     return (static_cast<std::int64_t>(ordinal) * num_turns + turn) * num_boxes + chunk;
   }
@@ -68,16 +69,16 @@ void append_pieces(const LayoutChange::Kind& kind, Bytes chunk, int to_slot, con
 // The box of a piece before it was split into chunks.
 Box whole_box(const TransferPieces& list, const TransferPiece& piece);
 
-// Both return places in ascending order. owners_of(): the live ranks that hold one of the slots `from_slots`
-// of `from`. receivers_of(): the ranks that hold slot `to_slot` of `to`, except those that already have an
-// equal box.
+// owners_of() returns the live ranks that hold one of the slots `from_slots` of `from`. receivers_of()
+// returns the ranks that hold slot `to_slot` of `to`, except those that already have an equal box. Both
+// functions return places (layout/rank_domains.h) in ascending order.
 std::vector<int> owners_of(const LayoutChange& change, const LayoutChange::Kind& kind,
                            std::span<const int> from_slots);
 std::vector<int> receivers_of(const LayoutChange& change, const LayoutChange::Kind& kind, int to_slot);
 // Removes the receivers that already receive the piece as part of one of their earlier new boxes.
 void remove_already_served(const LayoutChange& change, const LayoutChange::Kind& kind, int to_slot,
                            const Box& piece, std::vector<int>& receivers);
-// The failure for boxes without a live owner; `lost` must not be empty.
+// Returns the failure that reports boxes without a live owner. `lost` must not be empty.
 DiffFailure lost_failure(const LayoutChange& change, std::vector<TensorBox> lost);
 // The distinct slots that a rank holds, in ascending order.
 std::vector<int> slots_of_rank(const Slots& slots, const RankIndex& index, Rank rank);

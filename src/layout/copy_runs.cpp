@@ -28,7 +28,7 @@ std::vector<CopyRun> copy_runs(const StorageEntry& entry, const Box& sub_box) {
   if (sub_box.is_empty()) return {};
   if (entry.is_transposed) return transposed_runs(entry, sub_box);
   const int num_dims = sub_box.num_dims;
-  // `step` is the memory stride of each dimension. A run consists of the last dimensions that are
+  // `step` is the memory stride of each dimension. A run consists of the trailing dimensions that are
   // contiguous.
   std::array<std::int64_t, kMaxDims> step{};
   std::int64_t inner = 1;

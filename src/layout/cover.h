@@ -11,12 +11,13 @@ namespace optimus {
 
 struct CoverMistake {
   Box box;
-  // Number of pieces that contain the box: 0 if it is missing, 1 if it is outside the required boxes, more
-  // if it is repeated.
+  // Number of pieces that contain the box: 0 if the box is missing, 1 if it is outside the required boxes,
+  // more if several pieces overlap there.
   int num_pieces = 0;
 };
 
-// Returns the first mistake, or nullopt. All boxes must have the same number of dims and must not be empty.
+// Returns the first mistake, or nullopt. All boxes must have the same number of dimensions and must not be
+// empty.
 std::optional<CoverMistake> find_cover_mistake(const std::vector<Box>& required_boxes,
                                                const std::vector<Box>& pieces);
 

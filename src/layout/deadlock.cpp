@@ -1,4 +1,5 @@
-// The abstract execution for verify: matches sends and receives, and checks that every rank terminates.
+// Simulates the execution of a plan for verify: matches sends and receives, and checks that every rank
+// terminates.
 #include <deque>
 #include <unordered_map>
 
@@ -26,14 +27,15 @@ class Execution {
   }
 
  private:
-  // Operations from one rank to another that were posted on one side and are not matched yet.
+  // Operations from one rank to another that only one side has posted so far.
   struct Channel {
     bool holds_sends = false;
     std::size_t num_matched = 0;  // number of matched operations at the front of `posted_ids`
     std::vector<std::uint64_t> posted_ids;
   };
 
-  // Posts the rank's next wave; continues with the following wave while no operation is unmatched.
+  // Posts the rank's next wave. Continues with the following waves as long as all posted operations are
+  // matched.
   void post_from(int rank) {
     const auto r = static_cast<std::size_t>(rank);
     const auto& program = programs_[r];
@@ -59,7 +61,7 @@ class Execution {
     }
     if (channel.posted_ids[channel.num_matched] != operation.data_id && mismatch_.empty())
       mismatch_ =
-          fmt::format("in wave {}, rank {} sends data to rank {} that differs from the data it expects",
+          fmt::format("in wave {}, rank {} sends rank {} data that differs from what the receiver expects",
                       operation.wave, sender, receiver);
     if (++channel.num_matched == channel.posted_ids.size())
       channel.posted_ids.clear(), channel.num_matched = 0;

@@ -1,4 +1,4 @@
-// Computes the demands in one pass over the ranks of every kind of tensor.
+// Computes the memory demands in one pass over the ranks for each kind of tensor.
 #include "layout/demand.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ struct Holding {
   int rank = 0, from = kNone, to = kNone;
 };
 
-// Collects the holdings of one kind; the buffers are reused for the next kind.
+// Collects which slots each rank holds, for one kind of tensor. The buffers are reused for the next kind.
 class HoldingCollector {
  public:
   explicit HoldingCollector(int num_ranks) : index_of_(static_cast<std::size_t>(num_ranks), kNone) {}
@@ -32,8 +32,8 @@ class HoldingCollector {
   }
 
  private:
-  // Whether both have the same grids and counts, so that their holdings are equal. This is true for most
-  // matrices of a layer, so one collection serves them all.
+  // Whether both tensors have the same grids and counts, so that each rank holds the same slots of both. This
+  // is true for most matrices of a layer, so their slots are collected only once.
   static bool have_equal_grids(const Slots& a, const Slots& b) {
     return std::equal(a.partitions.begin(), a.partitions.end(), b.partitions.begin(), b.partitions.end(),
                       [](const Partition& p, const Partition& q) {
@@ -100,12 +100,13 @@ ElementCounts counts_of_one_box(const Holding& holding, const SlotBoxes& boxes) 
   counts.allocated = counts.missing = counts.needed = boxes.to_sizes[to];
   if (holding.from == kNone) return counts;
   if (const auto common = intersect(boxes.from[from], boxes.to[to])) counts.missing -= common->num_elements();
-  // The same box, which stays in place.
+  // The old box equals the new box, so it stays in place.
   if (counts.missing == 0 && counts.freed == counts.allocated) counts.freed = counts.allocated = 0;
   return counts;
 }
 
-// The number of elements in the union of `boxes` without those in `holes`; splits `region` along all edges.
+// The number of elements that are in the union of `boxes` but not in `holes`. Splits `region` along all
+// edges.
 std::int64_t count_elements(const std::vector<Box>& boxes, const std::vector<Box>& holes, Box region,
                             int dim) {
   const auto contain = [&](const std::vector<Box>& list) {
@@ -125,7 +126,7 @@ std::int64_t count_elements(const std::vector<Box>& boxes, const std::vector<Box
   return count;
 }
 
-// The counts for a rank that holds several boxes of one tensor, which is rare.
+// The counts for the rare case of a rank that holds several boxes of one tensor.
 ElementCounts counts_of_boxes(const LayoutChange& change, const LayoutChange::Kind& kind, int rank,
                               const SlotBoxes& boxes) {
   std::vector<Box> from, to;

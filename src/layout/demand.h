@@ -10,7 +10,7 @@
 
 namespace optimus {
 
-// The demands of all moves. Boxes that stay in place count neither as allocated nor as freed.
+// The demands of all moves. Boxes that stay in place are counted neither as allocated nor as freed.
 struct MemoryDemands {
   int num_classes = 0;
   std::vector<std::vector<MemoryDemand>> of_kind;  // [kind]: the demands of moving one tensor of the kind

@@ -1,5 +1,5 @@
-// Computes the whole plan. The transfers of one tensor of a kind are computed once (a pattern); the other
-// tensors of the kind repeat it, each with its own rotation of the senders.
+// Computes the whole plan. The transfers are computed once for each kind of tensor, as a pattern. All tensors
+// of the kind repeat the pattern, each with a different rotation of the senders.
 #include "layout/diff.h"
 
 #include <algorithm>
@@ -24,8 +24,8 @@ struct PatternPiece {
   int first_fanout = 0, num_fanouts = 0, first_need = 0, num_needs = 0, first_holder = 0, num_holders = 0;
 };
 
-// The ranks that need each piece of a tensor, and the owners that can send it. The same for all tensors of
-// one kind (LayoutChange::Kind).
+// The ranks that need each piece of a tensor, and the owners that can send it. All tensors of one kind
+// (LayoutChange::Kind) have the same pattern.
 struct Pattern {
   int first_box = 0;
   std::vector<PatternPiece> pieces;
@@ -67,7 +67,7 @@ class PatternBuilder {
     owners_of_set_.resize(static_cast<std::size_t>(list_.sets.size()), {-1, 0});
   }
 
-  // `lost` receives the needed pieces that have no owner.
+  // Appends needed pieces without a live owner to `lost`.
   Pattern build(std::vector<Box>& lost) {
     std::vector<int> receivers, own_receivers;
     int slot = -1;
@@ -91,7 +91,7 @@ class PatternBuilder {
   }
 
  private:
-  // If this is true, the caller fails, so the pattern may be incomplete.
+  // If this is true, the caller reports a failure, so the pattern may be incomplete.
   bool is_too_large() const {
     return static_cast<std::int64_t>(pattern_.needs.size() + pattern_.holders.size()) > kMaxTransfers;
   }

@@ -26,15 +26,15 @@
 //   4. waits until all of them have completed, then frees its old boxes of the wave's tensors, except those
 //      that stay in place.
 //
-// Step 4 synchronizes only the operations of one rank; ranks may be in different waves. No rank waits for a
-// rank in a later wave, so the ranks in the earliest wave always make progress: there is no deadlock. The
-// lists of all ranks follow one global order of all transfers. The same therefore holds for an executor that
-// limits the number of operations in flight (and of staged chunks), even to one at a time. The sends and
-// receives between two ranks match in order, so messages need no tags.
+// Step 4 waits only for the rank's own operations, so ranks may be in different waves. There is no deadlock,
+// because no rank waits for a rank in a later wave, so the ranks in the earliest wave always make progress.
+// The lists of all ranks follow one global order of all transfers. An executor may therefore limit the number
+// of operations in flight (and of staged chunks), even to one at a time. The sends and receives between two
+// ranks match in order, so messages need no tags.
 //
-// A tensor that is in no wave does not change on any rank. All functions are pure and thread-safe. Read next:
-// layout/verify.h; layout/change.h for the share of a single rank; layout/slots.h and layout/fanout.h for the
-// algorithms.
+// A tensor that is not in any wave does not change on any rank. All functions are pure and thread-safe. Read
+// next: layout/verify.h; layout/change.h for the share of a single rank; layout/slots.h and layout/fanout.h
+// for the algorithms.
 #pragma once
 
 #include "layout/change.h"
@@ -42,15 +42,15 @@
 
 namespace optimus {
 
-// Fails if a needed box has no live owner, if no order keeps the reserve, or if there are more than
-// kMaxTransfers transfers. Throws UserError in the same cases as LayoutChange.
+// Fails if a needed box has no live owner, if no order stays within the memory reserve, or if there are more
+// than kMaxTransfers transfers. Throws UserError in the same cases as LayoutChange.
 DiffOutcome<TransferPlan> diff(const Layout& from, const Layout& to, const DiffOptions& options = {});
 
-// The same computation in steps, so that the share of a single rank can be computed. A LayoutChange
+// The same computation in separate steps, so that the share of a single rank can be computed. A LayoutChange
 // (layout/change.h) contains everything that does not depend on the rank. order_waves() has the same result
-// on all ranks and takes O(ranks * kinds of tensors). diff_for() returns exactly the rank's part of diff(),
-// in time proportional to its own operations and to the number of ranks that hold or need the same boxes,
-// never to ranks * ranks.
+// on all ranks and takes O(ranks * kinds of tensors). diff_for() returns exactly the rank's share of diff().
+// It takes time proportional to its own operations and to the number of ranks that hold or need the same
+// boxes, never to ranks * ranks.
 DiffOutcome<WaveOrder> order_waves(const LayoutChange& change);
 DiffOutcome<TransferPlan> diff(const LayoutChange& change, const WaveOrder& order);
 DiffOutcome<RankShare> diff_for(const LayoutChange& change, const WaveOrder& order, Rank rank);

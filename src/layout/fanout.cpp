@@ -69,7 +69,7 @@ ReceiverFanout fanout_of(std::span<const int> receivers, std::span<const int> ow
   const RankPlaces::Range domain = places.domain(level, receiver);
   receiver_fanout.k = count_in(receivers, {domain.begin, receiver});
   receiver_fanout.fanout.num_receivers = count_in(receivers, domain);
-  // A receiver with an owner in a smaller domain reads from that owner and does not count here.
+  // A receiver with an owner in a smaller domain reads from that owner and is not counted here.
   for (int i = receiver_fanout.fanout.first_owner;
        i < receiver_fanout.fanout.first_owner + receiver_fanout.fanout.num_owners;) {
     const RankPlaces::Range smaller = places.domain(level - 1, owners[static_cast<std::size_t>(i)]);

@@ -10,9 +10,9 @@
 //                                       round 1:  o2 <- r0 r3,  o0 <- r1 r4,  o1 <- r2
 //
 // Rounds count the pieces that the same owners send (chunks, shards, tensors with equal placements), so the
-// rotation continues from one piece to the next. Over any number of rounds with the same number of
-// receivers, the loads of the owners of a domain differ by at most one piece. An owner may serve one domain
-// of each level. Internal to src/layout.
+// rotation continues from one piece to the next. Over any number of rounds with the same number of receivers,
+// the loads of the owners in a domain differ by at most one piece. An owner may serve one domain at each
+// level. Internal to src/layout.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +32,8 @@ struct Fanout {
   int owner(int k, std::int64_t round) const {
     return first_owner + static_cast<int>((k + round % num_owners * num_receivers) % num_owners);
   }
-  // The inverse: the first receiver that reads from this owner; every num_owners-th receiver after it does
-  // as well.
+  // The inverse of owner(): the first receiver that reads from this owner. Every num_owners-th receiver after
+  // it reads from the same owner.
   int first_receiver(int owner_index, std::int64_t round) const {
     const auto shift = static_cast<int>(round % num_owners * num_receivers % num_owners);
     return (owner_index - first_owner - shift + num_owners) % num_owners;
@@ -43,22 +43,22 @@ struct Fanout {
 struct FanoutNeed {
   int receiver = 0;  // the place of a rank (layout/rank_domains.h)
   int fanout = 0;    // index into Fanouts::fanouts
-  int k = 0;         // index of the receiver within the fanout
+  int k = 0;         // index of the receiver in the fanout
 };
 
 struct Fanouts {
   std::vector<Fanout> fanouts;
   std::vector<FanoutNeed> needs;  // in ascending order of receivers
-  std::vector<int> holders;       // places of the receivers that are owners themselves, in ascending order
+  std::vector<int> holders;       // places of the receivers that are also owners, in ascending order
 };
 
-// `receivers` and `owners` are places in ascending order without repetition; there is at least one owner.
-// O(receivers * log owners).
+// `receivers` and `owners` must be places in ascending order without duplicates. There must be at least one
+// owner. O(receivers * log owners).
 void split_receivers(std::span<const int> receivers, std::span<const int> owners, const RankPlaces& places,
                      Fanouts& result);
 
-// The same result for one receiver that is not an owner: its fanout and its index within it. O(owners * log
-// receivers).
+// Computes the result of split_receivers() for one receiver, which must not be an owner: the fanout that the
+// receiver belongs to, and its index in that fanout. O(owners * log receivers).
 struct ReceiverFanout {
   Fanout fanout;
   int k = 0;

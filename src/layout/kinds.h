@@ -17,7 +17,7 @@ struct Kinds {
   std::vector<int> kind_of, ordinal_of;   // [tensor]; ordinal: index within the kind
 };
 
-// Groups the tensors of the layouts, all of which must list the same tensors.
+// Groups the tensors of the layouts. All layouts must list the same tensors.
 Kinds kinds_of(std::span<const Layout* const> layouts);
 
 }  // namespace optimus

@@ -27,9 +27,9 @@ std::vector<Span> split_by_weight(std::int64_t n, const std::vector<double>& wei
   const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
   for (const double weight : weights)
     if (!std::isfinite(weight) || weight < 0)
-      throw UserError("split weight: expected a finite number of at least 0, got {}", weight);
+      throw UserError("split weight: expected a finite, non-negative number, got {}", weight);
   if (!(sum > 0) || !std::isfinite(sum))
-    throw UserError("sum of split weights: expected more than 0, got {}", sum);
+    throw UserError("sum of split weights: expected a positive number, got {}", sum);
 
   std::vector<std::int64_t> sizes;
   std::vector<double> remainders;
@@ -45,9 +45,9 @@ std::vector<Span> split_by_weight(std::int64_t n, const std::vector<double>& wei
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return remainders[a] > remainders[b]; });
-  // A part without weight receives nothing: its remainder of -1 is sorted last. Fewer items are left than
-  // there are parts with weight, unless n exceeds the precision of a double; then the first part receives
-  // the rest.
+  // A span with zero weight receives nothing, because its remainder of -1 is sorted last. Fewer items are
+  // left than there are spans with a positive weight, unless n exceeds the precision of a double. In that
+  // case, the first span receives the remaining items.
   for (std::size_t i = 0; remaining > 0 && i < order.size() && remainders[order[i]] >= 0; ++i, --remaining)
     ++sizes[order[i]];
   sizes[order[0]] += remaining;

@@ -44,20 +44,20 @@ struct DeviceGrid {
 struct Placement {
   int grid = 0;        // index into Layout::grids
   int split_dim = -1;  // the dimension that the parts split; -1 if every part holds the whole tensor
-  // The range of `split_dim` that each part holds: num_parts entries, or none if `split_dim` is -1. Together
-  // they cover the dimension. They may overlap or be equal (key/value heads if tp exceeds their number), and
-  // they may be empty.
+  // The range of `split_dim` that each part holds: num_parts entries, or none if `split_dim` is -1. The
+  // ranges together cover the dimension. They may be empty, and they may overlap or be equal (as for
+  // key/value heads if tp exceeds the number of these heads).
   std::vector<Span> parts;
   bool operator==(const Placement&) const = default;
 };
 
-// The properties of a tensor that are relevant for moving it. bytes_per_element is the total of everything
-// with the same placement, for instance 12 for master weight, first and second moment in fp32.
+// The properties of a tensor that are relevant for moving it. bytes_per_element is the sum over all data with
+// the same placement, for instance 12 for an fp32 master weight and its first and second moments.
 struct TensorInfo {
   std::string name;
   Shape shape;
   int bytes_per_element = 0;
-  int block = 0;  // block of the model, so that moves can proceed layer by layer
+  int block = 0;  // the block that contains the tensor, so that moves can proceed layer by layer
   bool operator==(const TensorInfo&) const = default;
 };
 
@@ -68,13 +68,13 @@ struct Layout {
   bool operator==(const Layout&) const = default;
 };
 
-// Ranks are used as indices, so larger values are considered errors.
+// Ranks are used as indices, so ranks of kMaxRanks and above are rejected.
 inline constexpr int kMaxRanks = 1 << 24;
 
-// Throws a UserError that names the tensor or grid, the value and the valid values, unless: sizes agree,
-// tensors have 1 to 4 dims and their bytes fit into 63 bits, grids list each rank once, and parts are inside
-// the split dimension and cover it. The other functions of this folder require valid layouts; diff() and
-// sync() check them.
+// Throws a UserError that names the tensor or grid, the value and the valid values, unless the layout is
+// valid: sizes agree, tensors have 1 to 4 dimensions and their bytes fit into 63 bits, no grid lists a rank
+// twice, and parts are inside the split dimension and cover it. The other functions of this folder require
+// valid layouts; diff() and sync() check them.
 void validate(const Layout& layout);
 // Validates both layouts, and checks that they list the same tensors (name, shape, bytes per element) in the
 // same order.
@@ -82,15 +82,15 @@ void validate_pair(const Layout& from, const Layout& to);
 
 // Splits n items into `parts` spans whose sizes differ by at most one; the larger spans are first.
 std::vector<Span> split_evenly(std::int64_t n, int parts);
-// Splits n items into spans in proportion to `weights`. Items left over after rounding down go to the
-// largest remainders, in a tie to the span with the lower index; every item is in exactly one span. Throws a
-// UserError unless the weights are finite and not negative and at least one is positive.
+// Splits n items into spans in proportion to `weights`. Items left over after rounding down go to the spans
+// with the largest remainders. Ties go to the span with the lower index. Every item is in exactly one span.
+// Throws a UserError unless all weights are finite and non-negative and at least one is positive.
 std::vector<Span> split_by_weight(std::int64_t n, const std::vector<double>& weights);
-// The range of shard `index` of [0, n): every shard has ceil(n / shards) items, except that the last
-// non-empty one may have fewer. May be empty.
+// The sub-range of [0, n) that shard `index` holds, which may be empty. Every non-empty shard has ceil(n /
+// shards) items, except that the last of them may have fewer.
 Span shard_span(std::int64_t n, int shards, int index);
 
-// The box that shard `shard` of part `part` of a group holds. May be empty.
+// The box that shard `shard` of part `part` holds in a group. The box may be empty.
 Box box_of_shard(const TensorInfo& tensor, const Placement& placement, const DeviceGrid& grid, int shard,
                  int part);
 
@@ -116,22 +116,22 @@ class RankIndex {
     int tensor, index;
   };
   explicit RankIndex(const Layout& layout);
-  // The positions of a rank in the order of the grids; empty for a rank that is not in the layout.
+  // The grid positions of a rank, in the order of the grids. Empty if the rank is not in the layout.
   std::span<const GridPosition> positions(Rank rank) const;
   std::span<const PlacementRef> placements_on(int grid) const;  // in the order of the tensors
   int num_ranks() const { return static_cast<int>(first_position_.size()) - 1; }
 
  private:
-  // [rank]: index of its first entry in positions_; the last element is the end
+  // [rank]: index of its first entry in positions_. One additional element marks the end.
   std::vector<int> first_position_;
   std::vector<GridPosition> positions_;
-  // [grid]: index of its first entry in placements_; the last element is the end
+  // [grid]: index of its first entry in placements_. One additional element marks the end.
   std::vector<int> first_placement_;
   std::vector<PlacementRef> placements_;
 };
 
-// All boxes of one rank in tensor order, without empty ones. A tensor that the rank holds through several
-// groups is listed once per distinct box, in the order of the boxes. O(size of the result).
+// All non-empty boxes of one rank, in tensor order. A tensor that the rank holds through several groups is
+// listed once per distinct box, in the order of the boxes. O(size of the result).
 std::vector<TensorBox> boxes_of(const Layout& layout, const RankIndex& index, Rank rank);
 Bytes bytes_of(const Layout& layout, const RankIndex& index, Rank rank);
 

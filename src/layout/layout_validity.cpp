@@ -52,7 +52,7 @@ void validate_grid(const DeviceGrid& grid, int g, std::vector<int>& last_grid_of
   }
 }
 
-// Whether parts in ascending order, the usual case, cover [0, size).
+// Whether the parts cover [0, size) without gaps when read in order. Parts are usually in ascending order.
 bool covers_in_order(const std::vector<Span>& parts, std::int64_t size) {
   std::int64_t covered = 0;
   for (const Span& part : parts) {
@@ -97,7 +97,7 @@ void validate_placement(const TensorInfo& tensor, const Placement& placement, co
 
 void validate(const Layout& layout) {
   if (layout.placements.size() != layout.tensors.size())
-    throw UserError("a layout of {} tensors has placements for {} tensors", layout.tensors.size(),
+    throw UserError("a layout with {} tensors has placements for {} tensors", layout.tensors.size(),
                     layout.placements.size());
   std::vector<int> last_grid_of;
   for (std::size_t g = 0; g < layout.grids.size(); ++g)
@@ -113,8 +113,8 @@ void validate_pair(const Layout& from, const Layout& to) {
   validate(from);
   validate(to);
   if (from.tensors.size() != to.tensors.size())
-    throw UserError("a layout of {} tensors cannot be converted into one of {} tensors", from.tensors.size(),
-                    to.tensors.size());
+    throw UserError("a layout with {} tensors cannot be converted to a layout with {} tensors",
+                    from.tensors.size(), to.tensors.size());
   for (std::size_t t = 0; t < from.tensors.size(); ++t) {
     const TensorInfo &a = from.tensors[t], &b = to.tensors[t];
     if (a.name != b.name || a.shape != b.shape || a.bytes_per_element != b.bytes_per_element)

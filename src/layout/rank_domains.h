@@ -1,5 +1,5 @@
-// RankDomains: the distances between ranks, as nested domains (same node, same rack, same island). Contains
-// only what is needed to choose a sender; bandwidths and links belong to the cluster.
+// RankDomains: the distances between ranks, as nested domains (same node, same rack, same island). This
+// header contains only what is needed to choose a sender. Bandwidths and links are properties of the cluster.
 //
 //   RankDomains two_racks{{{0, 0, 1, 1, 2, 2, 3, 3},     // level 0: the node of each rank
 //                          {0, 0, 0, 0, 1, 1, 1, 1}}};   // level 1: the rack
@@ -16,8 +16,8 @@ namespace optimus {
 inline constexpr int kMaxLevels = 7;
 
 struct RankDomains {
-  // [level][rank], finest level first. Domains are nested: ranks of one node share the rack, and so on.
-  // Empty: all ranks are equally far apart.
+  // [level][rank], finest level first. Domains are nested: ranks of one node share the rack, and so on. If
+  // empty, all ranks are equally far apart.
   std::vector<std::vector<int>> domain_of;
 };
 
@@ -25,7 +25,8 @@ struct RankDomains {
 int distance(const RankDomains& topology, Rank a, Rank b);
 
 // Orders the ranks so that every domain is a contiguous range. The position of a rank in this order is its
-// place. If nodes have consecutive ranks, places equal ranks. Internal to src/layout.
+// place. If the ranks of each node are consecutive, the place of a rank equals the rank. Internal to
+// src/layout.
 class RankPlaces {
  public:
   struct Range {

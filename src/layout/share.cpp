@@ -125,7 +125,7 @@ class ShareBuilder {
     }
   }
 
-  // A rank that holds a piece through several slots sends it once, for the first of them.
+  // A rank that holds a piece through several slots sends the piece once, for the first of these slots.
   static int first_common(std::span<const int> a, const std::vector<int>& b) {
     return *std::find_first_of(a.begin(), a.end(), b.begin(), b.end());
   }

@@ -1,4 +1,4 @@
-// Slots of one tensor: numbering, search by region, sets of slots. Cells are in cells.cpp.
+// Numbers the slots of one tensor, finds slots by region, and stores sets of slots. Cells are in cells.cpp.
 #include "layout/slots.h"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // Slots: the placements of one tensor in the form that the algorithms of this folder use.
 //
-// A slot is the box of the tensor that some (shard, part) holds; its holders are all ranks that hold exactly
+// A slot is the box of the tensor that some (shard, part) holds. Its holders are all ranks that hold exactly
 // this box. Groups that split a tensor in the same way (pipelines of the same width) form one partition with
 // more holders, so the number of slots depends on how the tensor is split, not on the number of pipelines.
 //
@@ -20,7 +20,7 @@
 //     | {0, 3} | {1, 3} |
 //     +--------+--------+
 //
-// Internal to src/layout. verify() does not use slots, so that it detects mistakes here.
+// Internal to src/layout. verify() does not use slots, so it can detect mistakes in them.
 #pragma once
 
 #include <span>
@@ -35,9 +35,9 @@ namespace optimus {
 struct Partition {
   int split_dim = -1;
   std::vector<Span> parts;            // empty if split_dim is -1
-  int num_shards = 1, num_parts = 1;  // one part if split_dim is -1: all parts of the grid hold the same data
+  int num_shards = 1, num_parts = 1;  // num_parts is 1 if split_dim is -1
   int first_slot = 0;
-  std::vector<int> grids;  // grids that hold the tensor in this way
+  std::vector<int> grids;  // grids on which the tensor is split in this way
 
   bool has_same_splits(const Partition& other) const {
     return split_dim == other.split_dim && num_shards == other.num_shards && num_parts == other.num_parts &&
@@ -57,7 +57,7 @@ struct Slots {
 };
 
 Slots slots_of(const Layout& layout, int tensor);
-// The slot of a grid position, or -1 if the partition does not include its grid.
+// The slot of a grid position, or -1 if the grid is not in the partition.
 int slot_of(const Partition& partition, const RankIndex::GridPosition& position);
 // Appends the holders of a slot. A rank that is in several grids of the partition may be appended more than
 // once.
@@ -69,13 +69,13 @@ struct SlotBox {
 };
 // Appends the slots that intersect `region`, each clipped to it, in ascending order. O(parts + slots found).
 void find_slots(const Slots& slots, const Box& region, std::vector<SlotBox>& result);
-// The number of slots that find_slots would append, and the number of these that precede `slot`.
+// The number of slots that find_slots would append, and how many of them precede `slot`.
 struct SlotCount {
   int total = 0, num_before = 0;
 };
 SlotCount count_slots(const Slots& slots, const Box& region, int slot);
 
-// Stores ascending lists of slots, each distinct list once, and identifies them by an index.
+// Stores each distinct ascending list of slots once, and identifies it by an index.
 class SlotSets {
  public:
   int intern(std::span<const int> slots);
@@ -92,8 +92,8 @@ struct SlotCell {
   int holders = 0;  // index into the SlotSets: the slots that contain the cell
 };
 // Splits `region` along all edges of the slots of `holders`, and also of `other_slots` unless it is null.
-// Appends the non-empty cells in lexicographic order. A partition splits dimension by dimension, so the
-// cells of a smaller region are the clipped cells of a larger one.
+// Appends the non-empty cells in lexicographic order. A partition splits dimension by dimension, so the cells
+// of a sub-region are the clipped cells of the whole region.
 void append_cells(const Slots& holders, const Slots* other_slots, const Box& region, SlotSets& sets,
                   std::vector<SlotCell>& cells);
 

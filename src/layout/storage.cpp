@@ -52,8 +52,8 @@ class StorageBuilder {
     if (spec.alignment < 1 || (spec.alignment & (spec.alignment - 1)) != 0)
       throw UserError("storage alignment: expected a power of two, got {} bytes", spec.alignment);
     if (!spec.types.empty() && spec.types.size() != layout.tensors.size())
-      throw UserError("a storage has element types for {} tensors, but the layout has {}", spec.types.size(),
-                      layout.tensors.size());
+      throw UserError("the storage spec has types for {} tensors, but the layout has {} tensors",
+                      spec.types.size(), layout.tensors.size());
     is_transposed_.resize(layout.tensors.size());
     fusion_of_.resize(layout.tensors.size(), -1);
     for (const int t : spec.transposed) {
@@ -92,7 +92,7 @@ class StorageBuilder {
   }
   void check_tensor(int t) const {
     if (t < 0 || t >= static_cast<int>(layout_.tensors.size()))
-      throw UserError("a storage refers to tensor {}, but the layout has {} tensors", t,
+      throw UserError("the storage spec refers to tensor {}, but the layout has {} tensors", t,
                       layout_.tensors.size());
   }
 

@@ -1,10 +1,9 @@
 // Storage: the placement of a rank's boxes in its memory buffers. Layouts describe canonical tensors (q, k,
 // v, gate and up are separate; no padding); the storage specifies where each of them is in memory:
 //
-//   fused        q | k | v, or gate | up, are row blocks of one matrix, so that one GEMM computes them
-//   transposed   a matrix stored as [in, out]
-//   padded       row counts are rounded up; shards of one tensor have equal size, as gathers require
-//   cast         each buffer has its own number type
+//   fused q | k | v, or gate | up, are row blocks of one matrix, so that one GEMM computes them transposed a
+//   matrix stored as [in, out] padded row counts are rounded up; shards of one tensor have equal size, as
+//   all-gather requires cast each buffer has its own number type
 //
 //     block.1 (bf16)   +-----------------+ 0
 //                      | q   rows 0:4    |
@@ -16,9 +15,9 @@
 //                      +-----------------+
 //
 // There is one flat buffer for each block of the model and number type. Element (row, column) of an entry's
-// box, counted from the corner of the box, is element offset + row * row_stride + column of its buffer; if
-// is_transposed, offset + column * row_stride + row. In a box of more than two dimensions, all dimensions but
-// the first count as columns.
+// box, counted from the corner of the box, is element offset + row * row_stride + column of the buffer. If
+// is_transposed is set, it is element offset + column * row_stride + row. In a box of more than two
+// dimensions, all dimensions but the first count as columns.
 //
 // All types are plain values. Code that moves data reads and writes a storage through copy_runs. Read next:
 // layout/diff.h (what moves).
@@ -46,7 +45,8 @@ struct StorageBuffer {
 
 struct StorageEntry {
   int tensor = 0;
-  // The box may be empty (a shard beyond the end of the tensor), but the entry still has its padded place.
+  // The box may be empty (a shard beyond the end of the tensor), but the entry still occupies its padded
+  // space.
   Box box;
   int buffer = 0;
   std::int64_t offset = 0;      // in elements of the buffer
@@ -65,11 +65,11 @@ struct StorageSpec {
   // Lists of tensors that become row blocks of one matrix, in this order. The tensors of a list must have the
   // same block, number type and row width. Tensors that a rank does not hold are skipped.
   std::vector<std::vector<int>> fusions = {};
-  std::vector<int> transposed = {};  // tensors with two dims; if fused, all tensors of the fusion
-  // The type of each tensor; if empty, all are fp32.
+  std::vector<int> transposed = {};  // 2-D tensors; either all or none of a fusion
+  // The type of each tensor. If empty, all tensors are fp32.
   std::vector<StorageType> types = {};
   int row_multiple = 1;  // the number of rows of a matrix, after fusion, is rounded up to a multiple of this
-  int alignment = 256;   // in bytes, of every matrix
+  int alignment = 256;   // of every matrix, in bytes
 };
 
 // The storage of one rank. Ranks that differ only in their shard or replica have the same offsets and buffer
@@ -83,12 +83,12 @@ struct CopyRun {
   std::int64_t box_offset = 0, box_stride = 1;
   bool operator==(const CopyRun&) const = default;
 };
-// The ranges of the buffer that contain a sub-box of the entry's box: as few as possible if not transposed,
-// one per column if transposed. Together they contain every element once.
+// The ranges of the buffer that contain a sub-box of the entry's box: one range per column if the entry is
+// transposed, otherwise as few ranges as possible. Together the ranges contain every element once.
 std::vector<CopyRun> copy_runs(const StorageEntry& entry, const Box& sub_box);
 
-// The indices (in Storage::entries) of the first two entries that share memory. Both are equal for an entry
-// that exceeds its buffer.
+// The indices (in Storage::entries) of the first two entries that share memory. The two indices are equal if
+// a single entry exceeds its buffer.
 struct StorageOverlap {
   std::size_t first_entry = 0, second_entry = 0;
 };

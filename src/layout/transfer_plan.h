@@ -14,13 +14,13 @@
 namespace optimus {
 
 struct DiffOptions {
-  RankDomains topology = {};    // empty: all ranks are equally far apart
+  RankDomains topology = {};    // if empty, all ranks are equally far apart
   std::vector<Rank> dead = {};  // ranks that have lost all data; the new layout must not contain them
-  // Maximum number of bytes above max(bytes before, bytes after) on every rank; empty if memory is not
-  // limited.
+  // Maximum number of bytes above max(bytes before, bytes after) on every rank. No value means that memory is
+  // not limited.
   std::optional<Bytes> reserve = {};
-  // Larger boxes are sent as several chunks of whole rows. A row is never split, and a box is split into at
-  // most 4,096 chunks.
+  // Boxes larger than this are sent as several chunks of whole rows. A row is never split, and a box is split
+  // into at most 4,096 chunks.
   Bytes chunk = Bytes(std::int64_t{64} << 20);
 };
 
@@ -46,8 +46,8 @@ struct TransferWave {
 
 inline constexpr std::int64_t kMaxTransfers = std::int64_t{1} << 26;
 
-// Plans for thousands of ranks have millions of transfers. Therefore a record has only 16 bytes, and boxes,
-// which repeat from layer to layer, are stored in a table.
+// Plans for thousands of ranks have millions of transfers. Therefore a record takes only 16 bytes, and boxes
+// are stored in a table, because they repeat from layer to layer.
 struct TransferPlan {
   std::vector<Box> boxes;
   // In the order of the waves, and within a wave in the global order of diff.h.
@@ -55,25 +55,27 @@ struct TransferPlan {
   std::vector<LocalCopy> copies;  // in the order of the waves
   std::vector<TransferWave> waves;
 
-  Bytes moved;  // total of all transfers
-  // Sum over ranks of the bytes that they need and do not have, computed without the transfers.
+  Bytes moved;  // total bytes of all transfers
+  // Sum over all ranks of the bytes that a rank needs and does not have. It is computed without the
+  // transfers.
   Bytes lower_bound;
   Bytes full_fetch_bytes;  // bytes that would move if every new box were fetched as a whole
   // [distance]: bytes of the transfers over this distance (layout/rank_domains.h)
   std::vector<Bytes> moved_at;
-  Bytes max_sent, max_received;  // bytes of the rank that sends most, and of the rank that receives most
+  Bytes max_sent, max_received;  // most bytes that a rank sends, and that a rank receives
   Bytes reserve;                 // maximum over all ranks of the bytes above max(bytes before, bytes after)
 };
 
-// The reason why there is no plan.
+// The reason why no plan was found.
 struct DiffFailure : Failure {
-  std::vector<TensorBox> lost;  // boxes that are needed but that no live rank has
-  Bytes reserve;                // a reserve that would be sufficient; 0 if the failure is not about memory
+  std::vector<TensorBox> lost;  // needed boxes that no live rank holds
+  Bytes reserve;                // a reserve that would be sufficient; 0 if the failure has another cause
 };
 template <typename T>
 using DiffOutcome = tl::expected<T, DiffFailure>;
 
-// The tensors of each wave, in the order of the waves. The byte counts are those of TransferPlan.
+// The tensors of each wave, in the order of the waves. The byte counts have the same meaning as in
+// TransferPlan.
 struct WaveOrder {
   std::vector<std::vector<int>> waves;
   Bytes reserve, lower_bound, full_fetch_bytes;

@@ -1,4 +1,4 @@
-// Solves each connected part, by shortest augmenting paths or greedily.
+// Solves each connected component, by shortest augmenting paths or greedily.
 #include "layout/transport.h"
 
 #include <algorithm>
@@ -105,8 +105,8 @@ class ExactTransport {
           end - column_distance_[static_cast<std::size_t>(column)];
   }
 
-  // Follows the path back from its end. Each column on it was reached by an edge of some row, which in
-  // return gives up flow to another column.
+  // Follows the path back from its end. Each column on the path was reached through an edge of a row. In
+  // return, that row gives up flow to another column.
   void augment(int start, int end) {
     std::vector<int> gains, losses;  // edges whose flow increases, edges whose flow decreases
     for (int column = end;;) {
@@ -168,7 +168,7 @@ std::vector<TransportFlow> solve_greedily(const TransportProblem& problem) {
   return flows;
 }
 
-// An upper bound of the weight: the total if each row (or each column) could choose first.
+// An upper bound on the weight: the total if every row (or every column) could choose first.
 std::int64_t bound_by(const TransportProblem& problem, int Edge::*own_side, int Edge::*other_side,
                       const std::vector<int>& sizes, const std::vector<int>& other_sizes) {
   std::vector<Edge> edges = problem.edges;
@@ -213,7 +213,7 @@ TransportResult solve_part(const TransportProblem& part, double max_work) {
   return result;
 }
 
-// Finds the connected part of each node. Nodes are the rows, followed by the columns.
+// Finds the connected component of each node. Nodes are the rows, followed by the columns.
 class Parts {
  public:
   explicit Parts(const TransportProblem& problem)
@@ -241,7 +241,7 @@ class Parts {
 
 struct Part {
   TransportProblem problem;
-  std::vector<int> rows, columns;  // their indices in the whole problem
+  std::vector<int> rows, columns;  // indices in the whole problem
 };
 
 }  // namespace

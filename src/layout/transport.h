@@ -1,6 +1,6 @@
 // Transport: assigns rows (with demands) to columns (with supplies) so that the total weight of the pairs is
-// maximal. This is the assignment problem with multiplicities; pairs that are not listed have weight 0.
-// Independent of layouts. Internal to src/layout.
+// maximal. This is the transportation problem (the assignment problem with multiplicities). Pairs that are
+// not listed have weight 0. This header does not depend on layouts. Internal to src/layout.
 #pragma once
 
 #include <cstdint>
@@ -24,14 +24,14 @@ struct TransportFlow {
 struct TransportResult {
   std::vector<TransportFlow> flows;  // a part of a row's demand may remain unassigned
   std::int64_t weight = 0;
-  std::int64_t bound = 0;  // upper bound of the weight of any result
+  std::int64_t bound = 0;  // upper bound on the weight of any result
   bool is_exact = true;    // weight == bound
 };
 
-// Connected parts of the problem are solved separately: exactly, by shortest augmenting paths, if rows *
-// edges of the part is at most `max_work` (the time grows no faster than this product), otherwise greedily.
-// The bound of a greedy result is the smaller of two weights: if every row could use all columns alone, and
-// if every column could use all rows alone.
+// Connected components of the problem are solved separately. A component is solved exactly, by shortest
+// augmenting paths, if its rows * edges is at most `max_work`; the time grows no faster than this product. A
+// larger component is solved greedily. The bound of a greedy result is the smaller of two weights: the weight
+// if rows did not compete for columns, and the weight if columns did not compete for rows.
 TransportResult transport(const TransportProblem& problem, double max_work);
 
 }  // namespace optimus

@@ -152,7 +152,7 @@ Outcome<void> verify(const Layout& from, const Layout& to, std::span<const RankS
                      const DiffOptions& options) {
   const int count = check_and_count_ranks(from, to);
   if (static_cast<int>(shares.size()) != count)
-    return failure("there are shares of {} ranks, but the layouts have {} ranks", shares.size(), count);
+    return failure("shares for {} ranks were given, but the layouts have {} ranks", shares.size(), count);
   const RankIndex from_index(from), to_index(to);
   std::vector<std::vector<PostedOperation>> programs;
   for (int rank = 0; rank < count; ++rank) {

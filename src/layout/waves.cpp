@@ -1,6 +1,7 @@
 // Determines the order in which tensors move, so that no rank exceeds its memory limit. Uses the first of
 // these orders that stays within the reserve: whole blocks, one wave each, alternating between kinds of
-// blocks; whole blocks in an order found by search (layout/banker.h); single tensors in such an order.
+// blocks; whole blocks in an order found by search (layout/banker.h); single tensors in an order found by
+// search.
 #include <algorithm>
 #include <limits>
 #include <map>
@@ -11,9 +12,9 @@
 namespace optimus {
 namespace {
 
-// Units are blocks or tensors, which move as a whole; `problem` is the problem of ordering them.
+// Units are blocks or tensors, each of which moves as a whole. `problem` describes the task of ordering them.
 struct Units {
-  std::vector<std::vector<int>> tensors;  // [unit]: its tensors; units are in the order of the model
+  std::vector<std::vector<int>> tensors;  // [unit]: tensors of the unit. Units are in the order of the model
   std::vector<int> kind_of;               // [unit]: index into problem.kinds
   MoveOrderProblem problem;
 };
@@ -34,7 +35,7 @@ std::vector<MemoryDemand> sum_of(const std::vector<int>& kinds, const MemoryDema
 Units units_of(const LayoutChange& change, const MemoryDemands& demands,
                std::vector<std::vector<int>> tensors) {
   Units units{std::move(tensors), {}, {demands.num_classes, {}}};
-  std::map<std::vector<int>, int> kind_of_tensors;  // the kinds of its tensors -> the kind of the unit
+  std::map<std::vector<int>, int> kind_of_tensors;  // kinds of the unit's tensors -> kind of the unit
   for (int u = 0; u < static_cast<int>(units.tensors.size()); ++u) {
     std::vector<int> kinds;
     for (const int t : units.tensors[static_cast<std::size_t>(u)])
@@ -86,9 +87,9 @@ std::vector<int> model_order(const Units& units) {
   return order;
 }
 
-// Distributes the units of every kind evenly from the first wave to the last. Blocks with different source
-// or destination ranks are of different kinds, so no link is idle until the blocks that use another link
-// have moved.
+// Distributes the units of every kind evenly from the first wave to the last. Blocks with different source or
+// destination ranks are of different kinds, so no link stays idle while only blocks that use another link
+// move.
 std::vector<int> alternating_order(const Units& units) {
   std::vector<double> wave_position(units.tensors.size());
   for (const MemoryDemandKind& kind : units.problem.kinds)
@@ -118,7 +119,7 @@ WaveOrder make_waves(const MemoryDemands& demands, const Units& units, const std
   return result;
 }
 
-// Waves of single tensors; adjacent tensors of the same block share a wave if the reserve allows it.
+// Creates waves of single tensors. Adjacent tensors of the same block share a wave if the reserve allows it.
 WaveOrder make_merged_waves(const LayoutChange& change, const MemoryDemands& demands, const Units& units,
                             const std::vector<int>& order, std::int64_t reserve) {
   const auto block = [&](int unit) {

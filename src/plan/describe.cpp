@@ -51,7 +51,7 @@ std::string block_text(const Plan& plan, int first, int count) {
   if (first == 0) parts.push_back("embedding"), ++first;
   const bool has_head = last == plan.num_blocks - 1;
   if (has_head) --last;
-  // In texts, layers are numbered from 0, without the embedding.
+  // In displayed text, layers are numbered from 0, without the embedding.
   if (first == last) parts.push_back(fmt::format("layer {}", first - 1));
   if (first < last) parts.push_back(fmt::format("layers {}–{}", first - 1, last - 1));
   if (has_head) parts.push_back("head");
@@ -64,7 +64,7 @@ std::string microbatch_text(const std::vector<int>& sizes) {
   return fmt::format("{} micro-batches of {} to {}", sizes.size(), *smallest, *largest);
 }
 
-// A bar over the model's blocks, at most 64 columns wide: marks the blocks that the stage contains.
+// A bar that represents the model's blocks, at most 64 columns wide. It marks the blocks of the stage.
 std::string depth_bar(const Plan& plan, const Stage& stage) {
   const int columns = std::min(plan.num_blocks, 64);
   std::string bar;

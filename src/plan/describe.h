@@ -1,4 +1,4 @@
-// Describes a plan for people: as a short name, in full, as a picture, and as a list of differences from
+// Formats a plan for display: as a short name, in full, as a picture, and as a list of differences from
 // another plan.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace optimus {
 
-// The name that engineers use, such as "pp4 tp2 dp2 zero1 1f1b". Axes of size 1 are omitted, uneven axes are
+// The short name of a plan, such as "pp4 tp2 dp2 zero1 1f1b". Axes of size 1 are omitted, uneven axes are
 // shown as ranges (tp1..2), and several pipelines are joined with a plus sign ("pp4+pp3").
 std::string short_text(const Plan& plan);
 

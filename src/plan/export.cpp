@@ -34,7 +34,7 @@ std::vector<std::string> earlier_files(const Path& folder) {
   return names;
 }
 
-// Refuses a folder with any content that an export did not write. Returns the files that may be removed.
+// Throws if the folder has any content that an export did not write. Returns the files that may be removed.
 std::vector<std::string> replaceable_files(const Path& folder) {
   std::error_code error;
   const auto status = std::filesystem::status(folder, error);
@@ -73,7 +73,7 @@ Outcome<void> write_all(FileSystem& files, const ExportedPlan& exported, const P
   return write_atomically(files, folder / kExportRecord, record_text(exported));
 }
 
-// Replaces the old folder by the new one. If that fails, the old one is restored.
+// Replaces the old folder with the new one. If this fails, the old folder is restored.
 Outcome<void> exchange_folders(FileSystem& files, const Path& staging, const Path& folder, const Path& backup,
                                bool folder_exists) {
   if (folder_exists)

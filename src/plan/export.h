@@ -1,10 +1,10 @@
-// Exports a plan for another trainer: the files with which Megatron-LM, DeepSpeed or torchtitan runs it, or
-// an Optimus plan file.
+// Exports a plan for another trainer: writes the files that Megatron-LM, DeepSpeed or torchtitan needs to run
+// the plan, or an Optimus plan file.
 //
-// Those systems support grids of equal stages (plan/export_grid.h). A property that they cannot express is
-// mapped to the nearest one that they support and recorded in a note. A plan that would train a different
-// model or that could not run is refused with a UserError. Nothing is dropped silently. docs/use/export.md
-// has the tables. Read next: plan/import.h, the opposite direction.
+// These trainers support grids of equal stages (plan/export_grid.h). A property that they cannot express is
+// replaced by the closest supported one, and a note records the change. A plan that would train a different
+// model or that could not run is rejected with a UserError. Nothing is dropped silently. docs/use/export.md
+// has the tables. Read next: plan/import.h, the inverse.
 #pragma once
 
 #include "base/file.h"
@@ -19,8 +19,8 @@ ExportedPlan export_plan(const Plan& plan, const ModelSpec& model, Trainer train
 
 inline constexpr const char* kExportRecord = "optimus-export.json";
 
-// Writes all files and a record of them (optimus-export.json), or nothing. An earlier export in the folder
-// is replaced. A folder with any other content is refused. Throws ReportedError.
+// Writes either all files and a record of them (optimus-export.json), or nothing. Replaces an earlier export
+// in the folder. Rejects a folder with any other content. Throws ReportedError.
 void write_export(FileSystem& files, const ExportedPlan& exported, const Path& folder);
 
 }  // namespace optimus

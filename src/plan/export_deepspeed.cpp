@@ -1,5 +1,5 @@
 // DeepSpeed exporter: writes ds_config.json, the model as a Hugging Face config.json, and a launch line.
-// DeepSpeed has no training script of its own; the user's script reads the two files.
+// DeepSpeed does not include a training script, so the user's script must read the two files.
 // plan/import_deepspeed.cpp reads ds_config.json back.
 #include <fmt/format.h>
 
@@ -17,7 +17,7 @@ namespace {
 void check_deepspeed(const Plan& plan, const ModelSpec& model, const PlanGrid& grid) {
   const LayerStrategy& s = grid.strategy;
   if (plan.precision == Precision::fp64 || plan.precision == Precision::fp8)
-    throw UserError("DeepSpeed's configuration has no precision {}; use fp32, bf16 or fp16",
+    throw UserError("DeepSpeed's configuration does not support precision {}; use fp32, bf16 or fp16",
                     text(plan.precision));
   if (grid.pp > 1 && s.cp > 1)
     throw UserError("DeepSpeed does not combine pipelines with sequence parallelism; use pp 1 or cp 1");
@@ -35,8 +35,9 @@ void check_deepspeed(const Plan& plan, const ModelSpec& model, const PlanGrid& g
                     plan.sequence_length);
 }
 
-// Lowers the ZeRO stage to the highest one that DeepSpeed supports with the other settings: with pipelines,
-// gradients and parameters cannot be sharded; with tensor parallelism, parameters cannot.
+// Lowers the ZeRO stage to the highest one that DeepSpeed supports with the other settings. DeepSpeed cannot
+// shard gradients or parameters in combination with pipelines, and it cannot shard parameters in combination
+// with tensor parallelism.
 void lower_zero(PlanGrid& grid, std::vector<std::string>& notes) {
   LayerStrategy& s = grid.strategy;
   const int max_zero = grid.pp > 1 ? 1 : s.tp > 1 ? 2 : 3;
@@ -62,9 +63,9 @@ OrderedJson zero_json(const PlanGrid& grid, std::vector<std::string>& notes) {
   const int num_shard_devices = grid.dp * s.cp;
   if (s.zero == 0 || grid.shards == num_shard_devices) return zero;
   if (s.zero == 3) zero["zero_hpz_partition_size"] = grid.shards;
-  notes.push_back(fmt::format(
-      "DeepSpeed shards state over all {} devices, not in groups of {}{}", num_shard_devices, grid.shards,
-      s.zero == 3 ? "; a second copy of the parameters stays within each group" : ""));
+  notes.push_back(fmt::format("DeepSpeed shards state over all {} devices, not in groups of {}{}",
+                              num_shard_devices, grid.shards,
+                              s.zero == 3 ? "; each group keeps a second copy of the parameters" : ""));
   return zero;
 }
 

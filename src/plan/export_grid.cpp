@@ -97,16 +97,20 @@ void set_recompute(const Plan& plan, PlanGrid& grid, std::vector<std::string>& n
   const bool has_selective = use.kinds.contains({RecomputeMode::selective, 1});
   const bool has_none = use.kinds.contains({RecomputeMode::none, 1});
   if (strongest == RecomputeMode::selective) {
-    notes.emplace_back("layers differ in recompute; all use selective recompute, which costs time");
+    notes.emplace_back(
+        "the plan's layers differ in recompute; the export uses selective recompute for all, which costs "
+        "time");
   } else if (!has_none && !has_selective) {
     notes.emplace_back(
         "layers are recomputed in groups of different sizes; the export recomputes each layer separately");
   } else if (has_selective) {
-    notes.emplace_back("layers differ in recompute; all use full recompute, which costs time but no memory");
+    notes.emplace_back(
+        "the plan's layers differ in recompute; the export uses full recompute for all, which costs time but "
+        "no memory");
   } else {
     grid.recomputed_layers = static_cast<int>(use.max_full_layers);
     notes.push_back(fmt::format(
-        "only some layers use full recompute; the export recomputes {} layers of each stage{}, one by one",
+        "only some layers use full recompute; the export recomputes {} layers of each stage{}, one at a time",
         use.max_full_layers,
         use.differs_between_chunks ? ", as many as in the stage that recomputes most" : ""));
   }
@@ -131,14 +135,14 @@ void set_microbatches(const Plan& plan, const std::string& name, PlanGrid& grid,
       std::all_of(sizes.begin(), sizes.end(), [&](int n) { return n == microbatch_size * width; });
   if (!is_equal)
     notes.push_back(
-        fmt::format("micro-batches of unequal size are replaced by {} equal ones of {} sequences per rank",
+        fmt::format("micro-batches of unequal size are replaced by {} micro-batches of {} sequences per rank",
                     batch_per_replica / microbatch_size, microbatch_size));
   grid.microbatch = static_cast<int>(microbatch_size);
   grid.num_microbatches = batch_per_replica / microbatch_size;
 }
 
-// Trainers order ranks by stage first, then by data, context and tensor-parallel rank. Adds a note if the
-// plan's device indices are not in this order.
+// Other trainers order ranks first by stage, then by data-, context- and tensor-parallel rank. Adds a note if
+// the plan's device indices are not in this order.
 void note_device_order(const Plan& plan, std::vector<std::string>& notes) {
   std::vector<int> order;
   for (std::size_t s = 0; s < plan.pipelines.front().stages.size(); ++s)
@@ -151,7 +155,7 @@ void note_device_order(const Plan& plan, std::vector<std::string>& notes) {
       std::string devices = ranges_text(order);
       if (devices.size() > 200) devices = devices.substr(0, 200) + "…";
       notes.push_back(fmt::format(
-          "the launcher numbers the ranks: ranks 0, 1, … must run on the plan's devices {}", devices));
+          "the launcher assigns ranks; ranks 0, 1, … must run on the plan's devices {}", devices));
       return;
     }
 }
@@ -163,7 +167,7 @@ void note_schedule(const Plan& plan, const PlanGrid& grid, std::vector<std::stri
         "device, training restarts from the last checkpoint",
         plan.copy_distance));
   if (grid.pp == 1 && plan.schedule == Schedule::interleaved)
-    notes.emplace_back("a single stage cannot be interleaved; its chunks run as one");
+    notes.emplace_back("a single stage cannot be interleaved, so its chunks run as one");
 }
 
 }  // namespace
@@ -229,9 +233,9 @@ NodeShape node_shape(int devices, int devices_per_node, std::vector<std::string>
   int used_devices_per_node = std::clamp(devices_per_node, 1, devices);
   while (devices % used_devices_per_node != 0) --used_devices_per_node;
   if (used_devices_per_node < std::min(devices, devices_per_node))
-    notes.push_back(fmt::format("{} devices on nodes of {}: started as {} nodes with {} devices each",
-                                devices, devices_per_node, devices / used_devices_per_node,
-                                used_devices_per_node));
+    notes.push_back(
+        fmt::format("{} devices do not fill nodes of {}; the export starts {} nodes with {} devices each",
+                    devices, devices_per_node, devices / used_devices_per_node, used_devices_per_node));
   return {devices / used_devices_per_node, used_devices_per_node};
 }
 

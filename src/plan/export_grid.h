@@ -13,7 +13,7 @@ namespace optimus {
 
 struct PlanGrid {
   int pp = 1, dp = 1, chunks = 1;  // dp is the sum over all pipelines
-  LayerStrategy strategy;          // of all layers; recompute is the strongest mode of any layer
+  LayerStrategy strategy;          // for all layers; the recompute mode is the strongest of any layer
   int shards = 1;                  // number of devices that share one copy of the state
   // With full recompute: the largest number of recomputed layers in a chunk; 0 if all layers are recomputed.
   int recomputed_layers = 0;
@@ -26,8 +26,8 @@ struct PlanGrid {
   std::int64_t layers_of(std::size_t part, int num_blocks) const;
 };
 
-// Throws a UserError that names the trainer if the plan is not such a grid. Adds a note for each property
-// that differs between layers or stages and was made uniform.
+// Throws a UserError that names the trainer if the plan cannot be converted to such a grid. Adds a note for
+// each property that differs between layers or stages and is made uniform.
 PlanGrid grid_of(const Plan& plan, Trainer trainer, std::vector<std::string>& notes);
 
 // The trainer's usual spelling, such as "Megatron-LM".
@@ -43,10 +43,10 @@ NodeShape node_shape(int devices, int devices_per_node, std::vector<std::string>
 // Encloses the word in single quotes for a shell.
 std::string shell_quoted(const std::string& word);
 
-// Comment lines for the head of a generated file: its purpose, the plan, and the notes.
+// Comment lines for the top of a generated file: the purpose of the file, the plan, and the notes.
 std::string export_header(const Plan& plan, const std::string& title, const std::vector<std::string>& notes);
 
-// The exporters. Each adds the files for its trainer to `exported`.
+// Each exporter adds the files for its trainer to `exported`.
 void add_megatron_files(const Plan& plan, const ModelSpec& model, const ExportSettings& settings,
                         ExportedPlan& exported);
 void add_deepspeed_files(const Plan& plan, const ModelSpec& model, const ExportSettings& settings,

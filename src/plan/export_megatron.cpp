@@ -1,5 +1,5 @@
-// Megatron-LM exporter: writes one launch script that runs on every node. Its arguments are those of
-// megatron/training/arguments.py; docs/use/export.md has the table. plan/import_megatron.cpp reads the script
+// Megatron-LM exporter: writes one launch script that runs on every node. Its arguments are defined in
+// megatron/training/arguments.py. docs/use/export.md has the table. plan/import_megatron.cpp reads the script
 // back.
 #include <fmt/format.h>
 
@@ -51,7 +51,8 @@ void check_megatron_model(const Plan& plan, const ModelSpec& model, const PlanGr
   const bool has_columns =
       !model.is_mixture() || model.mixture.first_layer > 0 || model.mixture.layer_interval > 1;
   if (has_columns) check_divides(model.ffn, s.tp, "ffn columns", "tp");
-  if (model.mixture.shared_ffn > 0) check_divides(model.mixture.shared_ffn, s.tp, "shared columns", "tp");
+  if (model.mixture.shared_ffn > 0)
+    check_divides(model.mixture.shared_ffn, s.tp, "shared-expert columns", "tp");
   if (model.kv_heads % s.tp != 0 && s.tp % model.kv_heads != 0)
     throw UserError("Megatron-LM needs tp {} to divide the {} key/value heads, or be a multiple of them",
                     s.tp, model.kv_heads);
@@ -64,7 +65,7 @@ void put_rope(const ModelSpec& model, Arguments& arguments, std::vector<std::str
   append(arguments, "--position-embedding-type rope");
   append(arguments, "--rotary-base {}", std::llround(model.rope_theta));
   if (std::round(model.rope_theta) != model.rope_theta)
-    notes.push_back(fmt::format("Megatron-LM rounds the rotary base {} to a whole number", model.rope_theta));
+    notes.push_back(fmt::format("Megatron-LM rounds the rotary base {} to an integer", model.rope_theta));
   const RopeScaling& scaling = model.rope_scaling;
   switch (scaling.kind) {
     case RopeScalingKind::none:
@@ -73,7 +74,7 @@ void put_rope(const ModelSpec& model, Arguments& arguments, std::vector<std::str
       append(arguments, "--rotary-seq-len-interpolation-factor {}", std::llround(scaling.factor));
       if (std::round(scaling.factor) != scaling.factor)
         notes.push_back(
-            fmt::format("Megatron-LM rounds the rotary scaling factor {} to a whole number", scaling.factor));
+            fmt::format("Megatron-LM rounds the rotary scaling factor {} to an integer", scaling.factor));
       break;
     case RopeScalingKind::llama3:
       append(arguments, "--use-rope-scaling");
@@ -81,7 +82,8 @@ void put_rope(const ModelSpec& model, Arguments& arguments, std::vector<std::str
       if (scaling.low_freq_factor != 1 || scaling.high_freq_factor != 4 ||
           scaling.original_max_positions != 8192)
         notes.emplace_back(
-            "Megatron-LM's rotary scaling is fixed to that of Llama 3: factors 1 and 4, original length "
+            "Megatron-LM's rotary scaling is fixed to that of Llama 3: factors 1 and 4, original context "
+            "length "
             "8192");
       break;
   }
@@ -92,7 +94,8 @@ void put_biases(const ModelSpec& model, Arguments& arguments, std::vector<std::s
   if (!has_others) append(arguments, "--disable-bias-linear");
   if (!has_others && model.has_qkv_bias) append(arguments, "--add-qkv-bias");
   if (model.has_out_bias != model.has_mlp_bias || (has_others && !model.has_qkv_bias))
-    notes.emplace_back("Megatron-LM has biases either in all linear layers or only in query, key and value");
+    notes.emplace_back(
+        "Megatron-LM supports biases either in all linear layers or only in query, key and value");
 }
 
 void put_latent_attention(const ModelSpec& model, Arguments& arguments) {
@@ -163,7 +166,7 @@ Arguments model_arguments(const Plan& plan, const ModelSpec& model, std::vector<
       model.is_gated ? model.activation == Activation::silu
                      : model.activation == Activation::gelu || model.activation == Activation::gelu_tanh;
   if (!is_default_activation)
-    notes.push_back(fmt::format("Megatron-LM's activation is {}, the model's is {}",
+    notes.push_back(fmt::format("Megatron-LM's activation is {}, but the model's is {}",
                                 model.is_gated ? "silu" : "gelu", text(model.activation)));
   put_biases(model, arguments, notes);
   if (model.has_qk_norm) append(arguments, "--qk-layernorm");
@@ -175,7 +178,7 @@ Arguments model_arguments(const Plan& plan, const ModelSpec& model, std::vector<
   append(arguments, "--hidden-dropout {}", model.hidden_dropout);
   if (model.embedding_dropout != model.hidden_dropout)
     notes.push_back(
-        fmt::format("Megatron-LM uses the dropout of hidden states, {}, for embeddings too, not {}",
+        fmt::format("Megatron-LM applies the hidden-state dropout {} to embeddings too, instead of {}",
                     model.hidden_dropout, model.embedding_dropout));
   return arguments;
 }
@@ -246,7 +249,8 @@ void put_sharding(const PlanGrid& grid, Arguments& arguments, std::vector<std::s
   if (!s.offload) return;
   append(arguments, "--optimizer-cpu-offload");
   append(arguments, "--use-precision-aware-optimizer");
-  if (s.zero == 0) notes.emplace_back("Megatron-LM offloads only a sharded optimizer; zero 1 is used");
+  if (s.zero == 0)
+    notes.emplace_back("Megatron-LM offloads only a sharded optimizer, so the export uses zero 1");
 }
 
 void put_recompute(const PlanGrid& grid, Arguments& arguments, std::vector<std::string>& notes) {
@@ -257,7 +261,8 @@ void put_recompute(const PlanGrid& grid, Arguments& arguments, std::vector<std::
       append(arguments, "--recompute-granularity selective");
       append(arguments, "--recompute-modules layernorm");
       notes.emplace_back(
-          "Megatron-LM recomputes norms; it saves the outputs of activation functions instead of recomputing "
+          "Megatron-LM recomputes norms, but it saves the outputs of activation functions instead of "
+          "recomputing "
           "them");
       return;
     case RecomputeMode::full:
@@ -290,8 +295,8 @@ void put_fp8(const Plan& plan, const PlanGrid& grid, Arguments& arguments, std::
         append(arguments, "--num-layers-at-end-in-bf16 {}", last);
     return;
   }
-  notes.push_back(fmt::format("Megatron-LM computes all layers in fp8; the plan uses fp8 {}{}",
-                              blocks.empty() ? "for no layer" : "only for blocks " + ranges_text(blocks),
+  notes.push_back(fmt::format("Megatron-LM computes all layers in fp8, but the plan uses fp8 {}{}",
+                              blocks.empty() ? "for none of them" : "only for blocks " + ranges_text(blocks),
                               is_current ? "" : " (\"scales\": \"current\" allows excluding some)"));
 }
 

@@ -1,6 +1,6 @@
 // torchtitan exporter. torchtitan's configuration changed from a TOML file (up to version 0.2) to a Python
-// function (version 0.3). Both are written from one list of settings, and the launch script selects the one
-// for the installed version.
+// function (version 0.3). Both files are generated from one list of settings, and the launch script selects
+// the file for the installed version.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -47,8 +47,9 @@ const Flavor& flavor_of(const ModelSpec& model) {
       return f;
     flavors.push_back(fmt::format("{} {}", f.family == Family::llama ? "llama3" : "qwen3", f.name));
   }
-  throw UserError("torchtitan selects models by name and has none with the shape of {}; it has {}",
-                  model.name, join(flavors, ", "));
+  throw UserError(
+      "torchtitan selects models by name, and none of its models has the shape of {}; available: {}",
+      model.name, join(flavors, ", "));
 }
 
 // One setting of the configuration in both versions: section, key, value.
@@ -145,7 +146,8 @@ void add_data_parallel(const PlanGrid& grid, Settings& settings, std::vector<std
         "resharded after the forward)");
   } else if (s.zero > 0 && shard * s.cp != grid.shards) {
     notes.push_back(
-        fmt::format("torchtitan shards over cp too: groups of {}, not of {}", shard * s.cp, grid.shards));
+        fmt::format("torchtitan also shards over cp: the shard groups have {} devices instead of {}",
+                    shard * s.cp, grid.shards));
   }
   while (grid.dp % shard != 0) --shard;
   settings.push_back({"parallelism", "data_parallel_replicate_degree", grid.dp / shard});
@@ -328,7 +330,7 @@ void add_torchtitan_files(const Plan& plan, const ModelSpec& model, const Export
     exported.files.push_back(
         {"torchtitan.toml", toml_file(plan, flavor, grid, settings, common, pipeline, notes), false});
   else
-    notes.push_back(fmt::format("torchtitan 0.2 does not have {}; 0.3 does", flavor.name));
+    notes.push_back(fmt::format("torchtitan 0.2 does not support {}; version 0.3 does", flavor.name));
   exported.files.push_back(
       {"optimus_torchtitan.py", python_file(plan, flavor, grid, settings, common, pipeline, notes), false});
   exported.files.push_back({"launch.sh", titan_launch(plan, nodes, flavor.is_in_version_0_2, notes), true});

@@ -1,4 +1,4 @@
-// ExportedPlan: the files with which another trainer runs a plan, as created by plan/export.h. Plain data.
+// ExportedPlan: the files that another trainer needs to run a plan, as created by plan/export.h. Plain data.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ std::string text(Trainer trainer);  // "megatron"
 // Throws a UserError that names `setting_name` if the word is unknown.
 Trainer parse_trainer(const std::string& word, const std::string& setting_name);
 
-// Settings that a launch needs and a plan does not contain. If a setting is 0 or empty, the script leaves it
-// to a variable or to the other trainer's default.
+// Launch settings that are not part of a plan. If a setting is 0 or empty, the script reads it from a
+// variable or leaves it at the other trainer's default.
 struct ExportSettings {
   int devices_per_node = 8;
   double learning_rate = 3e-4;
@@ -31,8 +31,8 @@ struct ExportedFile {
 
 struct ExportedPlan {
   Trainer trainer = Trainer::optimus;
-  std::vector<ExportedFile> files;  // without subfolders; always includes plan.json
-  std::vector<std::string> notes;   // differences in the other trainer, one sentence each
+  std::vector<ExportedFile> files;  // all in one folder; always includes plan.json
+  std::vector<std::string> notes;   // one sentence for each difference in the other trainer
 };
 
 }  // namespace optimus

@@ -60,11 +60,11 @@ int fp8_slot_of(std::string_view name) {
   return -1;
 }
 
-// The formats' maxima are 448 = 0.875 * 2^9 and 57344 = 0.875 * 2^16; `maximum` is m * 2^k with m in [0.5,
-// 1).
+// The largest values of the formats are 448 = 0.875 * 2^9 and 57344 = 0.875 * 2^16. Let `maximum` = m * 2^k
+// with m in [0.5, 1).
 int fp8_exponent(Fp8Operand operand, float maximum) {
   ensure(std::isfinite(maximum) && maximum >= 0,
-         "the maximum of an fp8 tensor: expected a finite number of at least 0, got {}", maximum);
+         "the amax of an fp8 tensor: expected a finite, non-negative number, got {}", maximum);
   if (maximum == 0) return 0;
   int k = 0;
   const float m = std::frexp(maximum, &k);

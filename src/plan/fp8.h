@@ -1,22 +1,23 @@
 // fp8 GEMMs as plain data: which layers compute in fp8, how tensors are scaled into the fp8 range, and the
-// history of maxima (amax) from which the scales are computed.
+// amax history from which the scales are computed.
 //
 //   forward         y = x W^T       x and W in e4m3 (up to 448, 3 mantissa bits)
 //   input gradient  dx = dy W       dy in e5m2 (up to 57344, 2 mantissa bits)
 //   weight gradient dW += dy^T x
 //
-// Everything outside the GEMMs (sums, master weights, moments) is computed as without fp8.
+// Everything outside the GEMMs (sums, master weights, moments) is computed in the same way as without fp8.
 //
 // A slot is one operand of one GEMM of one layer. A tensor is multiplied by the scale of its slot and
-// rounded, and the result of the GEMM is divided by both scales. Scales are powers of two, so the rounding
-// to 8 bits is the only loss, and they are equal on all devices. A scale follows from the largest absolute
-// values of the slot's whole tensor in the steps of a window, over all micro-batches and all devices. It is
-// therefore the same under any plan and known before the step begins. Without a history (in the first step)
-// a GEMM is computed as without fp8, and its maxima are recorded. A step with a non-finite gradient records
-// no maxima. With Fp8Scaling::current, inputs and gradients are scaled by their own maximum in the current
-// micro-batch instead: they never saturate, at the price of one more pass over each tensor.
+// rounded, and the result of the GEMM is divided by both scales. Scales are powers of two, so the rounding to
+// 8 bits is the only loss, and they are equal on all devices. A scale is computed from the amax (largest
+// absolute value) of the slot's whole tensor in each step of a window, over all micro-batches and all
+// devices. It is therefore the same under any plan, and it is known before the step starts. In the first step
+// there is no history, so GEMMs do not use fp8, and only their amax values are recorded. A step with
+// non-finite gradients records no amax values. With Fp8Scaling::current, inputs and gradients are instead
+// scaled by their own amax in the current micro-batch. They never saturate, at the cost of one more pass over
+// each tensor.
 //
-// Read next: engine/fp8_scales.h (maxima and scales on the devices), engine/fp8_gemm.h.
+// Read next: engine/fp8_scales.h (amax values and scales on the devices), engine/fp8_gemm.h.
 #pragma once
 
 #include <string>
@@ -27,19 +28,19 @@
 
 namespace optimus {
 
-// The blocks of the plan that compute in fp8: those that the plan lists, or, with precision fp8 and an empty
-// list, all layers except the first and the last. Never the embedding or the head.
+// The blocks of the plan that compute in fp8. If the plan lists no blocks and its precision is fp8, these are
+// all layers except the first and the last. The embedding and the head never compute in fp8.
 std::vector<int> fp8_blocks(const Plan& plan);
 bool has_fp8(const Plan& plan);
 std::string fp8_text(const Plan& plan);  // "blocks 2..11, window 16"; "none"
 // The suffix of fp8_text for a scaling: "" or ", current scaling".
 std::string scaling_text(Fp8Scaling scaling);
 
-// A longer window would follow a shrinking gradient too slowly to be useful, and its history is state that
-// must be saved.
+// The limit exists because a longer window would follow shrinking gradients too slowly to be useful, and
+// because its history must be saved in checkpoints.
 inline constexpr int kMaxFp8Window = 1024;
 
-enum class LayerGemm { qkv, out, up, down };  // up includes the gate if the layer has one
+enum class LayerGemm { qkv, out, up, down };  // `up` includes the gate projection if the layer has one
 enum class Fp8Operand { input, weight, gradient };
 inline constexpr int kNumLayerGemms = 4, kNumFp8Operands = 3;
 inline constexpr int kFp8SlotsOfLayer = kNumLayerGemms * kNumFp8Operands;
@@ -48,22 +49,22 @@ inline constexpr int kFp8SlotsOfLayer = kNumLayerGemms * kNumFp8Operands;
 int fp8_slot(int layer, LayerGemm gemm, Fp8Operand operand);
 int num_fp8_slots(const Plan& plan);
 std::string fp8_slot_name(int slot);  // "layers.3.attention.qkv.input"
-// The index of the slot with this name; -1 if there is none.
+// Returns the index of the slot with this name, or -1 if no slot has this name.
 int fp8_slot_of(std::string_view name);
 
-// The largest exponent with maximum * 2^exponent <= 448 (e4m3: inputs and weights) or <= 57344 (e5m2:
-// gradients); 0 for a maximum of 0. Limited to ±126, so that the scale and its inverse are normal fp32
-// numbers.
+// The largest exponent for which maximum * 2^exponent <= 448 (e4m3: inputs and weights) or <= 57344 (e5m2:
+// gradients). The exponent is 0 if the maximum is 0. It is limited to ±126, so that the scale and its inverse
+// are normal fp32 numbers.
 int fp8_exponent(Fp8Operand operand, float maximum);
 
-// The maxima of the most recent steps, oldest first: [step][slot].
+// The amax values of the most recent steps, oldest first: [step][slot].
 struct Fp8History {
   std::vector<std::vector<float>> steps;
   bool is_empty() const { return steps.empty(); }
-  // Adds the maxima of one finite step and drops steps older than `window`. A non-finite maximum is replaced
-  // by the largest one of the earlier steps.
+  // Adds the amax values of one step with finite gradients, and drops the steps before the last `window`
+  // steps. A non-finite value is replaced by the slot's largest amax in the earlier steps.
   void add(std::vector<float> maxima, int window);
-  float maximum(int slot) const;  // the largest maximum of the slot in the window
+  float maximum(int slot) const;  // the slot's largest amax in the window
   bool operator==(const Fp8History&) const = default;
 };
 

@@ -1,4 +1,4 @@
-// Implements import.h: recognises the trainer of a file, and builds the plan for both importers.
+// Implements import.h: detects which trainer a file is for, and builds the plan for both importers.
 #include "plan/import.h"
 
 #include <fmt/format.h>
@@ -18,8 +18,8 @@ namespace {
 constexpr Bytes kMaxImportBytes{4 << 20};
 constexpr std::int64_t kMaxLayoutBlocks = 20'000;
 
-// The runs of one part: its first `num_recomputed` layers recompute as `strategy` specifies, the others not
-// at all.
+// The runs of one chunk. Its first `num_recomputed` layers recompute as `strategy` specifies. The other
+// layers do not recompute.
 Chunk make_chunk(Span blocks, const LayerStrategy& strategy, int num_recomputed, int num_blocks) {
   const std::int64_t first_layer = std::max<std::int64_t>(blocks.begin, 1);
   const std::int64_t recompute_end = std::min<std::int64_t>(first_layer + num_recomputed, blocks.end);
@@ -32,7 +32,8 @@ Chunk make_chunk(Span blocks, const LayerStrategy& strategy, int num_recomputed,
            {static_cast<int>(recompute_end), static_cast<int>(blocks.end - recompute_end), saved_strategy}}};
 }
 
-// The blocks of each part: its layers, and for the first part the embedding, for the last part the head.
+// The blocks of each chunk. The first chunk also contains the embedding, and the last chunk also contains the
+// head.
 std::vector<Span> blocks_of_parts(const std::vector<std::int64_t>& layers) {
   std::vector<Span> parts;
   std::int64_t next = 1;
@@ -54,7 +55,8 @@ void distribute_layers(const ImportedGrid& grid, Plan& plan) {
         make_chunk(parts[i], grid.shape.strategy, grid.recomputed_layers, plan.num_blocks);
 }
 
-// Renumbers devices in the order of ranks: tensor and context part vary fastest, then stage, then data part.
+// Renumbers devices in the order of ranks, in which tensor- and context-parallel ranks vary fastest, then
+// stages, then data-parallel ranks.
 void renumber_inner_pipeline(const ImportedGrid& grid, Plan& plan) {
   const int inner = grid.shape.strategy.tp * grid.shape.strategy.cp;
   std::vector<Stage>& stages = plan.pipelines.front().stages;
@@ -73,7 +75,7 @@ Plan build_imported(const ImportedGrid& imported_grid, const ModelSpec& model, c
   const std::int64_t parts = std::int64_t{grid.shape.pp} * grid.shape.chunks;
   const std::int64_t devices_per_replica = std::int64_t{grid.shape.pp} * s.tp * s.cp;
   if (devices_per_replica > kMaxPlanDevices || grid.devices > kMaxPlanDevices)
-    throw UserError("{}: {} devices exceed the {} devices that a plan may have", source,
+    throw UserError("{}: {} devices exceed the limit of {} devices per plan", source,
                     std::max(devices_per_replica, grid.devices), kMaxPlanDevices);
   if (grid.devices % devices_per_replica != 0)
     throw UserError("{}: {} devices are not divisible by tp {} x cp {} x pp {}", source, grid.devices, s.tp,
@@ -89,13 +91,14 @@ Plan build_imported(const ImportedGrid& imported_grid, const ModelSpec& model, c
     throw UserError("{}: a batch of {} in micro-batches of {} exceeds the limits of a plan", source,
                     grid.shape.batch, sequences_per_round);
   if (parts > model.layers + 2)
-    throw UserError("{}: {} stages and chunks are more than the {} layers of the model", source, parts,
+    throw UserError("{}: {} chunks in total are too many for the {} layers of the model", source, parts,
                     model.layers);
   if (!grid.layers.empty() &&
       (std::ssize(grid.layers) != parts ||
        std::accumulate(grid.layers.begin(), grid.layers.end(), std::int64_t{0}) != model.layers))
     throw UserError(
-        "{}: the stage layout has {} layers in {} parts, but the model has {} layers and the grid {} parts",
+        "{}: the pipeline layout has {} layers in {} chunks, but the model has {} layers and the grid has {} "
+        "chunks",
         source, std::accumulate(grid.layers.begin(), grid.layers.end(), std::int64_t{0}), grid.layers.size(),
         model.layers, parts);
   Plan plan = uniform_plan(model, grid.shape);
@@ -107,7 +110,8 @@ Plan build_imported(const ImportedGrid& imported_grid, const ModelSpec& model, c
   return plan;
 }
 
-// Commas are ignored; "(x)*n" and "x*n" repeat; '|' ends a part; E is the embedding, L the loss, t a layer.
+// In a layout, E is the embedding, t a layer, and L the loss. '|' ends a chunk, "x*n" and "(x)*n" repeat, and
+// commas are ignored.
 std::vector<std::int64_t> parse_layout(const std::string& layout, const std::string& location) {
   std::string flat_layout;
   for (const char c : layout)

@@ -37,7 +37,7 @@ bool ArgumentList::has_flag(const std::string& flag) { return find(flag) != null
 std::optional<std::string> ArgumentList::text(const std::string& flag) {
   const Argument* const match = find(flag);
   if (match == nullptr) return std::nullopt;
-  if (match->values.empty()) throw UserError("{}: {} has no value", source_, flag);
+  if (match->values.empty()) throw UserError("{}: {} requires a value", source_, flag);
   return match->values.front();
 }
 
@@ -48,7 +48,7 @@ std::optional<std::int64_t> ArgumentList::count(const std::string& flag, std::in
   std::int64_t value = 0;
   const auto [rest, error] = std::from_chars(word->data(), word->data() + word->size(), value);
   if (error != std::errc{} || rest != word->data() + word->size() || value < smallest || value > largest)
-    throw UserError("{}: {}: expected a whole number of at least {}, got {}", source_, flag, smallest,
+    throw UserError("{}: {}: expected an integer of at least {}, got {}", source_, flag, smallest,
                     in_quotes(*word));
   return value;
 }
@@ -74,7 +74,7 @@ std::string display_text(const ArgumentList::Argument& argument) {
   for (const std::string& value : argument.values)
     if (line.size() <= kMaxLength) line += " " + value;
   if (line.size() > kMaxLength) line = line.substr(0, kMaxLength) + "...";
-  // The lists of arguments are printed as JSON too, which does not allow arbitrary bytes.
+  // The argument lists are also printed as JSON, which does not allow arbitrary bytes.
   for (char& c : line)
     if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7f) c = '?';
   return line;

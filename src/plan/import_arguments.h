@@ -11,14 +11,14 @@ namespace optimus {
 
 class ArgumentList {
  public:
-  // Accepts --flag value… and --flag=value; '_' equals '-'. The last occurrence of a flag wins, as in
-  // argparse.
+  // Accepts --flag value… and --flag=value, and treats '_' and '-' as equal. The last occurrence of a flag
+  // wins, as in argparse.
   ArgumentList(const std::vector<std::string>& arguments, std::string source);
 
   // Each of these functions marks the flag as understood.
   bool has_flag(const std::string& flag);
   std::optional<std::string> text(const std::string& flag);
-  // These throw a UserError that names the source, the flag and the value.
+  // These functions throw a UserError that names the source, the flag and the value.
   std::optional<std::int64_t> count(const std::string& flag, std::int64_t smallest = 1,
                                     std::int64_t largest = 1'000'000'000);
   std::optional<double> number(const std::string& flag);

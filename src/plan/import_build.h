@@ -15,9 +15,9 @@ struct ImportedGrid {
   UniformPlan shape;
   Precision accumulators = Precision::fp32;
   Fp8Plan fp8;
-  // Layers of each part, at index chunk * pp + stage; if empty, they are distributed evenly.
+  // Number of layers in each chunk, at index chunk * pp + stage. If empty, the layers are distributed evenly.
   std::vector<std::int64_t> layers;
-  // With full recompute: number of layers that each part recomputes, counted from its first; 0 if all.
+  // With full recompute: how many of its first layers each chunk recomputes. 0 means all of them.
   int recomputed_layers = 0;
   // In the order of ranks, pipeline stages vary faster than data-parallel ranks.
   bool stages_vary_before_replicas = false;
@@ -25,7 +25,7 @@ struct ImportedGrid {
 };
 
 // Derives shape.dp from the number of devices and builds the plan. Throws a UserError that names the source
-// if the values do not fit together.
+// if the values are inconsistent.
 Plan build_imported(const ImportedGrid& grid, const ModelSpec& model, const std::string& source);
 
 void import_megatron(std::string_view text, const std::string& source, const ImportRequest& request,
@@ -33,7 +33,7 @@ void import_megatron(std::string_view text, const std::string& source, const Imp
 void import_deepspeed(std::string_view text, const std::string& source, const ImportRequest& request,
                       ImportedPlan& imported);
 
-// Parses a layout such as "Et*2|(t|)*3L" into the number of layers of each part. Throws UserError.
+// Parses a layout such as "Et*2|(t|)*3L" into the number of layers in each chunk. Throws UserError.
 std::vector<std::int64_t> parse_layout(const std::string& layout, const std::string& location);
 
 }  // namespace optimus

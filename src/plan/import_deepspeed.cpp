@@ -1,5 +1,5 @@
 // Converts a DeepSpeed configuration to a plan. The file contains neither the model nor the number of
-// devices; both are part of the request. The value "auto", which Hugging Face fills in, is treated as
+// devices, so both are part of the request. The value "auto", which Hugging Face fills in, is treated as
 // absent. docs/use/export.md has the table of settings.
 #include <fmt/format.h>
 
@@ -77,7 +77,7 @@ class ConfigReader {
       } else if (!is_section) {
         add_key(name, imported.unknown, imported);
       } else {
-        // In a known section, the remaining keys only tune buckets and buffers.
+        // In a known section, all other keys only tune buckets and buffers.
         const bool is_known = std::any_of(
             understood_.begin(), understood_.end(),
             [&, section = name](const auto& known_key) { return starts_with(known_key, section + "."); });
@@ -103,8 +103,8 @@ void read_zero(ConfigReader& file, std::int64_t group, LayerStrategy& s, std::ve
   s.zero = static_cast<int>(file.count("zero_optimization", "stage", 0, 3).value_or(0));
   if (const auto offload = file.find("zero_optimization", "offload_optimizer"))
     s.offload = s.zero > 0 && offload->text_or("device", "none") != "none";
-  // MiCS groups (up to 0.18) share all of the state; the groups of hpZ share only a second copy of the
-  // parameters.
+  // MiCS groups (in DeepSpeed up to 0.18) share all of the state. The groups of hpZ share only a second copy
+  // of the parameters.
   const auto mics_group = file.count("zero_optimization", "mics_shard_size", -1, kMaxPlanDevices),
              hpz_group = file.count("zero_optimization", "zero_hpz_partition_size", 1, kMaxPlanDevices);
   const std::int64_t shards = mics_group.value_or(0) > 0  ? *mics_group
@@ -137,8 +137,8 @@ void read_types(ConfigReader& file, const std::string& source, ImportedGrid& gri
     grid.accumulators = parse_precision(word->text(), word->location());
 }
 
-// The three values are related by: batch = micro-batch x accumulation steps x data-parallel ranks. Absent
-// values are derived from the others; absent accumulation steps count as 1.
+// DeepSpeed defines batch = micro-batch x accumulation steps x data-parallel ranks. Missing values are
+// derived from the other values. The number of accumulation steps defaults to 1.
 void read_batch(ConfigReader& file, const std::string& source, const ImportRequest& request, std::int64_t dp,
                 ImportedGrid& grid) {
   const auto batch = file.count("", "train_batch_size", 1, 1'000'000'000'000);

@@ -1,5 +1,5 @@
-// Converts a Megatron-LM command line to a plan: the model that its flags describe
-// (import_megatron_model.cpp), then the grid. docs/use/export.md has the table. The flags are those of
+// Converts a Megatron-LM command line to a plan: first the model that its flags describe
+// (import_megatron_model.cpp), then the grid. docs/use/export.md has the table. The supported flags come from
 // megatron/training/arguments.py, including older spellings.
 #include <fmt/format.h>
 
@@ -138,8 +138,8 @@ bool is_irrelevant(const std::string& flag) {
   });
 }
 
-// The blocks that compute in fp8: all layers, or all except some at both ends. An empty list means the
-// plan's default, which excludes the first and the last layer; nullopt means that no layer remains.
+// The blocks that compute in fp8: all layers, or all except some at both ends. An empty list means the plan's
+// default, which excludes the first and the last layer. nullopt means that no layer computes in fp8.
 std::optional<std::vector<int>> read_fp8_blocks(ArgumentList& flags, std::int64_t layers) {
   const bool has_bf16_ends = flags.has_flag("--first-last-layers-bf16");
   const std::int64_t first = flags.count("--num-layers-at-start-in-bf16", 0, 10'000).value_or(1),
@@ -160,13 +160,12 @@ void read_fp8_scales(ArgumentList& flags, ImportedGrid& grid, std::vector<std::s
   if (recipe == "delayed") {
     grid.fp8.window = uses_window ? static_cast<int>(std::min<std::int64_t>(window, kMaxFp8Window)) : 1;
     if (uses_window && window > kMaxFp8Window)
-      notes.push_back(
-          fmt::format("the history has the maxima of {} steps, not of {}", kMaxFp8Window, window));
+      notes.push_back(fmt::format("the amax history covers {} steps instead of {}", kMaxFp8Window, window));
   } else if (recipe == "tensorwise" && s.tp == 1 && s.cp == 1) {
     grid.fp8.scaling = Fp8Scaling::current;
   } else {
     notes.push_back(fmt::format(
-        "fp8 scales come from the maxima of whole tensors in the last {} steps, not from recipe {}{}",
+        "fp8 scales come from the amax of whole tensors over the last {} steps, not from recipe {}{}",
         grid.fp8.window, in_quotes(recipe), recipe == "tensorwise" ? ", which needs tp 1 and cp 1" : ""));
   }
 }
@@ -231,7 +230,7 @@ void read_sharding(ArgumentList& flags, const std::string& source, LayerStrategy
   s.offload = flags.has_flag("--optimizer-cpu-offload");
 }
 
-// Reads the layers of each part if the flags make the parts unequal.
+// Reads the number of layers of each chunk if the flags make the chunks unequal.
 void read_stages(ArgumentList& flags, const std::string& source, std::int64_t layers, ImportedGrid& grid) {
   const int pp = grid.shape.pp;
   const auto first = flags.count("--decoder-first-pipeline-num-layers"),
@@ -243,7 +242,7 @@ void read_stages(ArgumentList& flags, const std::string& source, std::int64_t la
   if (const auto layout = flags.text("--pipeline-model-parallel-layout")) {
     grid.layers = parse_layout(*layout, source + ": --pipeline-model-parallel-layout");
     if (std::ssize(grid.layers) % pp != 0)
-      throw UserError("{}: the layout has {} parts, which are not divisible by {} stages", source,
+      throw UserError("{}: the layout has {} chunks, which are not divisible by {} stages", source,
                       grid.layers.size(), pp);
     grid.shape.chunks = static_cast<int>(std::ssize(grid.layers) / pp);
     return;
@@ -321,17 +320,19 @@ ImportedGrid grid_from_flags(ArgumentList& flags, const std::string& source, con
 // Adds notes for flags that a plan cannot express and whose value differs from the plan's behaviour.
 void note_differences(ArgumentList& flags, const ImportedGrid& grid, std::vector<std::string>& notes) {
   if (const auto name = flags.text("--optimizer"); name && *name != "adam")
-    notes.push_back(fmt::format("memory is computed for Adam's state, not for that of {}", in_quotes(*name)));
+    notes.push_back(
+        fmt::format("memory is computed for the optimizer state of Adam, not of {}", in_quotes(*name)));
   if (const auto fraction = flags.number("--optimizer-offload-fraction"); fraction && *fraction < 1)
-    notes.push_back(fmt::format("the whole optimizer state is offloaded, not {} of it", *fraction));
+    notes.push_back(fmt::format("the whole optimizer state is offloaded, not a fraction of {}", *fraction));
   if (const auto fraction = flags.number("--rotary-percent"); fraction && *fraction != 1)
-    notes.push_back(fmt::format("rotary positions apply to whole heads, not to {} of them", *fraction));
+    notes.push_back(
+        fmt::format("rotary embeddings apply to all head dimensions, not to a fraction of {}", *fraction));
   if (const auto type = flags.text("--cp-comm-type"); type && *type != "p2p")
     notes.push_back(fmt::format("context parallelism uses ring attention, not {}", in_quotes(*type)));
   const auto group = flags.count("--microbatch-group-size-per-virtual-pipeline-stage");
   if (group && *group != grid.shape.pp)
     notes.push_back(
-        fmt::format("micro-batches are interleaved in groups of {}, not of {}", grid.shape.pp, *group));
+        fmt::format("micro-batches are interleaved in groups of {} instead of {}", grid.shape.pp, *group));
 }
 
 void list_arguments(const ArgumentList& flags, ImportedPlan& imported) {

@@ -10,8 +10,8 @@
 
 namespace optimus {
 
-// The model of the command line. `is_bert` is true if the launched script trains BERT. Adds to `notes` the
-// flags that are not applied. Throws a UserError that names the source.
+// The model that the command line describes. `is_bert` is true if the launched script trains BERT. Adds a
+// note for each flag that is not applied. Throws a UserError that names the source.
 ModelSpec imported_model(ArgumentList& flags, const std::string& source, const ImportRequest& request,
                          bool is_bert, std::vector<std::string>& notes);
 

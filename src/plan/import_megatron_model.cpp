@@ -1,5 +1,5 @@
-// The model of a Megatron-LM command line: either described by its flags, or the user's model modified by the
-// flags. import_megatron.cpp handles the rest of the command line.
+// Reads the model from a Megatron-LM command line. The flags either describe the model completely or modify a
+// model that the user names. import_megatron.cpp handles the other flags.
 #include "plan/import_megatron.h"
 
 #include <fmt/format.h>
@@ -12,7 +12,7 @@
 namespace optimus {
 namespace {
 
-// The model family whose blocks the flags describe; nullopt if there is none.
+// The model family whose blocks the flags describe, or nullopt if no family matches.
 std::optional<Family> family_of(ArgumentList& flags, bool is_bert) {
   const std::string norm = flags.text("--normalization").value_or("LayerNorm");
   const bool is_rotary = flags.text("--position-embedding-type").value_or("") == "rope" ||
@@ -142,8 +142,8 @@ void note_moe_options(ArgumentList& flags, const ModelSpec& model, std::vector<s
                                           {"--moe-ffn-hidden-size", m.ffn},
                                           {"--moe-shared-expert-intermediate-size", m.shared_ffn}})
     if (const auto value = flags.count(flag); value && *value != model_value)
-      notes.push_back(fmt::format("{} {} is not applied: {} has {}, according to --model", flag, *value,
-                                  model.name, model_value));
+      notes.push_back(fmt::format("{} {} is not applied because --model selects {}, which has {}", flag,
+                                  *value, model.name, model_value));
   for (const char* flag :
        {"--moe-layer-freq", "--moe-grouped-gemm", "--moe-token-dispatcher-type", "--moe-aux-loss-coeff",
         "--moe-router-load-balancing-type", "--moe-router-pre-softmax", "--moe-router-num-groups",
@@ -165,7 +165,8 @@ bool is_valid(const ModelSpec& model) {
   }
 }
 
-// The user's model with the dimensions from the flags. The structure of its blocks is not changed by flags.
+// The model that the user names, with the dimensions from the flags. The flags do not change the structure of
+// its blocks.
 ModelSpec named_model(ArgumentList& flags, const std::string& source, const ImportRequest& request,
                       bool is_bert, std::vector<std::string>& notes) {
   ModelSpec model = *request.model;
@@ -173,8 +174,7 @@ ModelSpec named_model(ArgumentList& flags, const std::string& source, const Impo
     throw UserError("{}: {} is a model of custom blocks, which Megatron-LM does not support", source,
                     model.name);
   const auto note = [&](const char* flag) {
-    notes.push_back(
-        fmt::format("{} is not applied: the model is {}, according to --model", flag, model.name));
+    notes.push_back(fmt::format("{} is not applied because --model selects {}", flag, model.name));
   };
   const bool specifies_family = flags.has_flag("--normalization") ||
                                 flags.has_flag("--position-embedding-type") || flags.has_flag("--swiglu") ||
@@ -184,8 +184,8 @@ ModelSpec named_model(ArgumentList& flags, const std::string& source, const Impo
   const bool is_llama = model.family == Family::mistral || model.family == Family::mixtral;
   if (specifies_family && !model.is_mixture() && family != (is_llama ? Family::llama : model.family))
     notes.push_back(
-        fmt::format("normalization, positions, activation and biases are those of {}, according to --model, "
-                    "and not those of the flags",
+        fmt::format("normalization, positions, activation and biases come from {} (--model), "
+                    "not from the flags",
                     model.name));
   read_dimensions(flags, model, true);
   if (const auto vocab = flags.count("--vocab-size")) model.vocab = *vocab;

@@ -1,4 +1,4 @@
-// Implements layouts.h. The devices of a stage, in order, already form the grid [replicas][shards][tp].
+// Implements layouts.h. The devices of a stage already have the order of the grid [replicas][shards][tp].
 #include "plan/layouts.h"
 
 #include <algorithm>
@@ -41,7 +41,7 @@ int expert_shards_of(const Stage& stage, const LayerStrategy& strategy, StateKin
 }
 
 Span tensor_part(const ModelSpec& model, SplitUnit unit, int tp, int part) {
-  ensure(unit != SplitUnit::none, "a tensor that is not split has no parts");
+  ensure(unit != SplitUnit::none, "a dimension that is not split has no tensor-parallel ranges");
   const std::int64_t units = unit == SplitUnit::kv_heads ? model.heads : num_units(model, unit);
   const std::int64_t base = units / tp, extra = units % tp;
   const std::int64_t begin = part * base + std::min<std::int64_t>(part, extra),
@@ -61,7 +61,7 @@ std::vector<Span> tensor_parts(const ModelSpec& model, SplitUnit unit, int tp) {
 namespace {
 
 // Pipelines that split the model in the same way and differ only in their devices. They are replicas of each
-// other, so the cost of a layout depends on the number of distinct pipelines only.
+// other, so the cost of a layout depends only on the number of distinct pipelines.
 using PipelineGroup = std::vector<const Pipeline*>;
 
 bool have_equal_stages(const Pipeline& a, const Pipeline& b) {
@@ -136,7 +136,7 @@ Layout layout_of(const Plan& plan, const ModelSpec& model, StateKind kind) {
   for (const LogicalTensor& tensor : tensors)
     layout.tensors.push_back({tensor.name, tensor.shape, bytes, tensor.block});
   layout.placements.resize(tensors.size());
-  // [(unit, tp)]; many tensors share few splits
+  // [(unit, tp)]; shared because many tensors are split in the same way
   std::map<std::pair<SplitUnit, int>, std::vector<Span>> parts;
 
   const std::vector<PipelineGroup> groups = groups_of_pipelines(plan);
@@ -177,8 +177,8 @@ bool has_shard_copies(const Plan& plan, const LayerStrategy& strategy) {
 
 namespace {
 
-// Returns the grid of the copies: the copy of a shard is on the rank that in `grid` holds the shard
-// `distance` further on; that rank repeats the updates of the copied shard.
+// Returns the grid of the shard copies. In `grid`, the rank that holds shard s + distance also holds the copy
+// of shard s and repeats the updates of that shard.
 DeviceGrid rotated(const DeviceGrid& grid, int distance) {
   DeviceGrid result = grid;
   const int parts = grid.num_parts;

@@ -3,8 +3,8 @@
 
 namespace optimus {
 
-// Averages |gradient|^2 and tr(covariance) separately over steps, because their quotient in a single step
-// has no finite mean. Both averages start at 0 and have the same rate, so the bias of the start cancels in
+// Averages |gradient|^2 and tr(covariance) separately over steps, because their quotient in a single step has
+// no finite mean. Both averages start at 0 and have the same rate, so the initialization bias cancels in
 // their quotient.
 void NoiseScale::add(double gradient_squared, double covariance) {
   constexpr double kRate = 0.02;

@@ -1,7 +1,7 @@
 // The gradient noise scale (the "simple" one of McCandlish et al. 2018): tr(covariance) / |gradient|^2, in
-// samples, where the covariance is that of the gradients of single samples. A batch much smaller than this
-// wastes no samples; a much larger batch does. It is measured on fixed groups of samples, never on the
-// samples of one device, so it does not depend on the plan. A pure value type.
+// samples, where the covariance is that of the gradients of single samples. A batch much smaller than the
+// noise scale wastes no samples, but a much larger batch does. It is measured on fixed groups of samples,
+// never on the samples of one device, so it does not depend on the plan. A pure value type.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ struct NoiseScale {
   double moment = 0;               // total weight of all gradients in Adam's first moment
   std::int64_t num_steps = 0;
 
-  // Adds a measurement from gradients over two numbers of samples: `group_squared` is the mean over the
-  // groups of |gradient of a group|^2, each over `group_samples` samples; `squared` is |gradient of the
+  // Adds a measurement from gradients over two different numbers of samples: `group_squared` is the mean over
+  // the groups of |gradient of a group|^2, each over `group_samples` samples; `squared` is |gradient of the
   // batch|^2 over `samples`.
   void add_measurement(double group_squared, double group_samples, double squared, double samples);
   // Adds a measurement from the training's own updates, with the batches as groups. The moment is a mean of
@@ -34,8 +34,8 @@ struct NoiseScale {
   // direction within the memory of the moment (1 / (1 - beta1) steps), the product is smaller and the scale
   // is overestimated.
   void add_measurement(const UpdateStatistics& update);
-  // The noise scale in samples; empty before 20 measurements, or if an average is not positive because the
-  // noise exceeds the signal.
+  // The noise scale in samples. It has no value before 20 measurements, or if an average is not positive
+  // because the noise exceeds the signal.
   std::optional<double> samples() const;
   bool operator==(const NoiseScale&) const = default;
 

@@ -14,9 +14,10 @@ namespace optimus {
 namespace {
 
 constexpr std::int64_t kMaxRampValue = 1'000'000'000;
-// Steps between a decision and the start of its phase, in which all ranks learn of it and prepare.
+// Number of steps between the decision to start a phase and its first step. In this time all ranks receive
+// the decision and prepare.
 constexpr std::int64_t kAnnouncementSteps = 4;
-constexpr std::int64_t kMinPhaseSteps = 20;  // minimum number of steps of a phase
+constexpr std::int64_t kMinPhaseSteps = 20;  // minimum length of a phase
 
 struct RampStep {
   std::int64_t begin_step = 0, value = 0;

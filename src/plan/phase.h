@@ -1,6 +1,6 @@
-// Phases of a training whose batch or sequence length grows while it runs. The data of a step depend on the
-// index of the step and, for batches that grow by gradient noise, on the measured noise; never on the plan.
-// Each phase has its own plan.
+// Phases of a training run whose batch size or sequence length grows over time. The data of a step depend on
+// the index of the step and, if the batch grows with the gradient noise, on the measured noise. They never
+// depend on the plan. Each phase has its own plan.
 //
 //   --batch 64 --batch-ramp 8:3000           8 sequences, 16 after step 1000, 32 after 2000, 64 after 3000
 //   --batch 64 --batch-ramp 8,24@700,64@900  8 sequences, 24 after step 700, 64 after 900
@@ -24,7 +24,7 @@ namespace optimus {
 
 inline constexpr std::int64_t kUndecidedStep = std::numeric_limits<std::int64_t>::max();
 
-// A phase starts after `begin_step` steps, or at a step that is not decided yet if this is kUndecidedStep.
+// A phase starts after `begin_step` steps. The value kUndecidedStep means that the start is not decided yet.
 struct Phase {
   std::int64_t begin_step = 0, batch = 0, sequence_length = 0;
   bool operator==(const Phase&) const = default;
@@ -36,23 +36,23 @@ bool is_noise_ramp(const std::string& batch_ramp);
 // invalid ramp and for a ramp that does not grow.
 std::vector<Phase> phases_of(const std::string& batch_ramp, std::int64_t batch,
                              const std::string& sequence_ramp, std::int64_t sequence_length);
-// Replaces the kUndecidedStep of phases, in order, by the steps in `begin_steps` that have been decided
-// since.
+// Replaces each kUndecidedStep, in the order of the phases, with the next step in `begin_steps`, the list of
+// starts that have been decided since.
 std::vector<Phase> with_decided_starts(std::vector<Phase> phases,
                                        const std::vector<std::int64_t>& begin_steps);
 // The phase of the step that follows `num_done_steps` completed steps.
 const Phase& phase_at(const std::vector<Phase>& phases, std::int64_t num_done_steps);
 
-// Called after step `num_done_steps`: returns the step after which the next phase starts, or nullopt if it
-// is too early to decide. `begin_steps` is as in with_decided_starts; `noise` is the measured noise scale in
-// samples.
+// Called after step `num_done_steps`: returns the step after which the next phase starts, or nullopt if it is
+// too early to decide. `begin_steps` has the same meaning as in with_decided_starts(). `noise` is the
+// measured noise scale in samples.
 std::optional<std::int64_t> next_phase_start(const std::vector<Phase>& phases,
                                              const std::vector<std::int64_t>& begin_steps,
                                              std::int64_t num_done_steps, std::optional<double> noise);
 
-// The same devices and layers with another batch and sequence length. Pipelines keep their fractions of the
-// batch. Micro-batches keep their approximate size if the schedule permits another number of them. The
-// result need not be valid: a pipeline may end up without a sequence.
+// Returns the plan with the same devices and layers but a different batch size and sequence length. Pipelines
+// keep their fractions of the batch. Micro-batches keep their approximate size if the schedule permits a
+// different number of them. The result may be invalid, because a pipeline can end up without sequences.
 Plan with_batch(Plan plan, std::int64_t batch, std::int64_t sequence_length);
 
 }  // namespace optimus

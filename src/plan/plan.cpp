@@ -1,5 +1,5 @@
-// The words for enumerators, the positions of devices, and the uniform grid. Other functions on plans have
-// their own files.
+// Implements the names of enumerators, the positions of devices, and the uniform grid. Other functions on
+// plans are in separate files.
 #include "plan/plan.h"
 
 #include <algorithm>
@@ -168,7 +168,7 @@ namespace {
 
 // The blocks of each of `parts` chunks. Layers are distributed evenly, with the remainder on the first
 // chunks. The embedding belongs to the first chunk, the head to the last. Chunks without layers occur only if
-// there are fewer layers than parts.
+// there are fewer layers than chunks.
 std::vector<Span> split_blocks(std::int64_t layers, int parts) {
   std::vector<Span> spans = split_evenly(layers, parts);
   for (Span& span : spans) span.begin += 1, span.end += 1;

@@ -1,4 +1,5 @@
-// Implements plan_json.h. Writer and reader are side by side, in the order of the file.
+// Implements plan_json.h. The functions that write and read each element are next to each other, in the order
+// of the file.
 #include "plan/plan_json.h"
 
 #define XXH_INLINE_ALL
@@ -157,7 +158,7 @@ Fp8Plan parse_fp8(const JsonView& json) {
   return fp8;
 }
 
-// "buddy" is the name of the key in version 1. Files of both versions may have either.
+// "buddy" is the name of the key in version 1. Files of either version may use either name.
 int parse_copy_distance(const JsonView& json) {
   if (json.find("copy_distance") && json.find("buddy"))
     throw UserError("{}: buddy is the old name of copy_distance; remove one of them", json.location());
@@ -219,7 +220,8 @@ OrderedJson json_in_version(const Plan& plan, int version) {
 
 }  // namespace
 
-// Plans without redundant copies are the same in both versions; programs that only read version 1 read them.
+// Plans without redundant copies are the same in both versions. They are written as version 1, so that
+// programs that only support version 1 can read them.
 OrderedJson to_json(const Plan& plan) {
   return json_in_version(plan, plan.copy_distance == 0 ? 1 : kPlanVersion);
 }

@@ -90,7 +90,7 @@ class Arithmetic {
 
 using Words = std::vector<std::string>;
 
-// Collects the words that one written word expands to. Quoted parts are joined to their word; unquoted
+// Collects the words that one written word expands to. Quoted parts are joined to the current word. Unquoted
 // variables are split at blanks.
 class WordBuilder {
  public:
@@ -184,7 +184,7 @@ class ShellReader {
     }
   }
 
-  // Drops keywords after which a command or an assignment begins.
+  // Drops a keyword that can precede a command or an assignment.
   void drop_keyword() {
     static const Words keywords = {"if",   "then",  "else", "elif", "fi",     "do",       "done",  "while",
                                    "case", "esac",  "{",    "}",    "export", "readonly", "local", "exec",
@@ -295,7 +295,7 @@ class ShellReader {
     }
   }
 
-  // $(command) is not run and stays as written; $((a * b)) is evaluated.
+  // $(command) is not run and is left as written. $((a * b)) is evaluated.
   void read_parentheses(WordBuilder& word, std::size_t begin) {
     int depth = 0;
     const std::size_t open = offset_;
@@ -330,7 +330,7 @@ class ShellReader {
     return result;
   }
 
-  // Skips to the brace that closes the one at offset_. Braces in quotes and after a backslash are ignored.
+  // Skips to the brace that closes the brace at offset_. Braces in quotes and after a backslash are ignored.
   void skip_braces(bool is_quoted) {
     int depth = 0;
     for (; offset_ < text_.size(); ++offset_) {
@@ -375,7 +375,7 @@ class ShellReader {
     is_quoted ? word.add(value) : word.add_split(value);
   }
 
-  // Expands a part of the text on its own: the default of a variable, or an expression.
+  // Expands a substring separately: the default of a variable, or an expression.
   Words expand(std::string_view part, bool is_quoted) {
     if (++depth_ > kMaxDepth) throw UserError("{}: expressions nested deeper than {}", source_, kMaxDepth);
     const std::string_view whole = std::exchange(text_, part);

@@ -1,7 +1,7 @@
-// Finds the launch line of a shell script: the words with which a training program would be started. Supports
-// the usual elements of launch scripts (quotes, line continuations, comments, simple assignments, arrays,
-// "$NAME", "${NAME:-default}", "$((2 * 4))"). It runs nothing and evaluates no branches: of two assignments
-// the later one is used. Used only by the importers.
+// Finds the launch line in a shell script: the words of the command that would start a training program.
+// Supports the usual elements of launch scripts (quotes, line continuations, comments, simple assignments,
+// arrays, "$NAME", "${NAME:-default}", "$((2 * 4))"). It does not run commands or evaluate branches, so the
+// later of two assignments is used. Used only by the importers.
 #pragma once
 
 #include <string>
@@ -16,8 +16,8 @@ struct LaunchLine {
   std::vector<std::string> arguments;  // of the training program
 };
 
-// A variable that the text does not define stays as written, such as "$TP". Throws UserError if the text has
-// no arguments or expands beyond a few megabytes.
+// A variable that the text does not define is left as written, such as "$TP". Throws UserError if the text
+// has no arguments or expands beyond a few megabytes.
 LaunchLine launch_line(std::string_view text, const std::string& source);
 
 }  // namespace optimus

@@ -1,5 +1,6 @@
-// The rules, from the outermost properties of the plan to the innermost: numbers, pipelines, stages,
-// strategies, then the rules of the schedule and of the model. Each rule is one `if` with its message.
+// Implements the rules, from the outermost properties of the plan to the innermost: numbers, pipelines,
+// stages, strategies, then the rules of the schedule and of the model. Each rule is one `if` with its
+// message.
 #include "plan/validate.h"
 
 #include <fmt/format.h>
@@ -28,7 +29,7 @@ Problem problem_in_numbers(const Plan& plan) {
     return problem_text("sequence length: expected at least 1, got {}", plan.sequence_length);
   if (plan.num_blocks < 1)
     return problem_text("the model: expected at least 1 block, got {}", plan.num_blocks);
-  if (plan.pipelines.empty()) return problem_text("the plan has no pipeline");
+  if (plan.pipelines.empty()) return problem_text("the plan has no pipelines");
   const bool is_supported = plan.accumulators == plan.precision ||
                             (plan.accumulators == Precision::fp32 && bytes_of(plan.precision) <= 4);
   if (!is_supported || plan.accumulators == Precision::fp8)
@@ -39,8 +40,9 @@ Problem problem_in_numbers(const Plan& plan) {
                             ? "fp32"
                             : "fp32 or " + text(plan.precision));
   if (plan.copy_distance < 0)
-    return problem_text("copy_distance: expected 0 or the distance between a shard and its copy, got {}",
-                        plan.copy_distance);
+    return problem_text(
+        "copy_distance: expected 0 or a positive distance between a shard and its copy, got {}",
+        plan.copy_distance);
   return std::nullopt;
 }
 
@@ -61,8 +63,8 @@ Problem problem_in_fp8(const Plan& plan) {
   return std::nullopt;
 }
 
-// With current scaling, devices that hold different parts of a tensor would have to agree on its maximum in
-// the middle of a layer.
+// Current scaling requires unsplit tensors, because devices that hold different parts of a tensor would
+// otherwise have to exchange its amax in the middle of a layer.
 Problem problem_in_current_scales(const Plan& plan) {
   if (plan.fp8.scaling != Fp8Scaling::current) return std::nullopt;
   const std::vector<int> blocks = fp8_blocks(plan);
@@ -90,7 +92,7 @@ Problem problem_in_devices(const Plan& plan) {
   std::sort(devices.begin(), devices.end());
   if (!devices.empty() && devices.front() < 0) return problem_text("device {} is negative", devices.front());
   if (!devices.empty() && devices.back() >= kMaxPlanDevices)
-    return problem_text("device {} exceeds the {} devices that a plan may have", devices.back(),
+    return problem_text("device {} exceeds the limit of {} devices per plan", devices.back(),
                         kMaxPlanDevices);
   const auto duplicate = std::adjacent_find(devices.begin(), devices.end());
   if (duplicate != devices.end())
@@ -102,7 +104,7 @@ Problem problem_in_microbatches(const Plan& plan) {
   std::int64_t total = 0;
   for (std::size_t p = 0; p < plan.pipelines.size(); ++p) {
     const std::vector<int>& sizes = plan.pipelines[p].microbatches;
-    if (sizes.empty()) return problem_text("pipeline {} has no micro-batch", p);
+    if (sizes.empty()) return problem_text("pipeline {} has no micro-batches", p);
     const auto small = std::find_if(sizes.begin(), sizes.end(), [](int n) { return n < 1; });
     if (small != sizes.end())
       return problem_text("pipeline {}: expected at least 1 sequence in every micro-batch, got {}", p,
@@ -115,8 +117,8 @@ Problem problem_in_microbatches(const Plan& plan) {
   return std::nullopt;
 }
 
-// In this order, chunk c of every stage, then chunk c + 1 of every stage, the chunks must tile [0,
-// num_blocks).
+// The chunks must tile [0, num_blocks) in this order: chunk c of every stage, then chunk c + 1 of every
+// stage.
 Problem problem_in_blocks(const Plan& plan, int p) {
   const Pipeline& pipeline = plan.pipelines[static_cast<std::size_t>(p)];
   const std::size_t num_chunks = pipeline.stages.front().chunks.size();
@@ -130,7 +132,7 @@ Problem problem_in_blocks(const Plan& plan, int p) {
           return problem_text("{}, chunk {}: expected runs of at least 1 block, got {}",
                               name_of(p, static_cast<int>(s)), c, run.count);
         if (run.first_block != next_block)
-          return problem_text("{}, chunk {}: expected to begin at block {}, got {}",
+          return problem_text("{}, chunk {}: expected to start at block {}, got {}",
                               name_of(p, static_cast<int>(s)), c, next_block, run.first_block);
         if (run.count > plan.num_blocks - next_block)
           return problem_text("pipeline {}: expected the {} blocks of the model, got blocks up to {}", p,
@@ -186,13 +188,13 @@ Problem problem_in_strategy(const Plan& plan, const LayerStrategy& strategy, std
 
 Problem problem_in_stages(const Plan& plan, int p) {
   const Pipeline& pipeline = plan.pipelines[static_cast<std::size_t>(p)];
-  if (pipeline.stages.empty()) return problem_text("pipeline {} has no stage", p);
+  if (pipeline.stages.empty()) return problem_text("pipeline {} has no stages", p);
   const std::size_t num_chunks = pipeline.stages.front().chunks.size();
   for (std::size_t s = 0; s < pipeline.stages.size(); ++s) {
     const Stage& stage = pipeline.stages[s];
     const std::string name = name_of(p, static_cast<int>(s));
-    if (stage.devices.empty()) return problem_text("{} has no device", name);
-    if (stage.chunks.empty()) return problem_text("{} has no chunk of blocks", name);
+    if (stage.devices.empty()) return problem_text("{} has no devices", name);
+    if (stage.chunks.empty()) return problem_text("{} has no chunks of blocks", name);
     if (stage.chunks.size() != num_chunks)
       return problem_text("{}: expected {} chunks, as in the first stage, got {}", name, num_chunks,
                           stage.chunks.size());
@@ -226,7 +228,7 @@ Problem problem_with_schedule(const Plan& plan) {
                         text(plan.schedule));
   if (plan.precision == Precision::fp8 || !plan.fp8.blocks.empty())
     return problem_text(
-        "schedule {} has no common step for exchanging fp8 maxima; use a precision other than fp8",
+        "schedule {} has no common step for exchanging fp8 amax values; use a precision other than fp8",
         text(plan.schedule));
   if (plan.copy_distance > 0)
     return problem_text("schedule {} has no common step for updating redundant copies; use copy_distance 0",
@@ -246,7 +248,7 @@ Problem problem_with_schedule(const Plan& plan) {
 // Custom blocks are opaque: samples can be distributed, but features and positions cannot be split.
 Problem problem_with_custom(const Plan& plan, const ModelSpec& model) {
   if (plan.num_blocks != num_blocks(model))
-    return problem_text("the plan is for a model of {} blocks, {} has {}", plan.num_blocks, model.name,
+    return problem_text("the plan is for a model with {} blocks, but {} has {}", plan.num_blocks, model.name,
                         num_blocks(model));
   if (plan.precision == Precision::fp8 || !plan.fp8.blocks.empty())
     return problem_text("fp8 applies to transformer layers, but {} has custom blocks; use bf16", model.name);
@@ -324,7 +326,7 @@ std::optional<std::string> find_problem(const Plan& plan, const ModelSpec& model
   if (Problem problem = find_problem(plan)) return problem;
   if (model.is_custom()) return problem_with_custom(plan, model);
   if (plan.num_blocks != num_blocks(model))
-    return problem_text("the plan is for a model of {} layers, but {} has {}; change --layers or the plan",
+    return problem_text("the plan is for a model with {} layers, but {} has {}; change --layers or the plan",
                         plan.num_blocks - 2, model.name, model.layers);
   if (plan.sequence_length > model.max_positions)
     return problem_text("the sequence length {} is longer than the {} positions of {}", plan.sequence_length,

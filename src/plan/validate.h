@@ -1,5 +1,5 @@
-// The rules of a valid plan. The message of each rule is one sentence with the violation and the valid
-// values.
+// Checks whether a plan is valid. The message for each rule is one sentence that names the violation and the
+// valid values.
 #pragma once
 
 #include <optional>
@@ -9,13 +9,13 @@
 
 namespace optimus {
 
-// The first violated rule as a sentence; nullopt if the plan is valid. Checks only the plan itself: sizes,
-// blocks, devices, strategies, schedule. O(devices + micro-batches).
+// Returns the first violated rule as a sentence, or nullopt if the plan is valid. Checks only the plan
+// itself: sizes, blocks, devices, strategies, schedule. O(devices + micro-batches).
 std::optional<std::string> find_problem(const Plan& plan);
 // Also checks that the plan fits the model: blocks, heads, positions.
 std::optional<std::string> find_problem(const Plan& plan, const ModelSpec& model);
 
-// These throw a UserError that begins with `source`.
+// These functions throw a UserError whose message starts with `source`.
 void validate(const Plan& plan, const std::string& source);
 void validate(const Plan& plan, const ModelSpec& model, const std::string& source);
 

@@ -94,7 +94,7 @@ void ControlFolder::refuse_drains(const std::string& why, bool is_claimer_lost) 
     try {
       if (std::holds_alternative<DrainRequest>(parse_request(folder_ / (name + kRequest))))
         write_answer(name, {false, why});
-    } catch (const ReportedError&) {  // next() answers invalid requests
+    } catch (const ReportedError&) {  // next() responds to invalid requests
     }
   }
 }

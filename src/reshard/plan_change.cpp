@@ -44,17 +44,19 @@ Plan with_consecutive_devices(Plan plan) {
   return plan;
 }
 
-// Refuses changes that would alter what the model learns.
+// Rejects changes that would alter what the model learns.
 Feasible<void> check_same_training(const Plan& from, const Plan& to, bool is_phase) {
   const auto refuse = [](const char* property, const auto& present_value, const auto& new_value) {
-    return infeasible("the run has {} {}, the plan {}: a plan change must not alter what the model learns",
-                      property, present_value, new_value);
+    return infeasible(
+        "the plan would change {} from {} to {}; a plan change must not alter what the model learns",
+        property, present_value, new_value);
   };
-  if (from.batch != to.batch && !is_phase) return refuse("batch", from.batch, to.batch);
+  if (from.batch != to.batch && !is_phase) return refuse("the batch", from.batch, to.batch);
   if (from.sequence_length != to.sequence_length && !is_phase)
-    return refuse("sequence length", from.sequence_length, to.sequence_length);
-  if (from.precision != to.precision) return refuse("precision", text(from.precision), text(to.precision));
-  if (fp8_text(from) != fp8_text(to)) return refuse("fp8 GEMMs:", fp8_text(from), fp8_text(to));
+    return refuse("the sequence length", from.sequence_length, to.sequence_length);
+  if (from.precision != to.precision)
+    return refuse("the precision", text(from.precision), text(to.precision));
+  if (fp8_text(from) != fp8_text(to)) return refuse("the fp8 GEMMs", fp8_text(from), fp8_text(to));
   return {};
 }
 
@@ -75,15 +77,15 @@ Bytes min_spare_memory(const Plan& plan, const ModelSpec& model) {
   return min_spare;
 }
 
-// Layouts do not contain the last positions if these have no state (custom blocks without parameters).
-// Assigns such positions to the remaining ranks.
+// Assigns positions without state to the remaining ranks. Layouts do not contain the last positions if these
+// have no state (custom blocks without parameters).
 void add_stateless_positions(std::vector<int>& device_of, int num_places, int num_ranks) {
   for (int rank = 0; rank < num_ranks && std::ssize(device_of) < num_places; ++rank)
     if (std::find(device_of.begin(), device_of.end(), rank) == device_of.end()) device_of.push_back(rank);
 }
 
-// An order of transfers in which no rank needs more memory than change.spare_memory in addition to its state;
-// if there is none, an order without this limit.
+// Returns an order of transfers in which no rank needs more than change.spare_memory in addition to its
+// state. If there is no such order, returns one without this limit.
 Feasible<WaveOrder> order_of_moves(const PlanChange& change) {
   DiffOptions options = diff_options(change);
   options.reserve = change.spare_memory;
@@ -92,7 +94,7 @@ Feasible<WaveOrder> order_of_moves(const PlanChange& change) {
   DiffOutcome<WaveOrder> order =
       order_waves(LayoutChange(change.old_layout, change.new_layout, diff_options(change)));
   if (!order && !order.error().lost.empty()) return infeasible("{}", order.error().why);
-  ensure(order.has_value(), "no order of moves: {}", order ? "" : order.error().why);
+  ensure(order.has_value(), "no order of transfers was found: {}", order ? "" : order.error().why);
   return std::move(*order);
 }
 
@@ -115,11 +117,11 @@ Plan with_devices(Plan plan, const std::vector<int>& device_of) {
 
 Feasible<PlanChange> find_plan_change(const Plan& from, const Plan& to, const ModelSpec& model,
                                       const AvailableRanks& available_ranks) {
-  if (const auto problem = find_problem(to, model)) return infeasible("the plan: {}", *problem);
+  if (const auto problem = find_problem(to, model)) return infeasible("the plan is not valid: {}", *problem);
   if (const auto same_training = check_same_training(from, to, available_ranks.is_phase); !same_training)
     return tl::unexpected(same_training.error());
   if (num_devices(to) > available_ranks.num_staying)
-    return infeasible("the plan needs {} devices, the run has {}", num_devices(to),
+    return infeasible("the plan needs {} devices, but the run has {}", num_devices(to),
                       available_ranks.num_staying);
   PlanChange change;
   change.from = from, change.copies = available_ranks.copies;
@@ -156,10 +158,11 @@ RankShare share_of(const PlanChange& change, int rank) {
     return {Rank{rank}, {}};  // the rank's blocks have no parameters
   const LayoutChange layouts(change.old_layout, change.new_layout, diff_options(change));
   DiffOutcome<RankShare> share = diff_for(layouts, change.order, Rank{rank});
-  ensure(share.has_value(), "no share of rank {}: {}", rank, share ? "" : share.error().why);
+  ensure(share.has_value(), "the share of rank {} could not be computed: {}", rank,
+         share ? "" : share.error().why);
   const Outcome<void> verification = verify_share(change.old_layout, layouts.from_index, change.new_layout,
                                                   layouts.to_index, *share, diff_options(change));
-  ensure(verification.has_value(), "the share of rank {} is wrong: {}", rank,
+  ensure(verification.has_value(), "the share of rank {} failed verification: {}", rank,
          verification ? "" : verification.error().why);
   return std::move(*share);
 }

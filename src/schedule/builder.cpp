@@ -12,7 +12,8 @@ int ProgramBuilder::add(Instruction instruction, const Dependencies& waits) {
   instruction.slot = slot_;
   instruction.waits_begin = static_cast<std::uint32_t>(program_.wait_pool.size());
   for (const int wait : waits) {
-    ensure(wait >= 0 && wait < std::ssize(list), "instruction {} waits for {}", list.size(), wait);
+    ensure(wait >= 0 && wait < std::ssize(list),
+           "instruction {} waits for instruction {}, which does not precede it", list.size(), wait);
     Instruction& dependency = list[static_cast<std::size_t>(wait)];
     if (dependency.lane == instruction.lane && instruction.lane != Lane::transfer) continue;
     const auto begin = program_.wait_pool.begin() + instruction.waits_begin;

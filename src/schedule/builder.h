@@ -9,7 +9,7 @@
 
 namespace optimus {
 
-// Indices of the instructions that another instruction waits for.
+// Indices of the instructions that an instruction waits for.
 using Dependencies = std::vector<int>;
 
 class ProgramBuilder {
@@ -18,10 +18,10 @@ class ProgramBuilder {
     program_.device = device, program_.location = location;
   }
 
-  // Appends the instruction and returns its index. Waits for instructions on the same in-order lane are
-  // implied and therefore omitted.
+  // Appends the instruction and returns its index. Omits waits for instructions on the same in-order lane,
+  // because the order implies them.
   int add(Instruction instruction, const Dependencies& waits);
-  void begin_slot(int slot) { slot_ = slot; }  // slot of the instructions that follow; -1: none
+  void begin_slot(int slot) { slot_ = slot; }  // sets the slot of the instructions that follow; -1 for none
   void use(int buffer, bool is_write);         // records an access by the last added instruction
 
   int intern_group(Role role, std::vector<int> members);

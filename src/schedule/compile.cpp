@@ -1,5 +1,5 @@
-// Compiles a plan into the step program of one device: the slots of the schedule in order, each with its
-// receives, parameter gathers, blocks and sends; then the end of the step.
+// Compiles a plan into the step program of one device: first the slots of the schedule in order, each with
+// its receives, parameter gathers, blocks and sends, then the end of the step.
 #include <algorithm>
 #include <utility>
 
@@ -32,7 +32,8 @@ StepCompiler::StepCompiler(const Plan& plan, const ModelSpec& model, int device,
 }
 
 // PipeDream stores the newest weights and one older version per additional micro-batch in flight. PipeMare
-// stores corrected weights for the backward, and the velocity of the weights in the type of the gradients.
+// stores corrected weights for the backward pass, and the velocity of the weights in the data type of the
+// gradients.
 void StepCompiler::stash_weights() {
   const int versions = std::min<int>(static_cast<int>(pipeline_.stages.size()) - location_.stage,
                                      static_cast<int>(pipeline_.microbatches.size()));
@@ -52,8 +53,8 @@ void StepCompiler::stash_weights() {
 namespace {
 
 // Moves each parameter gather and receive forward in the list, to the first position at which its waits are
-// satisfied, so that it overlaps with compute. All other instructions keep their order, and the moved ones
-// keep theirs.
+// satisfied, so that it overlaps with compute. The other instructions keep their order, and so do the moved
+// instructions.
 Program hoist_gathers_and_receives(Program program) {
   const std::vector<Instruction>& old = program.instructions;
   const auto is_moved = [](const Instruction& instruction) {
@@ -153,7 +154,7 @@ void StepCompiler::forward(int microbatch, int chunk_number) {
   if (chunk.end_block() < plan_.num_blocks) {
     const Neighbour to = next_neighbour(chunk_number);
     if (to.stage == &stage_)
-      local_chunk_waits_[{to.block, microbatch}] = ready;  // sent at the start of that chunk's slot
+      local_chunk_waits_[{to.block, microbatch}] = ready;  // sent at the start of the slot of chunk `to`
     else
       add_crossing(stage_, chunk.end_block() - 1, *to.stage, to.block, microbatch, false, ready);
   }
@@ -172,7 +173,7 @@ void StepCompiler::backward(int microbatch, int chunk_number, bool with_weights)
     if (block < chunk.end_block() - 1)
       ready = add_crossing(stage_, block + 1, stage_, block, microbatch, true, ready);
     if (is_recomputed(block) && block + 1 == recompute_group(block).end)
-      ready = recompute(microbatch, block, std::move(ready));  // gathers the weights that the backward needs
+      ready = recompute(microbatch, block, std::move(ready));  // gathers the weights for the backward pass
     else if (needs_gather(block, microbatch, chunk_number))
       ready = gather_parameters(block, std::move(ready));
     ready = backward_block(microbatch, block, std::move(ready), with_weights);
@@ -190,8 +191,8 @@ bool StepCompiler::has_backward_weights(int block) const {
   return kind(block) != BlockKind::embedding || model_.norm_position == NormPosition::post;
 }
 
-// If the forward of the last block was in the preceding slot, its gathered weights are still there. For
-// custom blocks, autograd keeps the weights anyway.
+// If the preceding slot ran the forward pass of the last block, its gathered weights are still in memory. For
+// custom blocks, autograd keeps the weights in any case.
 bool StepCompiler::needs_gather(int block, int microbatch, int chunk) const {
   const bool is_last = block + 1 == plan_.num_blocks;
   if (is_last && (kind(block) == BlockKind::custom || last_forward_ == std::pair(microbatch, chunk)))
@@ -255,8 +256,8 @@ Instruction make_message(Op op, int peer, int microbatch, bool is_backward, std:
 
 }  // namespace
 
-// The messages of at most two crossings of one kind are in flight: a send waits for the messages of the
-// second-last crossing.
+// At most two crossings of one kind have messages in flight, because a send waits for the messages of the
+// crossing before the previous one.
 Dependencies StepCompiler::send(const Crossing& crossing, int microbatch, bool is_backward,
                                 Dependencies dependencies) {
   std::vector<Dependencies>& sent = sent_messages_[{is_backward, &crossing.to}];
@@ -276,8 +277,8 @@ Dependencies StepCompiler::send(const Crossing& crossing, int microbatch, bool i
     messages.push_back(builder_.add(instruction, dependencies));
     if (!has_buffers_) continue;
     builder_.use(outgoing(crossing.from_block, microbatch, is_backward), false);
-    // A message with the whole output is sent from the buffer `outgoing`; a message with a part of it is
-    // packed into a buffer of its own.
+    // A message with the whole output is sent directly from the buffer `outgoing`. A message with only a part
+    // of it is packed into a separate buffer.
     if (bytes < full_bytes.value)
       builder_.use(builder_.add_buffer(BufferKind::message, crossing.from_block, microbatch, Bytes(bytes)),
                    true);
@@ -286,7 +287,7 @@ Dependencies StepCompiler::send(const Crossing& crossing, int microbatch, bool i
   return messages;
 }
 
-// In the same way, a receive waits until the data of the second-last crossing have been read, which frees
+// A receive waits until the data of the crossing before the previous one have been read, because this frees
 // their memory.
 Dependencies StepCompiler::receive(const Crossing& crossing, int microbatch, bool is_backward) {
   std::vector<int>& buffers = received_buffers_[{is_backward, crossing.to_block, microbatch}];
@@ -308,8 +309,8 @@ Dependencies StepCompiler::receive(const Crossing& crossing, int microbatch, boo
   return receives;
 }
 
-// Each tensor-parallel rank has received one slice, so that no byte crosses a slow link twice. Here the parts
-// of a group gather the whole activation.
+// Each tensor-parallel rank has received one slice, so that no byte crosses a slow link twice. Here the ranks
+// of the group gather the whole activation.
 Dependencies StepCompiler::join_parts(const Crossing& crossing, int microbatch, bool is_backward,
                                       Dependencies receives) {
   const LayerStrategy& strategy = crossing.to_side.strategy;
@@ -339,7 +340,7 @@ int StepCompiler::outgoing(int block, int microbatch, bool is_backward) {
   return at->second;
 }
 
-// A recomputation waits for the gradient of its backward but does not read it.
+// A recomputation waits for the gradient of its backward pass but does not read it.
 void StepCompiler::use_received(const Instruction& instruction) {
   const Op op = instruction.lane == Lane::tensor ? instruction.serves : instruction.op;
   if (op != Op::forward && op != Op::backward_input && op != Op::backward_weight) return;
@@ -373,8 +374,8 @@ Dependencies StepCompiler::gather_parameters(int block, Dependencies waits) {
   const LayerStrategy& s = strategy(block);
   const bool has_sharded_experts = has_experts(block) && expert_shard_count(stage_, s) > 1;
   if (s.zero < 3 || (shard_count(stage_, s) == 1 && !has_sharded_experts)) return waits;
-  // At most two blocks have gathered weights at the same time: a gather waits for the last compute of the
-  // second-last block.
+  // At most two blocks have gathered weights at the same time, because a gather waits for the last
+  // computation of the block before the previous one.
   Dependencies free_memory_waits;
   if (recent_computes_.size() >= 2)
     free_memory_waits.push_back(recent_computes_[recent_computes_.size() - 2]);

@@ -1,4 +1,4 @@
-// Implements execute.h. Matching instructions (messages, collectives) are merged into one event; the events
+// Implements execute.h. Matching instructions (messages, collectives) are merged into one event. The events
 // are then processed in topological order.
 #include "schedule/execute.h"
 
@@ -126,8 +126,8 @@ struct EventGraph {
   std::vector<std::vector<int>> successors;
 };
 
-// Instructions with the same key run in order: those of one lane; on the transfer lane, those with the same
-// peer, direction and kind.
+// Instructions with the same key run in order. The key is the lane and, on the transfer lane, also the peer,
+// direction and kind of the message.
 using LaneKey = std::tuple<Lane, int, bool, int>;
 LaneKey lane_key(const Instruction& i) {
   if (i.lane != Lane::transfer) return {i.lane, -1, false, 0};
@@ -159,8 +159,8 @@ EventGraph build_graph(const std::vector<Program>& programs, const EventMatcher&
   return graph;
 }
 
-// Computes the start of every event whose dependencies complete. Returns the number of these events, which
-// is smaller than the total if there is a cycle.
+// Computes the start of every event whose dependencies complete. Returns the number of these events, which is
+// less than the total if there is a cycle.
 std::size_t run(EventGraph& graph) {
   std::vector<int> ready;
   for (std::size_t e = 0; e < graph.num_pending.size(); ++e)

@@ -26,9 +26,9 @@ struct Timeline {
 
 using DurationOf = std::function<double(const Program& program, const Instruction& instruction)>;
 
-// `duration` must not return negative values. The members of a collective, and both sides of a message,
-// take the longest of their durations. Fails if the programs do not match (a message without a partner, or
-// a group that contains a device without a program) or wait in a cycle.
+// `duration` must not return negative values. A collective takes the longest duration of its members, and a
+// message takes the longer duration of its two sides. Fails if the programs do not match (a message without a
+// partner, or a group that contains a device without a program) or wait in a cycle.
 Outcome<Timeline> execute(const std::vector<Program>& programs, const DurationOf& duration);
 
 }  // namespace optimus

@@ -31,8 +31,8 @@ Order one_f_one_b(const StagePosition& position) {
 
 namespace {
 
-// The k-th forward or backward of a stage: a round processes num_stages micro-batches through all chunks;
-// backwards traverse the chunks in reverse order.
+// The k-th forward or backward pass of a stage. A round processes num_stages micro-batches through all
+// chunks. Backward passes traverse the chunks in reverse order.
 Slot interleaved_slot(int k, Work work, const StagePosition& position) {
   const int round_length = position.num_stages * position.num_chunks;
   const int chunk = k % round_length / position.num_stages;
@@ -44,7 +44,7 @@ Slot interleaved_slot(int k, Work work, const StagePosition& position) {
 
 Order interleaved(const StagePosition& position) {
   // Creates whole rounds, then omits the micro-batches that do not exist. The other slots keep their order,
-  // so they cannot deadlock if the whole order does not.
+  // so they cannot deadlock if the complete order does not.
   ensure(static_cast<std::int64_t>(position.num_microbatches + position.num_stages) * position.num_chunks <
              (1 << 30),
          "{} micro-batches of {} chunks are too many", position.num_microbatches, position.num_chunks);
@@ -119,8 +119,8 @@ int max_saved_microbatches(Schedule schedule, const StagePosition& position) {
     case Schedule::pipemare:
       return std::min(p - position.stage, m);
     case Schedule::interleaved: {
-      // With whole rounds: the forwards in advance plus the current one. With an incomplete last round:
-      // counted in the order itself.
+      // If all rounds are complete, the number is that of the forward passes in advance plus the current one.
+      // If the last round is incomplete, the passes are counted in the order itself.
       if (m % p == 0)
         return std::min(m * position.num_chunks,
                         (p - position.stage - 1) * 2 + (position.num_chunks - 1) * p + 1);
@@ -130,7 +130,7 @@ int max_saved_microbatches(Schedule schedule, const StagePosition& position) {
       return max_saved;
     }
     case Schedule::zero_bubble:
-      return std::min(p, m);  // p - stage forwards in advance, and `stage` delayed weight gradients
+      return std::min(p, m);  // p - stage forward passes in advance, and `stage` delayed weight gradients
   }
   return 0;
 }

@@ -12,7 +12,7 @@
 namespace optimus {
 namespace {
 
-// (is gradient, micro-batch, virtual stage) of a slot's result. The result of both kinds of backward is an
+// (is gradient, micro-batch, virtual stage) of a slot's result. Both kinds of backward pass result in an
 // input gradient.
 using Result = std::tuple<bool, int, int>;
 
@@ -121,7 +121,8 @@ std::string draw_timeline(const Plan& plan, int columns) {
                m = static_cast<int>(pipeline.microbatches.size());
     constexpr std::int64_t kMaxSlots = 1'000'000;
     if (static_cast<std::int64_t>(num_stages) * m * num_chunks > kMaxSlots)
-      throw UserError("pipeline {} has {} stages and {} micro-batches, too many to draw", p, num_stages, m);
+      throw UserError("pipeline {} has {} stages and {} micro-batches, which is too many to draw", p,
+                      num_stages, m);
     const SlotTimes times = unit_times(plan.schedule, num_stages, m, num_chunks);
     const std::size_t width = slot_label({Work::forward, m - 1, num_chunks - 1}, num_chunks > 1).size() + 1;
     result += fmt::format("pipeline {}: {}, {} stages, {} micro-batches; bubble {:.1f} % of the work\n", p,
@@ -130,7 +131,7 @@ std::string draw_timeline(const Plan& plan, int columns) {
       result +=
           fmt::format("stage {:<3} {}\n", s, draw_stage(times, s, width, static_cast<std::size_t>(columns)));
     if (times.length * static_cast<double>(width) > columns)
-      result += fmt::format("(the first {} of {:.0f} time units; a wider terminal shows more)\n",
+      result += fmt::format("(shows the first {} of {:.0f} time units; a wider terminal shows more)\n",
                             columns / static_cast<int>(width), times.length);
   }
   return result;

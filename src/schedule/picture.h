@@ -1,5 +1,5 @@
-// Draws a step in the terminal: one row per stage, time to the right; every forward takes one unit of time,
-// every backward two.
+// Draws a step in the terminal, with one row per stage and time running to the right. Every forward pass
+// takes one unit of time, every backward pass two.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ struct SlotTimes {
   std::vector<std::vector<double>> start;  // [stage][slot]
   double length = 0;
   double busy = 0;  // busy time per stage; equal for all stages
-  // Idle time relative to busy time: (p - 1) / m for 1F1B with p stages and m micro-batches.
+  // Idle time relative to busy time. This is (p - 1) / m for 1F1B with p stages and m micro-batches.
   double bubble() const { return (length - busy) / busy; }
 };
 
@@ -24,7 +24,7 @@ double unit_time(Work work);
 
 SlotTimes unit_times(Schedule schedule, int num_stages, int num_microbatches, int num_chunks);
 
-// At most `columns` wide. A longer timeline is truncated, with a note.
+// The drawing is at most `columns` wide. A longer timeline is truncated, and a note is added.
 std::string draw_timeline(const Plan& plan, int columns);
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// Properties of a finished program: memory, saved micro-batches, text.
+// Computes properties of a finished program: memory use, saved micro-batches, and its text.
 #include "schedule/program.h"
 
 #include <fmt/format.h>
@@ -13,9 +13,9 @@
 namespace optimus {
 namespace {
 
-// The position in the list at which each instruction is complete: for computes and host work, right after
-// it; for other instructions, before the first one that waits for it or that follows on its lane (see the
-// execution order in program.h).
+// The position in the list at which each instruction is complete. Computations and host work are complete
+// right after their own position. Other instructions are complete before the first instruction that waits for
+// them or follows on the same lane (see the execution order in program.h).
 std::vector<std::int64_t> completion_positions(const Program& program) {
   const auto end = std::ssize(program.instructions);
   std::vector<std::int64_t> result(program.instructions.size(), end);
@@ -100,7 +100,7 @@ MemoryUse memory_use(const Program& program) {
     changes.push_back({lives[b].begin, buffer.bytes.value, category_of(buffer.kind)});
     changes.push_back({lives[b].end, -buffer.bytes.value, category_of(buffer.kind)});
   }
-  // At the same position, ends of buffers are counted before begins.
+  // At the same position, buffers that end are counted before buffers that start.
   std::sort(changes.begin(), changes.end(), [](const Change& a, const Change& b) {
     return std::pair(a.index, a.bytes) < std::pair(b.index, b.bytes);
   });
@@ -137,7 +137,7 @@ class FreeList {
       if (offset + bytes < end) free_.emplace(offset + bytes, end);
       return offset;
     }
-    // if the last free range is at the end, the block grows only by the missing bytes
+    // If the last free range is at the end, the block grows only by the missing bytes.
     std::int64_t offset = end_;
     if (!free_.empty() && free_.rbegin()->second == end_) {
       offset = free_.rbegin()->first;
@@ -158,7 +158,7 @@ class FreeList {
   std::int64_t end() const { return end_; }
 
  private:
-  std::map<std::int64_t, std::int64_t> free_;  // begin -> end
+  std::map<std::int64_t, std::int64_t> free_;  // start -> end
   std::int64_t end_ = 0;
 };
 
@@ -198,7 +198,7 @@ Arena plan_arena(const Program& program) {
 }
 
 int max_saved_microbatches(const Program& program) {
-  // (micro-batch, chunk) -> from its first forward to its last backward.
+  // (micro-batch, chunk) -> lifetime from its first forward pass to its last backward pass.
   std::map<std::pair<int, int>, Span> lives;
   for (std::int64_t i = 0; i < std::ssize(program.instructions); ++i) {
     const Instruction& instruction = program.instructions[static_cast<std::size_t>(i)];

@@ -13,7 +13,7 @@ namespace {
 
 // The capacity and contents of a replica or a micro-batch.
 struct Bin {
-  std::int64_t capacity = 0, size = 0;  // samples that can still be added, samples in total
+  std::int64_t capacity = 0, size = 0;  // number of samples that can still be added, and in total
   double cost = 0;
   std::vector<std::int64_t> samples{};
 };
@@ -25,7 +25,7 @@ void fill_bins(std::vector<Bin>& bins, const std::vector<std::int64_t>& samples,
     const double x = bins[a].cost * static_cast<double>(bins[b].size),
                  y = bins[b].cost * static_cast<double>(bins[a].size);
     if (x != y) return x > y;
-    // Of bins with equal relative cost, the less full one comes first, so that samples without cost are
+    // Among bins with equal relative cost, the least full bin comes first, so that samples with zero cost are
     // distributed too.
     const std::int64_t fuller_a = bins[a].capacity * bins[b].size, fuller_b = bins[b].capacity * bins[a].size;
     return fuller_a != fuller_b ? fuller_a < fuller_b : a > b;
@@ -47,8 +47,8 @@ void fill_bins(std::vector<Bin>& bins, const std::vector<std::int64_t>& samples,
   }
 }
 
-// For each replica, its places in each micro-batch. A replica is a part of a pipeline's batch dimension, as
-// split by the strategy of its first layers.
+// For each replica, its places in each micro-batch. A pipeline has as many replicas as the strategy of its
+// first layers has data-parallel ranks.
 std::vector<std::vector<Span>> replicas_of(const Plan& plan) {
   std::vector<std::vector<Span>> result;
   std::int64_t num_before = 0;

@@ -24,7 +24,7 @@ Coordinates coordinates(const LayerStrategy& strategy, int index) {
   return {index / (strategy.tp * strategy.cp), index / strategy.tp % strategy.cp, index % strategy.tp};
 }
 
-// The positions in `spans` whose index, counted through all spans, is in `slice`.
+// The positions in `spans` whose index is in `slice`. Indices are counted through all spans.
 std::vector<Span> slice_of(const std::vector<Span>& spans, Span slice) {
   std::vector<Span> result;
   std::int64_t num_before = 0;
@@ -112,7 +112,7 @@ std::vector<Box> boundary_boxes(const Side& side, int index, int sequences, std:
 
 namespace {
 
-// The devices of `side` whose samples overlap with `samples`: a range of data-parallel parts, found by
+// The devices of `side` whose samples overlap with `samples`: a range of data-parallel ranks, found by
 // bisection.
 Span peers_with_samples(const Side& side, Span samples, int sequences) {
   const int width = side.strategy.tp * side.strategy.cp, dp = side.num_devices / width;

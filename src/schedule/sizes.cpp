@@ -1,4 +1,5 @@
-// Implements sizes.h. Blocks of one pattern have equal sizes, so one block of each pattern is evaluated.
+// Implements sizes.h. Blocks with the same pattern have equal sizes, so only one block of each pattern is
+// evaluated.
 #include "schedule/sizes.h"
 
 #include <algorithm>
@@ -18,15 +19,16 @@ bool has_block(const Stage& stage, int block) {
   });
 }
 
-// Whether both uses of a tied embedding share one copy in memory: the first and the last block are in this
-// stage and split in the same way.
+// Whether both uses of a tied embedding share one copy in memory. This is the case if the first and the last
+// block are in this stage and split in the same way.
 bool has_shared_tied_embedding(const Stage& stage, int head) {
   if (!has_block(stage, 0) || !has_block(stage, head)) return false;
   const LayerStrategy &a = strategy_of(stage, 0), &b = strategy_of(stage, head);
   return a.tp == b.tp && a.cp == b.cp && a.zero == b.zero && a.shard_group == b.shard_group;
 }
 
-// The fraction, 0 to 1, that tensor-parallel rank `part` has of a dimension that is split in units of `unit`.
+// The fraction, from 0 to 1, of a dimension that tensor-parallel rank `part` holds if the dimension is split
+// in units of `unit`.
 double fraction(const ModelSpec& model, SplitUnit unit, const LayerStrategy& strategy, int part) {
   if (strategy.tp == 1) return 1;
   if (unit == SplitUnit::none) return strategy.sequence_parallel ? 1.0 / strategy.tp : 1;
@@ -97,17 +99,16 @@ Bytes DeviceSizes::experts(int block, StateKind kind) const {
 
 Bytes DeviceSizes::part(int block, StateKind kind) const {
   // A head that shares the embedding's memory still needs the embedding's weights in its gather buffer. The
-  // gradient belongs to the embedding.
+  // gradient is stored with the embedding.
   const bool with_embedding = kind == StateKind::weights || !has_shared_tied_embedding_;
   return Bytes(elements(block, 1, with_embedding) * state_bytes(plan_.precision, plan_.accumulators, kind));
 }
 
-// Each tensor is aligned separately, which needs at least as much memory as joining some of them.
+// Each tensor is aligned separately, which takes at least as much memory as fusing some of the tensors.
 Bytes DeviceSizes::aligned_size(int block, StateKind kind, BufferLayout buffer_layout) const {
   const LayerStrategy& s = strategy_of(stage_, block);
   const int width = state_bytes(plan_.precision, plan_.accumulators, kind);
-  // All buffers of one block have the same element offsets, regardless of their type: those of the
-  // narrowest type.
+  // All buffers of one block have the element offsets of the buffer with the narrowest data type.
   const std::int64_t step = kAlignment / std::min(width, bytes_of(plan_.precision));
   std::int64_t elements = 0;
   const auto add = [&](const LogicalTensor& tensor) {
@@ -140,7 +141,7 @@ Bytes DeviceSizes::shard_buffer(int block, StateKind kind) const {
   return aligned_size(block, kind, BufferLayout::shard);
 }
 
-// If the weights serve as master weights, this device has all of them unless weights are sharded too (ZeRO
+// If the weights serve as master weights, this device stores all of them unless weights are sharded too (ZeRO
 // 3).
 Bytes DeviceSizes::copy_state(int block) const {
   const LayerStrategy& s = strategy_of(stage_, block);
@@ -204,9 +205,9 @@ void DeviceSizes::add(ActivationBufferBuilder& activation_buffer, int block, std
                         shard_span(tokens, strategy.tp, 0).size());
 }
 
-// Adds tensors that exist only with tensor parallelism: with sequence parallelism, the whole activations
-// that are gathered or summed, in addition to the slices; with a split vocabulary, the logit statistics
-// that the parts exchange.
+// Adds tensors that exist only with tensor parallelism. With sequence parallelism, these are the whole
+// activations that are gathered or summed, in addition to the slices. With a split vocabulary, they are the
+// logit statistics that the tensor-parallel ranks exchange.
 void DeviceSizes::add_whole(ActivationBufferBuilder& activation_buffer, int block, std::int64_t tokens,
                             bool is_saved) const {
   const LayerStrategy& s = strategy_of(stage_, block);
@@ -347,7 +348,8 @@ DeviceSizes::RingShape DeviceSizes::ring_shape(int block, int sequences) const {
   if (strategy.cp == 1 || block_kind(model_, block) != BlockKind::layer) return {};
   const double width = static_cast<double>(model_.kv_width() + model_.kv_heads * model_.value_dim()) *
                        fraction(model_, SplitUnit::kv_heads, strategy, tensor_part(strategy));
-  // Padded to the longest context part, so that all messages of a ring have equal size.
+  // Padded to the largest number of positions on any context-parallel rank, so that all messages of a ring
+  // have equal size.
   const std::int64_t positions = 2 * ((plan_.sequence_length + 2 * strategy.cp - 1) / (2 * strategy.cp));
   return {share(block, sequences, false).samples.size() * positions, std::llround(width)};
 }
@@ -357,7 +359,7 @@ Bytes DeviceSizes::ring(int block, int sequences) const {
   return Bytes(shape.rows * shape.columns * bytes_of(plan_.precision));
 }
 
-// Gradients are summed over several ring steps, so they have at least fp32.
+// Gradients are summed over several ring steps, so they have at least fp32 precision.
 Bytes DeviceSizes::ring_gradients(int block, int sequences) const {
   const RingShape shape = ring_shape(block, sequences);
   return Bytes(shape.rows * shape.columns * std::max(4, bytes_of(plan_.precision)));
@@ -366,8 +368,8 @@ Bytes DeviceSizes::ring_gradients(int block, int sequences) const {
 Bytes DeviceSizes::dispatched_tokens(int block, int sequences) const {
   const LayerStrategy& s = strategy_of(stage_, block);
   const int dp = data_parallel(stage_, s);
-  // Padded to the longest context part, as for ring(), so that all members of a group specify the same
-  // size.
+  // Padded to the largest number of positions on any context-parallel rank, as in ring(), so that all members
+  // of a group specify the same size.
   const std::int64_t positions = 2 * ((plan_.sequence_length + 2 * s.cp - 1) / (2 * s.cp));
   const std::int64_t tokens = (sequences + dp - 1) / dp * ((positions + s.tp - 1) / s.tp);
   return Bytes(tokens * model_.hidden * model_.mixture.experts_per_token * bytes_of(plan_.precision));

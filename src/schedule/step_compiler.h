@@ -1,6 +1,6 @@
-// Compiles the step program of one device, slot by slot of its stage's order. One object per program.
-// compile.cpp has the overall order, step_compute.cpp the forward and backward of a block, step_reduce.cpp
-// gradients and updates.
+// Compiles the step program of one device, one slot of its stage's order after another. One object compiles
+// one program. compile.cpp has the overall order, step_compute.cpp the forward and backward pass of a block,
+// step_reduce.cpp gradients and updates.
 #pragma once
 
 #include <map>
@@ -14,7 +14,7 @@ namespace optimus {
 
 class StepCompiler {
  public:
-  // With `has_buffers` false, buffers of activations are omitted; this suffices to compute how long the
+  // If `has_buffers` is false, activation buffers are omitted. They are not needed to compute how long the
   // program takes.
   StepCompiler(const Plan& plan, const ModelSpec& model, int device, bool has_buffers = true);
   Program compile();
@@ -29,7 +29,7 @@ class StepCompiler {
   void backward_weights_only(int microbatch, int chunk);
   struct Neighbour {
     const Stage* stage;
-    int block;  // the neighbour's block that is adjacent to this stage
+    int block;  // the neighbor's block that is adjacent to this stage
   };
   Neighbour previous_neighbour(int chunk) const;
   Neighbour next_neighbour(int chunk) const;
@@ -47,19 +47,20 @@ class StepCompiler {
   // the receiving block.
   Dependencies add_crossing(const Stage& from, int from_block, const Stage& to, int to_block, int microbatch,
                             bool is_backward, const Dependencies& dependencies);
-  // Cached, because chunks have few distinct crossings. The reference is valid until the next call.
+  // The result is cached, because chunks have few distinct crossings. The reference is valid until the next
+  // call.
   const std::vector<Route>& routes(bool is_outgoing, const Side& from, const Side& to, int sequences,
                                    std::int64_t width);
   Dependencies send(const Crossing& crossing, int microbatch, bool is_backward, Dependencies dependencies);
   Dependencies receive(const Crossing& crossing, int microbatch, bool is_backward);
   Dependencies join_parts(const Crossing& crossing, int microbatch, bool is_backward, Dependencies receives);
   int outgoing(int block, int microbatch, bool is_backward);
-  // Adds the buffers of received data to the uses of the last added instruction, which is a compute or a
-  // collective that serves it.
+  // Adds the buffers of received data to the uses of the last added instruction, which is a computation or
+  // one of its collectives.
   void use_received(const Instruction& instruction);
   Dependencies gather_parameters(int block, Dependencies waits);
-  // Whether the backward of a block reads its weights (for an embedding, only if it has a norm), and
-  // whether they must be gathered for it.
+  // Whether the backward pass of a block reads the block's weights (for an embedding, only if it has a norm),
+  // and whether the weights must be gathered for the backward pass.
   bool has_backward_weights(int block) const;
   bool needs_gather(int block, int microbatch, int chunk) const;
 
@@ -74,15 +75,15 @@ class StepCompiler {
   Dependencies backward_experts(int microbatch, int block, Dependencies dependencies, bool with_weights);
   Dependencies exchange_tokens(Op op, int microbatch, int block, bool is_backward, Dependencies dependencies);
   void backward_weight(Part part, int microbatch, int block, const Dependencies& dependencies);
-  void backward_weights(int microbatch, int block);  // all parts, in a slot of their own
+  void backward_weights(int microbatch, int block);  // all parts, in a separate slot
   void finish_weight_gradients(int microbatch, int block);
   int compute(Op op, Part part, int microbatch, int block, const Dependencies& waits, int ring_step = -1);
-  // The compute that a tensor collective belongs to.
+  // The computation that a tensor collective belongs to.
   struct ServedCompute {
-    Op op = Op::forward;  // the compute
+    Op op = Op::forward;  // op of the computation
     Part part = Part::whole;
     int microbatch = -1, block = -1;
-    bool is_backward = false;  // carries a gradient
+    bool is_backward = false;  // whether the collective carries a gradient
   };
   int tensor_collective(Op op, const ServedCompute& served, Bytes bytes, const Dependencies& waits);
   int ring(Op op, int microbatch, int block, int ring_step, const Dependencies& waits);
@@ -125,8 +126,8 @@ class StepCompiler {
     graph_work
   };
   Bytes activation_buffer_bytes(ActivationBufferKind kind, int block, int microbatch);
-  // Adds the activation buffer of this block and micro-batch to the uses of the last added instruction;
-  // creates the buffer on first use.
+  // Adds the activation buffer of this block and micro-batch to the uses of the last added instruction.
+  // Creates the buffer on first use.
   void use_activation_buffer(std::map<BlockMicrobatch, int>& activation_buffers, ActivationBufferKind kind,
                              int block, int microbatch, bool is_write);
   void use_activation_buffers(
@@ -134,14 +135,14 @@ class StepCompiler {
   void use_whole_gradients(int block, int microbatch);
   bool reduces_every_microbatch(int block) const;
   void use_exchange(int block, Bytes bytes);
-  Dependencies last_computes() const;  // the last compute and the last tensor collective
+  Dependencies last_computes() const;  // the last computation and the last tensor collective
   void use_graph(const Instruction& instruction);
-  // Whether the backward of the block begins by repeating its forward. False for the head: the loss is
-  // computed together with its gradient.
+  // Whether the backward pass of the block starts with a recomputation of its forward pass. This is false for
+  // the head, which computes the loss together with its gradient.
   bool is_recomputed(int block) const;
   Span recompute_group(int block) const { return optimus::recompute_group(model_, stage_, block); }
-  // The input of a layer that is recomputed together with the layer below it is live only during the
-  // forward.
+  // If a layer is recomputed together with the layer below it, its input is live only during the forward
+  // pass.
   std::map<BlockMicrobatch, int>& saved_by_forward(int block) {
     return recompute_group(block).begin == block ? saved_ : forward_saved_;
   }
@@ -159,30 +160,30 @@ class StepCompiler {
   ProgramBuilder builder_;
   int load_batch_ = -1;
   int last_compute_ = -1, last_tensor_ = -1, last_reduce_ = -1;
-  // micro-batch and chunk if the preceding slot was a forward, otherwise -1
+  // micro-batch and chunk of the preceding slot if it was a forward pass, otherwise -1
   std::pair<int, int> last_forward_{-1, -1};
   using CrossingKey = std::tuple<bool, int, int>;  // is gradient, block, micro-batch
-  // buffers of received data until a compute has read them
+  // buffers of received data that no computation has read yet
   std::map<CrossingKey, std::vector<int>> received_buffers_;
   std::map<CrossingKey, int> outgoing_;  // buffers of data to be sent
-  bool needs_sync_ = false;              // gradients are also summed over other pipelines
+  bool needs_sync_ = false;              // whether gradients are also summed over other pipelines
 
-  // Buffers by block and micro-batch. Transient activations of the forward and of the recomputation are
+  // Buffers by block and micro-batch. Transient activations of the forward pass and of the recomputation are
   // separate.
   std::map<BlockMicrobatch, int> saved_, forward_saved_, transient_, recomputed_, gradients_,
       transient_gradients_, logits_, backward_logits_, whole_gradients_;
   std::map<BlockMicrobatch, int> graph_, forward_graph_, graph_work_, backward_graph_work_;  // custom blocks
-  // Dependencies of the embedding's weight gradient (received gradients) and of the head's backward (sums
-  // over logits).
+  // Dependencies of the embedding's weight gradient (received gradients) and of the head's backward pass
+  // (sums over logits).
   std::map<BlockMicrobatch, Dependencies> backward_dependencies_;
-  std::map<BlockMicrobatch, Dependencies> local_chunk_waits_;  // dependencies of a chunk of the same stage
-  std::map<bool, std::vector<int>> readers_;  // is gradient -> computes that read the received data
+  std::map<BlockMicrobatch, Dependencies> local_chunk_waits_;  // dependencies of the next local chunk
+  std::map<bool, std::vector<int>> readers_;  // is gradient -> computations that read the received data
   // (is gradient, receiving stage) -> messages of each crossing
   std::map<std::pair<bool, const Stage*>, std::vector<Dependencies>> sent_messages_;
   std::map<int, int> gathered_weights_;  // ZeRO 3: block -> buffer of its gathered weights
-  std::vector<int> recent_computes_;     // the last compute of each recently processed block
+  std::vector<int> recent_computes_;     // last computation of each recently processed block
   std::map<int, int>
-      remaining_weight_gradients_;  // block -> micro-batches whose weight gradient is outstanding
+      remaining_weight_gradients_;  // block -> micro-batches whose weight gradient is still to be computed
   struct KnownRoutes {
     bool is_outgoing = false;
     Side from, to;

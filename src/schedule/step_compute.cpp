@@ -1,14 +1,14 @@
-// The forward and backward of a block as instructions. A layer consists of two halves, attention and mlp.
-// With tensor parallelism each half ends in a sum over the group; with sequence parallelism it begins with a
-// gather and ends in a reduce-scatter:
+// Adds the instructions for the forward and backward pass of a block. A layer consists of two halves,
+// attention and mlp. With tensor parallelism, each half ends with an all-reduce over the group. With sequence
+// parallelism, it starts with an all-gather and ends with a reduce-scatter:
 //
 //   forward    [all_gather] attention [all_reduce | reduce_scatter]
 //              [all_gather] mlp [all_reduce | reduce_scatter]
 //   backward   [all_gather] mlp input gradient [all_reduce | reduce_scatter], meanwhile its weight gradient;
 //              attention likewise
 //
-// The second half of an MoE layer processes the positions of its own device; tokens are exchanged with the
-// devices of their experts in between:
+// In the second half of an MoE layer, each device routes its own positions and exchanges tokens with the
+// devices of their experts:
 //
 //   forward    router [dispatch] experts [combine]
 //   backward   [dispatch] experts' input gradient [combine], meanwhile their weight gradients; router
@@ -20,7 +20,7 @@ namespace optimus {
 
 int StepCompiler::tensor_group(int block) {
   const LayerStrategy& s = strategy(block);
-  // Cached, because the blocks of one run are compiled consecutively.
+  // The group is cached, because the blocks of one run are compiled consecutively.
   if (&s == tensor_group_of_) return last_tensor_group_;
   const int tp = s.tp, first = location_.index / tp * tp;
   tensor_group_of_ = &s;
@@ -157,9 +157,9 @@ bool StepCompiler::reduces_every_microbatch(int block) const {
          (shard_count(stage_, s) > 1 || (has_experts(block) && expert_shard_count(stage_, s) > 1));
 }
 
-// The whole gradient of one micro-batch before it is reduced to shards, live from the first part of the
-// backward that adds to it. The head's contribution to a tied embedding's gradient stays there until the
-// embedding adds its own.
+// The buffer for the whole gradient of one micro-batch, before it is reduced to shards. It is live from the
+// first part of the backward pass that adds to it. For a tied embedding, the head's contribution stays in
+// this buffer until the embedding adds its contribution.
 void StepCompiler::use_whole_gradients(int block, int microbatch) {
   if (!reduces_every_microbatch(block)) return;
   const auto [at, is_new] = whole_gradients_.try_emplace({block, microbatch}, -1);
@@ -182,9 +182,9 @@ bool StepCompiler::is_recomputed(int block) const {
   return can_be && strategy(block).recompute == RecomputeMode::full;
 }
 
-// An autograd graph is live from the forward that builds it to the backward. If the forward is recomputed,
-// the graph of the first forward is discarded. Weight gradients count as graph_work until they have been
-// added to the accumulators.
+// An autograd graph is live from the forward pass that builds it to the backward pass. If the forward pass is
+// recomputed, the graph of the first forward pass is discarded. Weight gradients are counted in graph_work
+// until they have been added to the accumulators.
 void StepCompiler::use_graph(const Instruction& instruction) {
   if (kind(instruction.block) != BlockKind::custom) return;
   const bool is_forward = instruction.op == Op::forward;
@@ -212,8 +212,8 @@ int StepCompiler::compute(Op op, Part part, int microbatch, int block, const Dep
   if (!has_buffers_) return index;
   use_activation_buffers(instruction);
   use_graph(instruction);
-  // Weight gradients do not need weights, with two exceptions: an embedding with a norm, and a custom
-  // block, whose gradients autograd computes together.
+  // Weight gradients do not need weights, with two exceptions: an embedding with a norm, and a custom block,
+  // for which autograd computes all gradients together.
   const bool has_weight_path = kind(block) == BlockKind::embedding || kind(block) == BlockKind::custom;
   const bool needs_weights = op != Op::backward_weight || (has_weight_path && has_backward_weights(block));
   if (const auto gathered = gathered_weights_.find(block);
@@ -244,8 +244,8 @@ int StepCompiler::tensor_collective(Op op, const ServedCompute& served, Bytes by
   return last_tensor_;
 }
 
-// Sends keys and values one step around the ring; in the backward, together with their gradients. The last
-// exchange of the backward only returns the gradients to their owner.
+// Sends keys and values one step around the ring, in the backward pass together with their gradients. The
+// last exchange of the backward pass only returns the gradients to their owner.
 int StepCompiler::ring(Op op, int microbatch, int block, int ring_step, const Dependencies& waits) {
   const bool is_backward = op == Op::backward_input, is_last = ring_step + 1 == strategy(block).cp;
   Instruction instruction{.op = Op::ring_exchange,
@@ -268,7 +268,7 @@ int StepCompiler::ring(Op op, int microbatch, int block, int ring_step, const De
 Dependencies StepCompiler::gather_sequence(const ServedCompute& served, Dependencies dependencies) {
   if (!strategy(served.block).sequence_parallel) return dependencies;
   const Bytes full_bytes = sizes_.whole_activation(served.block, sequences(served.microbatch));
-  // The earlier instructions stay in the list, because they may be on other lanes than the gather.
+  // The earlier instructions stay in the dependencies, because they may be on other lanes than the gather.
   dependencies.push_back(tensor_collective(Op::all_gather, served, full_bytes, dependencies));
   return dependencies;
 }
@@ -288,8 +288,8 @@ Dependencies StepCompiler::forward_attention(int microbatch, int block, const De
   Dependencies keys = {compute(op, Part::attention_input, microbatch, block, dependencies)};
   int previous_key = keys.front();
   for (int ring_step = 0; ring_step < cp; ++ring_step) {
-    // The next keys and values are sent while the current ones are processed, not earlier, so two buffers
-    // suffice.
+    // The next keys and values are sent while the current ones are processed, but not earlier, so two buffers
+    // are enough.
     const Dependencies current_keys = keys;
     if (ring_step + 1 < cp)
       keys = {ring(op, microbatch, block, ring_step, {current_keys.front(), previous_key})};
@@ -306,7 +306,7 @@ Dependencies StepCompiler::exchange_tokens(Op op, int microbatch, int block, boo
   instruction.chunk = chunk_of(block), instruction.block = block;
   instruction.group = expert_group(block);
   instruction.bytes = sizes_.dispatched_tokens(block, sequences(microbatch)).value;
-  // The earlier instructions stay in the list, because they may be on other lanes.
+  // The earlier instructions stay in the dependencies, because they may be on other lanes.
   dependencies.push_back(builder_.add(instruction, dependencies));
   return dependencies;
 }
@@ -355,7 +355,7 @@ Dependencies StepCompiler::forward_block(int microbatch, int block, Dependencies
       dependencies = gather_sequence({op, Part::whole, microbatch, block}, std::move(dependencies));
       dependencies = {compute(op, Part::whole, microbatch, block, dependencies)};
       if (strategy(block).tp > 1) {
-        // Per token the largest logit, the sum of exponentials, and the target's logit, in fp32.
+        // For each token: the largest logit, the sum of exponentials, and the logit of the target, in fp32.
         const Side side{static_cast<int>(stage_.devices.size()), strategy(block)};
         const std::int64_t tokens =
             share_of(side, location_.index, sequences(microbatch), plan_.sequence_length, false).num_tokens();
@@ -363,7 +363,7 @@ Dependencies StepCompiler::forward_block(int microbatch, int block, Dependencies
                                           Bytes(tokens * 3 * 4), dependencies)};
       }
       backward_dependencies_[{block, microbatch}] =
-          dependencies;  // the backward waits for the logit statistics
+          dependencies;  // the backward pass waits for the logit statistics
       break;
     }
   }
@@ -377,8 +377,8 @@ Dependencies StepCompiler::backward_attention_input(int microbatch, int block,
   if (cp == 1) return {compute(Op::backward_input, Part::attention, microbatch, block, dependencies)};
   Dependencies keys = {compute(Op::backward_input, Part::attention_output, microbatch, block, dependencies)};
   for (int ring_step = 0; ring_step < cp; ++ring_step)
-    // The gradients of keys and values are sent along with them; the last exchange returns them to their
-    // owner.
+    // The gradients of keys and values are sent together with the keys and values. The last exchange returns
+    // the gradients to their owner.
     keys = {
         ring(Op::backward_input, microbatch, block, ring_step,
              {compute(Op::backward_input, Part::attention_ring_step, microbatch, block, keys, ring_step)})};
@@ -399,10 +399,10 @@ Dependencies StepCompiler::recompute(int microbatch, int block, Dependencies dep
 Dependencies StepCompiler::backward_block(int microbatch, int block, Dependencies dependencies,
                                           bool with_weights) {
   // A weight gradient is placed after the collective that sums the input gradient, so that the two overlap.
-  // The gather of its operand is placed before.
+  // The gather of its operand is placed before that collective.
   switch (kind(block)) {
     case BlockKind::embedding:
-      // No input gradient; the weight gradient waits for the received gradient.
+      // An embedding has no input gradient. Its weight gradient waits for the received gradient.
       backward_dependencies_[{block, microbatch}] =
           gather_sequence({Op::backward_weight, Part::whole, microbatch, block, true}, dependencies);
       if (with_weights)
@@ -430,7 +430,7 @@ Dependencies StepCompiler::backward_block(int microbatch, int block, Dependencie
       dependencies =
           reduce_partial({Op::backward_input, Part::whole, microbatch, block, true},
                          {compute(Op::backward_input, Part::whole, microbatch, block, dependencies)});
-      // Only BERT's transform layer has a weight gradient of its own, computed from the summed gradient.
+      // Only BERT's transform layer has a separate weight gradient, computed from the summed gradient.
       backward_weight(Part::whole, microbatch, block, model_.is_bert() ? dependencies : Dependencies{});
       break;
     }

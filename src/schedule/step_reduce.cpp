@@ -1,12 +1,13 @@
-// Gradients and updates: reductions inside the stage as soon as weight gradients are complete, sums with
-// other stages and pipelines, the step gate, the optimizer, and the gathers that distribute updated weights.
+// Adds the instructions for gradients and updates: reductions inside the stage as soon as weight gradients
+// are complete, sums with other stages and pipelines, the step gate (gradient norm and finiteness), the
+// optimizer, and the gathers that distribute updated weights.
 //
-// Inside a stage, the devices with the same tensor-parallel rank form a data group. Gradients of sharded
-// state are first reduced to shards inside the shard group, then summed over the replicas of each shard. A
-// tensor that other stages or pipelines also own (a tied embedding; every tensor if there are several
-// pipelines) is excluded from the sum over replicas; it is summed once over all its owners instead. If the
-// tensor-parallel ranks of a replica have equal copies of a gradient (norms; shared key/value heads), the
-// lowest rank contributes to that sum and the other parts add zero.
+// Inside a stage, the devices with the same tensor-parallel rank form a data-parallel group. Gradients of
+// sharded state are first reduced to shards inside the shard group, then summed over the replicas of each
+// shard. A tensor that other stages or pipelines also own (a tied embedding; every tensor if there are
+// several pipelines) is excluded from the sum over replicas and instead summed once over all its owners. If
+// the tensor-parallel ranks of a replica have equal copies of a gradient (norms; shared key/value heads), the
+// lowest of these ranks contributes to that sum and the others add zero.
 #include <algorithm>
 #include <utility>
 
@@ -67,7 +68,7 @@ void StepCompiler::reduce_gradients(int block, int microbatch, bool is_last) {
   };
   const bool is_final = is_last || is_async;
   const bool is_sharded_now = shards > 1 && (is_final || s.zero >= 2);
-  // Before anything is reduced to shards, the tensor-parallel ranks sum those gradients that each of them has
+  // Before gradients are reduced to shards, the tensor-parallel ranks sum the gradients that each of them has
   // computed only partially.
   if (is_final || is_sharded_now)
     for (const auto& [parts, bytes] : partial(block)) reduce(tensor_subgroup(block, parts), bytes);
@@ -115,8 +116,8 @@ Instruction StepCompiler::copy_message(Op op, int block, int distance) {
   return message;
 }
 
-// The other device completes its reduction at about the same time, so the receive is waited for only before
-// the gate.
+// The other device completes its reduction at about the same time, so only the step gate waits for the
+// receive.
 void StepCompiler::send_copy_of(int block, int sum) {
   builder_.add(copy_message(Op::send_copy, block, plan_.copy_distance), {sum});
   copy_waits_.push_back(builder_.add(copy_message(Op::receive_copy, block, -plan_.copy_distance), {sum}));
@@ -127,15 +128,15 @@ void StepCompiler::send_copy_of(int block, int sum) {
   builder_.use(copy_buffers_[block], true);
 }
 
-// Called before the next reduction is added to the reduce lane. That reduction waits for the preceding one
-// anyway, so both the reduction and the message that follows the preceding one overlap with the backward of
-// the blocks below.
+// Called before the next reduction is added to the reduce lane. The next reduction waits for the preceding
+// one in any case, so this reduction and the message with the preceding result both overlap with the backward
+// pass of the blocks below.
 void StepCompiler::send_pending_copies() {
   for (const int block : std::exchange(pending_copies_, {})) send_copy_of(block, last_reductions_.at(block));
 }
 
-// Sends the copies of all shards that have not been sent yet. The reduce lane is in order: after its last
-// entry every reduction is complete, including that of a tied embedding.
+// Sends the copies of all shards that have not been sent yet. The reduce lane is in order, so after its last
+// entry all reductions are complete, including the reduction of a tied embedding.
 void StepCompiler::send_all_copies() {
   send_pending_copies();
   for (const int block : own_blocks())
@@ -157,8 +158,8 @@ void StepCompiler::update_blocks(const Dependencies& gate, int microbatch) {
     if (const auto copy_buffer = copy_buffers_.find(block);
         copy_buffer != copy_buffers_.end() && has_buffers_) {
       builder_.use(copy_buffer->second, false);
-      // The weights that the repeated update produces are not used. With ZeRO 1 and 2 they go to memory that
-      // the gather then overwrites with the same values; with ZeRO 3 they need a buffer.
+      // The weights that the repeated update produces are not used. With ZeRO 1 and 2, they are written to
+      // memory that the gather then overwrites with the same values. With ZeRO 3, they need a buffer.
       if (s.zero == 3 && bytes_of(plan_.precision) < 4)
         use_exchange(block, sizes_.shard_buffer(block, StateKind::weights));
     }
@@ -198,7 +199,8 @@ int StepCompiler::step_gate(const Dependencies& waits) {
   return builder_.add(gate, waits);
 }
 
-// Asynchronous schedules have done all updates already; only the loss and the norms of the step are summed.
+// Asynchronous schedules have already performed all updates, so only the loss and the norms of the step are
+// summed.
 void StepCompiler::report_step() {
   Dependencies waits = pending_updates_;
   for (const int compute : last_computes()) waits.push_back(compute);

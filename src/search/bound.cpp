@@ -11,7 +11,8 @@
 namespace optimus {
 namespace {
 
-// Tolerance for sums in another order than in the simulator, and for bytes rounded to integers.
+// Tolerance for sums that are not computed in the same order as in the simulator, and for bytes that are
+// rounded to integers.
 constexpr double kRounding = 1 - 1e-5;
 
 double straggler_loss(const Demand& demand, int num_devices) {
@@ -29,8 +30,8 @@ BoundModel::BoundModel(const Demand& demand, const ClusterView& cluster_view)
       links_(demand.constants),
       has_two_kinds_(has_two_kinds_of_layers(demand.model)) {}
 
-// The part of a stage's gradient reductions that its last backwards cannot hide. The simulator considers
-// two micro-batches, so chunks of both may lie between the first reduction and the last.
+// The part of a stage's gradient reductions that its last backward passes cannot hide. The simulator
+// considers two micro-batches, so chunks of both may be processed between the first and the last reduction.
 double BoundModel::exposed_reduction(const Candidate& c, const StageCost& stage) const {
   if (!has_copies(demand_, c)) return 0;
   if (!demand_.software.overlaps_reduce) return stage.reduction;
@@ -38,11 +39,11 @@ double BoundModel::exposed_reduction(const Candidate& c, const StageCost& stage)
   double window = stage.backward + stage.slack + slowdown;
   if (c.schedule == Schedule::zero_bubble) window += 2 * stage.weight;
   if (c.chunks > 1) window = 2 * (window + stage.slack) + stage.forward;
-  // Concurrent reductions slow compute down, which gives the last reduction as much more time.
+  // Concurrent reductions slow down compute, and the last reduction can overlap with this additional time.
   double remaining = std::max(stage.last_reduction - slowdown, stage.reduction - window);
   const int microbatches = count_microbatches(demand_.batch, c.microbatch, c.dp).number;
   if (c.chunks == 1 && microbatches > 1) {
-    // The reductions of the preceding micro-batch delay those of the last one.
+    // The reductions of the preceding micro-batch delay the reductions of the last micro-batch.
     const double two_windows =
         2 * window + stage.forward + stage.slack + demand_.constants.interference * stage.gather * 2;
     remaining = std::max(remaining, stage.reduction + stage.repeated_reduction - two_windows);
@@ -50,13 +51,14 @@ double BoundModel::exposed_reduction(const Candidate& c, const StageCost& stage)
   return std::max(0.0, remaining);
 }
 
-// The time at which all stages have all gradients.
+// Lower bound on the time at which all stages have all gradients.
 double BoundModel::last_gradient_time(const Candidate& c, const std::vector<StageCost>& stages) const {
   const MicrobatchCount count = count_microbatches(demand_.batch, c.microbatch, c.dp);
   const double total = count.total(), last = std::min(1.0, count.last_size);
   const bool is_split = c.schedule == Schedule::zero_bubble;
   double all_forward = stages.front().host_seconds_before,
-         // all_forward: forwards through all stages; remaining_backwards: backwards of the stages after s
+         // all_forward: forward passes of all stages; remaining_backwards: backward passes of the stages
+      // after s
       remaining_backwards = 0;
   for (const StageCost& stage : stages) {
     const bool is_last = &stage == &stages.back();
@@ -67,7 +69,7 @@ double BoundModel::last_gradient_time(const Candidate& c, const std::vector<Stag
   for (int s = 0; s < c.pp; ++s) {
     const StageCost& stage = stages[static_cast<std::size_t>(s)];
     remaining_backwards -= stage.last_backward + (s + 1 == c.pp ? 0 : stage.message);
-    // Forwards before the first backward; the other forwards run after it.
+    // Number of forward passes before the first backward pass.
     const int warmup_forwards = c.schedule == Schedule::interleaved
                                     ? (c.pp - s - 1) * 2 + (c.chunks - 1) * c.pp + 1
                                 : c.schedule == Schedule::gpipe ? count.number
@@ -87,8 +89,8 @@ double BoundModel::last_gradient_time(const Candidate& c, const std::vector<Stag
   return end;
 }
 
-// Seconds of the updates and of the waits that delay them: for the gate, and for gathers of updated weights.
-// The forwards of the next step hide most of these waits.
+// Seconds of the updates, of the wait for the step gate, and of the wait for gathers of updated weights. The
+// forward passes of the next step hide most of the gathers.
 double BoundModel::update_seconds(const Candidate& c, const StageCost& stage, double gate) const {
   const bool gathers = c.zero == 1 || c.zero == 2;
   if (!demand_.software.overlaps_gather) return gate + stage.update + (gathers ? stage.gather : 0);
@@ -122,7 +124,7 @@ Bound BoundModel::bound(const Candidate& c, double cutoff_seconds) {
     return (last_gradient_time(candidate, stages) + update_time(candidate, stages)) * straggler_factor;
   };
   Bound bound;
-  // A first bound without recomputation, which would only add time. It is less expensive than computing the
+  // The first bound ignores recomputation, which would only add time. It is less expensive than computing the
   // fitted recompute modes and the memory.
   Candidate without_recompute = c;
   without_recompute.is_fitted = false;
@@ -131,7 +133,7 @@ Bound BoundModel::bound(const Candidate& c, double cutoff_seconds) {
   if (bound.seconds >= cutoff_seconds) return bound;
   const std::vector<StageLayers> layers = layers_of(c);
   for (int s = 0; s < c.pp; ++s)
-    // Of equal stages, the first one has the most micro-batches in flight.
+    // Among equal stages, the first one has the most micro-batches in flight.
     if (!equals_previous_stage(c, layers, s))
       update_memory_bound(bound, c, s, layers[static_cast<std::size_t>(s)],
                           min_in_flight(c, s, microbatches));
@@ -167,7 +169,7 @@ double BoundModel::tighten_bound(const Candidate& c, const Bound& bound) {
   const std::vector<StageLayers> layers = layers_of(c);
   const std::vector<StageCost> costs = stage_costs(c, layers);
   std::vector<StageTimes> times;
-  times.reserve(layers.size());  // `stages` refers to its elements; equal stages share one element
+  times.reserve(layers.size());  // `stages` has pointers to its elements, and equal stages share one element
   const std::vector<Order>& orders = orders_of(c, count.number);
   std::vector<PipelineStage> stages;
   for (int s = 0; s < c.pp; ++s) {
@@ -203,14 +205,14 @@ double BoundModel::tighten_bound(const Candidate& c, const Bound& bound) {
 
 namespace {
 
-// The minimum cost of a layer with its share of a slot's base, which does not depend on the number of
-// layers and may be negative (a last collective that nothing waits for). A stage has at most as many slots
-// as layers.
+// The minimum cost of a layer with its share of the slot's base cost. The base cost does not depend on the
+// number of layers and may be negative (a last collective that nothing waits for). A stage has at most as
+// many slots as layers.
 double min_slot_cost(const SlotCost& cost) { return cost.min_layer() + std::min(0.0, cost.base); }
 
 }  // namespace
 
-// Time bound from stage `s` alone. `recompute_seconds`: recomputation per micro-batch.
+// Time bound that considers only stage `s`. `recompute_seconds` is the time of recomputation per micro-batch.
 double BoundModel::seconds_of_shape(const Candidate& shape, int s, double recompute_seconds) {
   const MicrobatchCount count = count_microbatches(demand_.batch, shape.microbatch, shape.dp);
   const SampleCost& sample = sample_cost(kind_of_stage(shape, s), shape, shape.recompute);
@@ -223,13 +225,14 @@ double BoundModel::seconds_of_shape(const Candidate& shape, int s, double recomp
   const auto single_slot_seconds = [&](const SlotCost& cost) {
     return slot_seconds(cost) + std::min(0.0, cost.base) * (number - 1);
   };
-  // The backward has one slot, or is split into two slots; either may be faster.
+  // The backward pass may have one slot or be split into two slots. The bound uses the faster variant.
   const double forward = single_slot_seconds(sample.forward),
                split_forward = slot_seconds(sample.forward) - sample.hidden_by_weight_slot,
                whole_backward = single_slot_seconds(sample.backward),
                split_backward = slot_seconds(sample.input) + slot_seconds(sample.weight);
-  // With a split backward, a micro-batch passes whole preceding stages before it reaches this stage.
-  // Otherwise it passes at least one layer of each, for any number of chunks.
+  // With a split backward pass, a micro-batch passes through all layers of the preceding stages before it
+  // reaches this stage. Otherwise, it passes through at least one layer of each preceding stage, for any
+  // number of chunks.
   const int previous_stage = cluster_view_.is_uniform() ? s : 0;
   const double layer = std::max(0.0, sample.forward.base + sample.forward.min_layer() + sample.backward.base +
                                          sample.backward.min_layer());
@@ -244,10 +247,10 @@ double BoundModel::seconds_of_shape(const Candidate& shape, int s, double recomp
 
 Bound BoundModel::bound_any_schedule(const Candidate& shape, double cutoff_seconds) {
   const MicrobatchCount count = count_microbatches(demand_.batch, shape.microbatch, shape.dp);
-  // number of stages that have one layer more than the other stages
+  // Number of stages that have one layer more than the other stages.
   const int num_larger_stages = static_cast<int>(demand_.model.layers % shape.pp);
   const double straggler_factor = straggler_loss(demand_, shape.num_devices()) * kRounding;
-  std::vector<int>& distinct_stages = distinct_stages_;  // the stages that differ from their neighbours
+  std::vector<int>& distinct_stages = distinct_stages_;  // stages that differ from adjacent stages
   distinct_stages.clear();
   double longest = 0;
   for (int s = 0; s < shape.pp; ++s) {
@@ -286,8 +289,8 @@ Bound BoundModel::bound_any_schedule(const Candidate& shape, double cutoff_secon
 }
 
 double BoundModel::bound_any_shape(const Candidate& c) {
-  // Assumes that all devices are busy with layers only, at the speed of the fastest kind. Using fewer
-  // devices takes longer, which their smaller straggler loss never compensates.
+  // Assumes that all devices compute only layers, at the speed of the fastest kind. Using fewer devices takes
+  // longer, and smaller straggler losses never compensate for that.
   double min_layer_seconds = 1e300, min_dense_seconds = 1e300, min_price = 1e300;
   for (int kind = 0; kind < std::ssize(cluster_view_.kinds()); ++kind) {
     Candidate split = c;

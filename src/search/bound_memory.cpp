@@ -11,7 +11,7 @@ namespace optimus {
 double min_in_flight(const Candidate& c, int stage, int microbatches) {
   const StagePosition at{stage, c.pp, microbatches, c.chunks};
   if (c.schedule == Schedule::interleaved && microbatches % c.pp != 0)
-    return std::min(c.pp - stage, microbatches);  // an incomplete last round saves less than the formula says
+    return std::min(c.pp - stage, microbatches);  // an incomplete last round saves fewer than the formula
   return static_cast<double>(max_saved_microbatches(c.schedule, at)) / c.chunks;
 }
 
@@ -70,8 +70,8 @@ double BoundModel::MemoryTerms::total_bytes(const StageLayers& layers,
   return bytes + largest + max_gathered - kRoundingBytes;
 }
 
-// Stages differ in the number of micro-batches in flight and in the ends of the model that they contain;
-// everything else is computed once for all stages.
+// Stages differ only in the number of micro-batches in flight and in whether they contain the embedding or
+// the head. All other terms are computed once for all stages.
 BoundModel::MemoryTerms BoundModel::memory_terms(const Candidate& c, int s, double in_flight,
                                                  bool all_modes) {
   const int kind = kind_of_stage(c, s);
@@ -87,16 +87,16 @@ BoundModel::MemoryTerms BoundModel::memory_terms(const Candidate& c, int s, doub
     terms.transient_of_ends = std::max(terms.transient_of_ends, end.transient);
   };
   if (s == 0) add_end(last_terms_.embedding);
-  // If one stage has both ends of the model, a tied embedding exists only once.
+  // If one stage contains both the embedding and the head, a tied embedding exists only once.
   if (s + 1 == c.pp && !(c.pp == 1 && demand_.model.is_tied)) add_end(last_terms_.head);
   add_exchange_memory(terms, c, s, in_flight);
   return terms;
 }
 
-// Adds the terms of cost/memory_cost.cpp (peak_beyond_saved), or smaller ones.
+// Adds the terms of cost/memory_cost.cpp (peak_beyond_saved), or smaller terms.
 void BoundModel::add_exchange_memory(MemoryTerms& terms, const Candidate& c, int s, double in_flight) const {
-  // With ZeRO 1, gradients are reduced only in the last micro-batch, when the other micro-batches have
-  // freed their activations.
+  // With ZeRO 1, gradients are reduced only in the last micro-batch, after the other micro-batches have freed
+  // their activations.
   const bool is_late = c.zero == 1 && demand_.software.runs_programs && in_flight > 1;
   if (is_late) terms.layer.gathered = terms.dense.gathered = 0;
   const bool has_embedding = s == 0, has_head = s + 1 == c.pp;
@@ -105,7 +105,7 @@ void BoundModel::add_exchange_memory(MemoryTerms& terms, const Candidate& c, int
   ExchangeBuffers head = last_terms_.head.exchange_buffers;
   if (has_embedding) terms.gathered_at_ends = embedding.gathered;
   if (has_embedding && has_head && demand_.model.is_tied) {
-    // A tied embedding has one copy: the head's contribution to the gradient stays in the embedding's
+    // A tied embedding has only one copy, so the head's contribution to the gradient stays in the embedding's
     // buffer.
     terms.layer.gathered += embedding.gradient, terms.dense.gathered += embedding.gradient;
     head.gradient = embedding.gradient;
@@ -114,7 +114,7 @@ void BoundModel::add_exchange_memory(MemoryTerms& terms, const Candidate& c, int
     if (c.chunks == 1) terms.gathered_with_ends = terms.gathered_at_ends + layer.gradient + 2 * layer.weights;
   }
   if (c.zero < 2 || count_microbatches(demand_.batch, c.microbatch, c.dp).number < in_flight + 1) return;
-  // The reduction of the first block may last until the gradient of the last block exists again.
+  // The reduction of the first block may still run when the next gradient of the last block is allocated.
   const ExchangeBuffers &first = has_embedding ? embedding : layer, &last = has_head ? head : layer;
   const double both = first.gradient + first.exchange + last.gradient + last.weights;
   if (has_embedding && has_head) terms.gathered_at_ends = std::max(terms.gathered_at_ends, both);
@@ -137,7 +137,8 @@ BoundModel::StageTerms BoundModel::terms_of_any_stage(const Candidate& c, int ki
                       : block.optimizer * (c.zero >= 1 ? sharded : 1) *
                             (is_whole_in_other_software ? 2.0 / 3 : 1) * (c.copy_distance > 0 ? 2 : 1));
   };
-  // Other trainers gather only with ZeRO 3. The exchange buffer is at least as large as a whole gradient.
+  // Other trainers gather weights only with ZeRO 3. The exchange buffer is at least as large as a whole
+  // gradient.
   const double weight = bytes_of(demand_.precision), gradient = demand_.precision == Precision::fp64 ? 8 : 4;
   const bool is_exchanged = is_optimus && c.zero > 0 && c.zero <= 3 && shards > 1;
   const auto exchange_buffers = [&](const BlockBytes& block) {
@@ -153,7 +154,7 @@ BoundModel::StageTerms BoundModel::terms_of_any_stage(const Candidate& c, int ki
   terms.fixed = process_bytes(demand_, cluster_view_.type_of(kind), 0, 0, num_communicators(c));
   const auto set_layer_terms = [&](MemoryTerms::Layer& layer, BlockBytes SampleCost::*member) {
     layer.state = state(sample.*member);
-    // Buffers of two neighbouring layers, and the exchange buffer of one.
+    // Buffers of two adjacent layers, and the exchange buffer of one of them.
     const ExchangeBuffers both = exchange_buffers(sample.*member);
     layer.gathered = both.exchange + 2 * both.gradient + 2 * both.weights + both.gathered;
     for (const RecomputeMode mode : kModes) {
@@ -182,8 +183,8 @@ void BoundModel::update_memory_bound(Bound& bound, const Candidate& c, int s, co
   if (bound.limit == 0 || bytes - limit > bound.bytes - bound.limit) bound.bytes = bytes, bound.limit = limit;
 }
 
-// Tries every number of fully recomputed layers, each with as many selectively recomputed layers as memory
-// then requires. Returns the fastest combination that fits.
+// Tries every number of fully recomputed layers. For each number, as many other layers are recomputed
+// selectively as memory requires. Returns the fastest combination that fits.
 StageLayers BoundModel::fitted_layers(const Candidate& c, int s, int layers) {
   const int microbatches = count_microbatches(demand_.batch, c.microbatch, c.dp).number;
   const MemoryTerms terms = memory_terms(c, s, min_in_flight(c, s, microbatches), true);
@@ -199,8 +200,8 @@ StageLayers BoundModel::fitted_layers(const Candidate& c, int s, int layers) {
   };
   StageLayers best_layers = uniform_layers(RecomputeMode::full, layers);
   double min_seconds = layers * full;
-  // With fewer fully recomputed layers than this, the stage does not fit even if all other layers are
-  // recomputed selectively.
+  // The minimum number of fully recomputed layers. With fewer, the stage does not fit even if all other
+  // layers are recomputed selectively.
   int min_full_layers = 0;
   const double full_saving = terms.layer.saved_activations[1] - terms.layer.saved_activations[2];
   if (!has_two_kinds_ && selective_saving >= 0 && full_saving > 0) {

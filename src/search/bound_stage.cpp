@@ -1,5 +1,5 @@
-// Implements the part of bound.h that prices one stage: its slots, messages, reductions and updates. No
-// value exceeds the simulated one. bound.cpp combines the values into the bound of a pipeline.
+// Implements the part of bound.h that computes the costs of one stage: its slots, messages, reductions and
+// updates. No value exceeds the simulated value. bound.cpp combines the values into the bound of a pipeline.
 #include <algorithm>
 
 #include "plan/layouts.h"
@@ -54,7 +54,7 @@ const BoundModel::Traffic& BoundModel::traffic_of(int kind, const Candidate& c,
       return links_.collective_seconds(collective, group, (block.elements - block.experts) * bytes) +
              links_.collective_seconds(collective, of_experts, block.experts * expert_bytes);
     };
-    // A tied embedding is reduced in another way and is omitted here.
+    // A tied embedding is reduced separately, so it is omitted here.
     const bool is_tied = demand_.model.is_tied;
     SlotCost cost{0, seconds(sample_cost.layer), is_tied ? 0 : seconds(sample_cost.embedding),
                   is_tied ? 0 : seconds(sample_cost.head)};
@@ -70,8 +70,8 @@ const BoundModel::Traffic& BoundModel::traffic_of(int kind, const Candidate& c,
   return traffic;
 }
 
-// Counts in the order of the layers, chunk by chunk. Unevenly distributed stages are assumed to begin where
-// evenly distributed ones do.
+// Counts the layers in their order, chunk by chunk. Unevenly distributed stages are assumed to start at the
+// same layers as evenly distributed stages.
 StageLayers BoundModel::dense_of(const Candidate& c, int s, const StageLayers& layers) const {
   StageLayers dense;
   if (!has_two_kinds_) return dense;
@@ -104,7 +104,7 @@ std::pair<int, int> BoundModel::min_and_max_dense(const Candidate& c, int s) con
   return {min_dense, max_dense};
 }
 
-// `layers`: the layers of this chunk.
+// `layers` are the layers of this chunk.
 ChunkCost BoundModel::chunk_cost(const Candidate& c, int s, int chunk, const StageLayers& layers) {
   const int kind = kind_of_stage(c, s), n = layers.total();
   const SampleCost& sample = sample_cost(kind, c, c.recompute);
@@ -127,10 +127,10 @@ ChunkCost BoundModel::chunk_cost(const Candidate& c, int s, int chunk, const Sta
       cost.backward += count * (slow.layer - fast.layer) + dense.of(mode) * (slow.dense - fast.dense);
     }
   if (!has_copies(demand_, c)) return cost;
-  // Communication that is concurrent with compute slows it down, at most by half.
+  // Communication that is concurrent with compute slows compute down, at most by half.
   double concurrent_forward = 0, concurrent_backward = 0;
   if (c.zero == 3) {
-    // Gathers run at most two blocks ahead. A backward may not need the weights of the embedding and the
+    // Gathers run at most two blocks ahead. A backward pass may not need the weights of the embedding and the
     // head (schedule/compile.cpp, needs_gather).
     const double gather_seconds = traffic.gather.of(block_counts),
                  gather_of_layers = traffic.gather.of({n, block_counts.dense}),
@@ -147,8 +147,9 @@ ChunkCost BoundModel::chunk_cost(const Candidate& c, int s, int chunk, const Sta
   if (c.zero >= 2 && reduces) concurrent_backward += traffic.shard.of(block_counts);
   const double interference = demand_.constants.interference,
                slowdown_limit = 0.5 * sample.backward_compute.of(block_counts);
-  // The slowdown at the end of a slot hides the communication with which the next slot begins: for a
-  // forward, the transfer of tokens to experts or a gather; for a backward, the rest of a gather.
+  // The slowdown at the end of a slot hides communication at the start of the next slot. For a forward pass,
+  // this is the transfer of tokens to experts or a gather. For a backward pass, it is the remaining part of a
+  // gather.
   const auto slowdown = [&](double concurrent, double limit, double hidden) {
     return std::max(0.0, std::min(concurrent * interference, limit) - hidden);
   };
@@ -214,11 +215,11 @@ double BoundModel::optimizer_seconds(const Candidate& c, const SampleCost& sampl
   return c.copy_distance > 0 ? 2 * seconds : seconds;
 }
 
-// Stages that contain neither end of the model and have equal layers have equal costs.
+// Stages that contain neither the embedding nor the head and have equal layers have equal costs.
 bool BoundModel::equals_previous_stage(const Candidate& c, const std::vector<StageLayers>& layers,
                                        int s) const {
   const auto stage_index = static_cast<std::size_t>(s);
-  // Number of stages whose chunks have one layer more.
+  // Number of stages whose chunks have one additional layer.
   const int num_longer_stages = static_cast<int>(demand_.model.layers % (c.pp * c.chunks)) % c.pp;
   return cluster_view_.is_uniform() && s > 1 && s + 1 < c.pp &&
          layers[stage_index] == layers[stage_index - 1] && (c.chunks == 1 || s != num_longer_stages) &&
@@ -239,7 +240,7 @@ std::vector<StageCost> BoundModel::stage_costs(const Candidate& c, const std::ve
     stages.push_back(equals_previous ? stages.back()
                                      : stage_cost(c, s, layers[static_cast<std::size_t>(s)], has_message));
     if (has_message) stages.back().message = stages.front().message;
-    // Depending on where the stage ends, its message stays inside a node or crosses nodes.
+    // The message to the next stage stays inside a node or crosses nodes, depending on where the stage ends.
     if (equals_previous && !has_equal_links)
       stages.back().message = message_seconds(c, s, sample_cost(kind_of_stage(c, s), c, c.recompute));
   }

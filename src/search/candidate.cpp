@@ -15,7 +15,7 @@ std::vector<int> permitted_values(const std::set<int>& values, const std::option
   return result;
 }
 
-// Powers of two up to `limit`, and the ends of the user's range, even if they are not powers of two.
+// Powers of two up to `limit`, and both ends of the user's range, which need not be powers of two.
 std::set<int> powers_of_two(std::int64_t limit, const std::optional<Range>& range) {
   std::set<int> values;
   for (std::int64_t value = 1; value <= limit; value *= 2) values.insert(static_cast<int>(value));
@@ -25,8 +25,8 @@ std::set<int> powers_of_two(std::int64_t limit, const std::optional<Range>& rang
   return values;
 }
 
-// The distance between a shard and its copy: the smallest that places them on different nodes, or 1 if that
-// is impossible. Shards are `stride` devices apart; a node has `per_node` devices.
+// The smallest distance between a shard and its copy that places them on different nodes, or 1 if that is
+// impossible. Shards are `stride` devices apart, and a node has `per_node` devices.
 int copy_distance_across_nodes(int num_shards, int stride, int per_node) {
   const int in_node = std::max(1, per_node / stride);
   return in_node < num_shards ? in_node : 1;
@@ -117,8 +117,8 @@ int first_split_layer(std::int64_t layers, int parts, int i) {
 
 namespace {
 
-// The layers of a chunk that begins with block `first`, as runs of equal strategy. Embedding and head join
-// the neighbouring run.
+// The layers of a chunk that starts with block `first`, as runs of equal strategy. Embedding and head are
+// added to the adjacent run.
 Chunk chunk_of(const LayerStrategy& strategy, const StageLayers& layers, int first, bool has_embedding,
                bool has_head) {
   Chunk chunk;
@@ -168,10 +168,10 @@ MicrobatchCount count_microbatches(std::int64_t batch, int microbatch, int dp) {
   const std::int64_t full_size = static_cast<std::int64_t>(microbatch) * dp;
   const std::int64_t remainder = batch % full_size;
   MicrobatchCount count{static_cast<int>(batch / full_size), 1};
-  // Replicas with one sequence less wait for the other replicas.
+  // Replicas with one sequence fewer wait for the other replicas.
   if (remainder > 0)
     ++count.number, count.last_size = static_cast<double>((remainder + dp - 1) / dp) / microbatch;
-  if (batch < full_size) count.last_size = 1;  // the only micro-batch has the usual size
+  if (batch < full_size) count.last_size = 1;  // a single micro-batch counts as a full one
   return count;
 }
 
@@ -184,13 +184,14 @@ std::int64_t max_tensor_parts(const ModelSpec& model) {
 std::vector<int> tensor_choices(const Demand& demand, int num_devices) {
   const std::int64_t max_tp = std::min<std::int64_t>(
       {max_tensor_parts(demand.model), num_devices,
-       // Beyond a few domains nothing is gained: replicated work and message sizes stay the same.
+       // Larger sizes than a few domains bring no gain, because replicated work and message sizes stay the
+       // same.
        std::max<std::int64_t>(8, 4LL * demand.cluster.profile().groups.front().devices_per_domain)});
   std::set<int> values = powers_of_two(max_tp, demand.constraints.tp);
   for (int tp = 1; tp <= std::min<std::int64_t>(max_tp, 64); ++tp)
     if (demand.model.heads % tp == 0 && num_devices % tp == 0) values.insert(tp);
-  // fp8 GEMMs are not possible if devices share a key/value head. An explicit --tp is kept, so that the
-  // error is reported later.
+  // fp8 GEMMs are not possible if devices share a key/value head. An explicit --tp is accepted here, so that
+  // the error is reported later.
   if (demand.precision == Precision::fp8 && !demand.constraints.tp)
     std::erase_if(values, [&](int tp) { return demand.model.kv_heads % tp != 0; });
   return permitted_values(values, demand.constraints.tp);
@@ -248,8 +249,8 @@ std::vector<int> data_choices(const Demand& demand, int max_dp, int microbatch, 
       static_cast<int>(std::min<std::int64_t>(max_dp, std::max<std::int64_t>(1, demand.batch / microbatch))) /
       step * step;
   if (max_replicas < 1) return {};
-  // If the batch is not divisible, fewer replicas may suffice for the same number of micro-batches. With
-  // several sequences per micro-batch, a shorter last micro-batch is the alternative.
+  // If the batch is not divisible, fewer replicas may be enough for the same number of micro-batches. With
+  // several sequences per micro-batch, the last micro-batch may be shorter instead.
   const MicrobatchCount count = count_microbatches(demand.batch, microbatch, max_replicas);
   const std::int64_t sequences = static_cast<std::int64_t>(count.number) * microbatch;
   const auto min_replicas = static_cast<int>((demand.batch + sequences - 1) / sequences);
@@ -301,14 +302,14 @@ std::vector<ZeroChoice> zero_choices(const Demand& demand, const Candidate& cand
   for (int zero = 1; zero <= 3; ++zero) {
     if (!is_allowed(zero) || (!has_copies(demand, candidate) && !c.zero)) continue;
     choices.push_back({zero, 0});
-    // With state sharded over all replicas, there is only one copy of it. A second copy is useful if
-    // devices fail; experts do not support it.
+    // If state is sharded over all replicas, there is only one copy of it. A second copy is useful if devices
+    // fail. Experts do not support a second copy.
     if (demand.failures.mtbf.value > 0 && demand.software.runs_programs && data > 1 &&
         !demand.model.is_mixture())
       choices.push_back({zero, 0,
                          copy_distance_across_nodes(
                              data, candidate.tp, demand.cluster.profile().groups.front().devices_per_node)});
-    // Shards inside one domain, or inside a few domains, and replicates across them.
+    // Shards inside one domain or a few domains, and replicates across these groups.
     for (const int domains : {1, 4, 16})
       if (const int group = in_domain * domains; group > 1 && group < data && data % group == 0)
         choices.push_back({zero, group});

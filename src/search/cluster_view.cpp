@@ -7,7 +7,7 @@ namespace optimus {
 
 ClusterView::ClusterView(const Cluster& cluster) : cluster_(cluster), map_(DeviceMap::of_present(cluster)) {
   const HardwareProfile& profile = cluster.profile();
-  std::vector<int> starts;  // [node group]: its first physical device
+  std::vector<int> starts;  // [node group]: first physical device of the group
   int next = 0;
   for (const NodeGroup& group : profile.groups) starts.push_back(next), next += group.num_devices;
   int group = 0;
@@ -97,8 +97,8 @@ GroupShape ClusterView::spread(int kind, int count, int stride) const {
     return cluster_.link(first, Device{static_cast<int>(last)});
   };
   if (stride < group.devices_per_domain) shape.intra_node = link_to(1);
-  // Between domains of one node a group may use both kinds of links; if it leaves the node, the slower kind
-  // determines its speed.
+  // Between domains of one node, a group may use both kinds of links. If the group spans several nodes, the
+  // slower kind determines its speed.
   if (shape.domains > 1)
     shape.inter_node = link_to(shape.nodes > 1 ? std::max(group.devices_per_node, group.devices_per_domain)
                                                : group.devices_per_domain);

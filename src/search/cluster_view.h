@@ -1,5 +1,5 @@
-// ClusterView: the planner's view of the cluster: the present devices in order, grouped into sections of
-// equal devices. Queries about stages, which are ranges of these devices, take time proportional to the
+// ClusterView: the planner's view of the cluster, in which the present devices are grouped into sections of
+// equal devices. A stage is a range of these devices. Queries about stages take time proportional to the
 // number of sections, not of devices.
 #pragma once
 
@@ -10,14 +10,13 @@
 
 namespace optimus {
 
-// A kind of devices: all devices of one node group that have the same speed.
+// A kind of device: all devices of one node group that have the same speed.
 struct DeviceKind {
   int group = 0;  // index into the profile's groups
   double speed = 1;
-  Device first_of_group;  // first device of the node group, at the beginning of a domain
-  Device example;         // one device of this kind
-  double effective_peak =
-      0;  // peak rate x speed; the device with the smallest value is the slowest of a stage
+  Device first_of_group;      // first device of the node group, at the start of a domain
+  Device example;             // one device of this kind
+  double effective_peak = 0;  // peak rate x speed; the slowest device of a stage has the smallest value
   Bytes memory;
 };
 
@@ -40,12 +39,12 @@ class ClusterView {
   const DeviceType& type_of(int kind) const;
   const NodeGroup& group_of(int kind) const;
 
-  // slowest(): the slowest kind of device in [begin, end). min_memory(): the smallest memory of these
-  // devices.
+  // slowest() returns the slowest kind of device in [begin, end). min_memory() returns the smallest memory of
+  // these devices.
   int slowest(int begin, int end) const;
   Bytes min_memory(int begin, int end) const;
-  // The most favourable shape of a group of `count` devices at distances of `stride`: the group starts at
-  // the beginning of a domain.
+  // The most favorable shape of a group of `count` devices at distances of `stride`, in which the group
+  // starts at the start of a domain.
   GroupShape spread(int kind, int count, int stride) const;
 
  private:

@@ -9,7 +9,7 @@ void parse(Range& target, std::string_view text, std::string_view setting_name) 
   const auto number = [&](std::string_view part) {
     const std::int64_t value = parse_count(part, setting_name);
     if (value < 0 || value > INT_MAX)
-      throw UserError("{}: {} is not from 0 to {}", setting_name, in_quotes(part), INT_MAX);
+      throw UserError("{}: {} is not in the range 0 to {}", setting_name, in_quotes(part), INT_MAX);
     return static_cast<int>(value);
   };
   const auto dots = text.find("..");
@@ -19,7 +19,7 @@ void parse(Range& target, std::string_view text, std::string_view setting_name) 
   }
   target = {number(text.substr(0, dots)), number(text.substr(dots + 2))};
   if (target.min > target.max)
-    throw UserError("{}: {} is empty; the smaller number comes first, as in 4..8", setting_name,
+    throw UserError("{}: the range {} is empty; specify the smaller number first, as in 4..8", setting_name,
                     in_quotes(text));
 }
 
@@ -29,32 +29,36 @@ std::string text(const Range& range) {
 }
 
 void declare_layout(OptionTable& table, Constraints& c) {
-  table.add("tp", c.tp, "N|N..M", "tensor parallel devices");
-  table.add("pp", c.pp, "N|N..M", "pipeline stages");
-  table.add("dp", c.dp, "N|N..M", "data parallel replicas");
-  table.add("cp", c.cp, "N|N..M", "context parallel devices: parts of a sequence");
-  table.add("ep", c.ep, "N|N..M", "expert parallel devices");
-  table.add("zero", c.zero, "N|N..M", "ZeRO stage, 0 to 3: what is sharded over data parallel replicas");
-  table.add_word("schedule", c.schedule, schedule_words(),
-                 "pipeline schedule; pipedream and pipemare change convergence: only train accepts them, the "
-                 "planner never chooses them");
-  table.add("chunks", c.chunks, "N|N..M", "layer chunks per stage (interleaved schedule)");
-  table.add("max-memory", c.max_memory, "SIZE",
-            "memory limit of a device, for everything a process uses (default: its capacity)");
+  table.add("tp", c.tp, "N|N..M", "tensor-parallel size");
+  table.add("pp", c.pp, "N|N..M", "number of pipeline stages");
+  table.add("dp", c.dp, "N|N..M", "data-parallel size (number of replicas)");
+  table.add("cp", c.cp, "N|N..M", "context-parallel size (parts of a sequence)");
+  table.add("ep", c.ep, "N|N..M", "expert-parallel size");
+  table.add("zero", c.zero, "N|N..M",
+            "ZeRO stage, 0 to 3: state that is sharded over data-parallel replicas");
+  table.add_word(
+      "schedule", c.schedule, schedule_words(),
+      "pipeline schedule; pipedream and pipemare change convergence, so only train accepts them and the "
+      "planner never chooses them");
+  table.add("chunks", c.chunks, "N|N..M", "number of layer chunks per stage (interleaved schedule)");
+  table.add(
+      "max-memory", c.max_memory, "SIZE",
+      "memory limit per device for everything that a process allocates (default: the device's capacity)");
   table.add("offload", c.offload, "allow optimizer state in host memory");
   table.add("no-zero3", c.no_zero3, "never shard parameters");
 }
 
 void declare(OptionTable& table, Constraints& c) {
   declare_layout(table, c);
-  table.add("microbatch", c.microbatch, "N|N..M", "sequences per replica in a micro-batch");
-  table.add_word("recompute", c.recompute, recompute_words(), "activations recomputed in the backward pass");
+  table.add("microbatch", c.microbatch, "N|N..M", "micro-batch size, in sequences per replica");
+  table.add_word("recompute", c.recompute, recompute_words(),
+                 "activations to recompute in the backward pass");
 }
 
 void declare(OptionTable& table, Failures& failures) {
   table.add("mtbf", failures.mtbf, "T",
-            "mean time between failures of one device: the planner then weighs a second copy of sharded "
-            "state against its cost (default: devices do not fail; a run that can continue after losing "
+            "mean time between failures of one device; the planner weighs a second copy of sharded "
+            "state against its cost (default: devices do not fail, but a run that can continue after losing "
             "workers plans the copy anyway)");
 }
 

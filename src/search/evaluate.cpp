@@ -20,12 +20,12 @@ Setup setup_of(const Demand& demand, const ClusterView& cluster_view, const Plan
 }
 
 // The properties that determine the memory of a stage: its chunks, with blocks numbered from the first block
-// of the chunk, and whether they contain the embedding or the head.
+// of each chunk, and whether the chunks contain the embedding or the head.
 struct StageContents {
   std::vector<Chunk> chunks;
   std::size_t width = 0;
   bool has_embedding = false, has_head = false;
-  // per run of blocks: number of layers of the second kind, if the model has two kinds
+  // For each run of blocks, the number of layers of the second kind, if the model has two kinds.
   std::vector<int> dense;
   bool operator==(const StageContents&) const = default;
 };

@@ -5,7 +5,7 @@
 
 namespace optimus {
 
-// The plan of a candidate and its memory. For a fitted candidate, candidate.memory_margin is the smallest
+// The plan of a candidate, and its memory. For a fitted candidate, candidate.memory_margin is the smallest
 // margin with which the plan fits.
 struct FittedPlan {
   Candidate candidate;
@@ -15,7 +15,7 @@ struct FittedPlan {
 FittedPlan fit_memory_margin(const Demand& demand, const ClusterView& cluster_view, BoundModel& bound_model,
                              Candidate candidate);
 
-// The plan that the grid search assigns to a candidate.
+// The plan that the grid search uses for a candidate.
 Plan grid_plan(const Demand& demand, BoundModel& bound_model, const Candidate& candidate);
 
 }  // namespace optimus

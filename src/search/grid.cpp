@@ -1,5 +1,5 @@
-// Best-first search of the grid. A shape is expanded into its schedules and ZeRO stages when its bound is
-// the smallest one left; each resulting candidate is simulated when its own bound is the smallest.
+// Best-first search of the grid. A shape is expanded into its schedules and ZeRO stages when its bound is the
+// smallest remaining one. Each resulting candidate is simulated when its own bound is the smallest.
 #include "search/grid.h"
 
 #include <algorithm>
@@ -20,7 +20,8 @@ void for_splits(const Demand& demand, const ClusterView& cluster_view, Visit&& v
       for (const int microbatch : microbatch_choices(demand, cp))
         for (const bool is_sequence_parallel : {true, false}) {
           if (is_sequence_parallel && tp == 1) continue;
-          // Expert parallelism needs sequence parallelism: experts process each device's own positions.
+          // Expert parallelism requires sequence parallelism, because experts process each device's own
+          // positions.
           if (!is_sequence_parallel && tp > 1 && demand.model.is_mixture()) continue;
           Candidate c{.tp = tp, .cp = cp, .microbatch = microbatch};
           c.sequence_parallel = is_sequence_parallel;
@@ -66,7 +67,7 @@ void for_zeros(const Demand& demand, const ClusterView& cluster_view, const Cand
 
 template <typename Visit>
 void for_schedules(const Demand& demand, const Candidate& shape, Visit&& visit) {
-  // An incomplete last round costs as much as a complete round, and other trainers reject it.
+  // An incomplete last round takes as long as a complete round, and other trainers reject it.
   const bool has_whole_rounds =
       count_microbatches(demand.batch, shape.microbatch, shape.dp).number % shape.pp == 0;
   for (const ScheduleChoice& choice : schedule_choices(demand, shape.pp)) {
@@ -80,7 +81,7 @@ void for_schedules(const Demand& demand, const Candidate& shape, Visit&& visit) 
 
 enum class Level { split, shape, variant, tight };  // tight: a variant whose bound cannot be raised further
 struct Node {
-  double bound = 0;  // lower bound of the objective
+  double bound = 0;  // lower bound on the objective
   int index = 0;
   Level level = Level::split;
   // Nodes that are closer to a simulation are visited slightly earlier than their bound requires, so that a
@@ -89,7 +90,7 @@ struct Node {
     constexpr double kVisitOrderFactors[] = {1.15, 1.08, 1.01, 1};
     return bound * kVisitOrderFactors[static_cast<int>(level)];
   }
-  // the priority queue returns the smallest order() first
+  // The priority queue returns the node with the smallest order() first.
   bool operator<(const Node& other) const { return order() > other.order(); }
 };
 
@@ -130,7 +131,8 @@ class GridSearch {
   }
 
  private:
-  // The objective per second of step time. For a candidate without a ZeRO stage, that of its best variant.
+  // The objective per second of step time. A candidate without a ZeRO stage gets the rate of its best
+  // variant.
   double rate(const Candidate& c) {
     const double slowdown = failure_slowdown(demand_.failures, c.num_devices(), survives_device_loss(c));
     if (demand_.goal == Goal::throughput) return slowdown;
@@ -161,7 +163,7 @@ class GridSearch {
     });
   }
 
-  // Whether a fitted candidate recomputes any layers; sharding more state could avoid that.
+  // Whether a fitted candidate recomputes any layers. Sharding more state could avoid the recomputation.
   bool needs_recompute(const Candidate& c) {
     if (!c.is_fitted) return false;
     const std::vector<StageLayers> layers = bound_model_.layers_of(c);
@@ -201,7 +203,7 @@ class GridSearch {
     push(c, bound_model_.bound(c), bound_model_.bound_any_zero(c) * rate(c), Level::variant);
   }
 
-  // Keeps the fastest of the candidates that do not fit, and the one with the smallest excess.
+  // Stores the fastest candidates that do not fit, and the candidate with the smallest excess.
   void remember_unfit(const EvaluatedCandidate& entry) {
     const auto excess = [](const PeakMemory& peak_memory) {
       return std::max(peak_memory.bytes - peak_memory.limit, peak_memory.host_bytes - peak_memory.host_limit);

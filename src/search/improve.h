@@ -1,5 +1,5 @@
-// PlanImprover: keeps the best plan while plans outside the grid are tried. A plan replaces the best one
-// only if it is valid, fits into memory, and has a better objective according to the simulator.
+// PlanImprover: stores the best plan found while plans outside the grid are tried. A plan replaces the best
+// one only if it is valid, fits into memory, and has a better objective according to the simulator.
 #pragma once
 
 #include "search/evaluate.h"
@@ -25,7 +25,7 @@ class PlanImprover {
 
   // Whether the plan is valid and fits into memory.
   bool fits(const Plan& plan) const;
-  // Evaluates the plan; returns whether it is the new best.
+  // Evaluates the plan and returns whether it is the new best plan.
   bool consider(const Plan& plan);
 
  private:

@@ -27,7 +27,7 @@ bool PlanImprover::consider(const Plan& plan) {
 
 namespace {
 
-// Whether to change the strategy of `block`, which is layer `layer` of its stage (-1: embedding or head).
+// Whether to change the strategy of `block`, which is layer `layer` of its stage (-1 for embedding and head).
 using Choice = std::function<bool(int block, int layer)>;
 using Change = std::function<void(LayerStrategy&)>;
 
@@ -65,8 +65,8 @@ int max_layers_of_stage(const Plan& plan) {
   return maximum;
 }
 
-// The largest number in (low, high] for which works(number) is true, or `low` if there is none. If it is
-// true for a number, it must be true for all smaller ones.
+// The largest number in (low, high] for which works(number) is true, or `low` if there is none. If works() is
+// true for a number, it must be true for all smaller numbers.
 int largest_working(int low, int high, const std::function<bool(int)>& works) {
   while (low < high) {
     const int middle = high - (high - low) / 2;
@@ -92,7 +92,7 @@ bool holds_for_all_layers(const Plan& plan, const std::function<bool(const Layer
 }
 
 // Lowers the ZeRO stage in as many layers of each stage as memory allows. These layers then need no weight
-// gathers, or only one gradient reduction per step.
+// gathers, or need only one gradient reduction per step.
 void reduce_sharding(PlanImprover& improver, const Constraints& constraints) {
   const Plan plan = improver.best().plan;
   const int zero = first_strategy(plan).zero;
@@ -110,7 +110,8 @@ void reduce_sharding(PlanImprover& improver, const Constraints& constraints) {
   }
 }
 
-// Embedding and head are wide but few, so another tensor-parallel size may suit them better.
+// Tries a different tensor-parallel size for embedding and head, because these blocks are much wider than
+// layers.
 void resplit_ends(PlanImprover& improver, const ClusterView& cluster_view) {
   const Plan plan = improver.best().plan;
   if (plan.pipelines.size() != 1) return;
@@ -143,8 +144,8 @@ void increase_sharding(PlanImprover& improver, const Plan& plan) {
   improver.consider(plan_with(maximum - num_unsharded));
 }
 
-// Uses the smallest groups that fit: larger groups save fewer inputs, but all activations of a group are
-// live at the same time.
+// Uses the smallest groups that fit. Larger groups save fewer inputs, but all activations of a group are live
+// at the same time.
 void recompute_in_groups(PlanImprover& improver, const Plan& plan) {
   const int maximum = max_layers_of_stage(plan);
   for (const int layers : {2, 3, 4, 6, 8, 12, 16}) {

@@ -1,5 +1,5 @@
-// Plans whose layers differ in more than the recompute mode: higher ZeRO stages only in the layers where
-// memory requires them, an embedding and a head with another tensor-parallel size than the layers, and
+// Plans whose layers differ in more than the recompute mode. They have higher ZeRO stages only in the layers
+// where memory requires them, a different tensor-parallel size for embedding and head than for layers, or
 // groups of layers that are recomputed from one saved input.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace optimus {
 
-// Starting from the best plan, tries lower ZeRO stages where memory is left, and another tensor-parallel
+// Starting from the best plan, tries lower ZeRO stages where memory is left, and a different tensor-parallel
 // size for embedding and head.
 void mix_layers(PlanImprover& improver, const Demand& demand, const ClusterView& cluster_view);
 

@@ -57,7 +57,7 @@ void add_idle_pipelines(const Demand& demand, const ClusterView& cluster_view, B
   }
 }
 
-// A subset of the cluster's present devices, as a cluster of its own.
+// A subset of the cluster's present devices, as a separate cluster.
 struct PartOfCluster {
   std::vector<int> devices;  // virtual devices, ascending
   double effective_peak = 0;
@@ -124,8 +124,9 @@ std::optional<PartPlan> plan_part(const Demand& demand, const PartOfCluster& par
                   static_cast<double>(batch) / best.seconds};
 }
 
-// Adds plans with one pipeline for each part. In the first round the shares of the batch are proportional
-// to peak performance, in the second to the measured speeds of the parts' plans.
+// Adds plans with one pipeline for each part. In the first round, the shares of the batch are proportional to
+// peak performance. In the second round, they are proportional to the simulated speeds of the plans for each
+// part.
 void add_part_pipelines(const Demand& demand, const std::vector<PartOfCluster>& parts,
                         const std::string& schedule, std::vector<Plan>& plans) {
   std::vector<double> speeds;

@@ -17,7 +17,7 @@ const LayerStrategy& strategy_of_first_layer(const Plan& plan) {
   return plan.pipelines.front().stages.front().chunks.front().runs.front().strategy;
 }
 
-// The number of layers that are recomputed, per pipeline; selective recomputation counts half.
+// The number of recomputed layers per pipeline. A selectively recomputed layer counts as half a layer.
 double num_recomputed_layers(const Plan& plan) {
   double sum = 0;
   for (const Pipeline& pipeline : plan.pipelines)
@@ -54,7 +54,7 @@ std::string why_slower(const Demand& demand, const ClusterView& cluster_view, co
     return fmt::format("{} devices instead of {} would save only {}", num_other_devices, num_used_devices,
                        seconds_text(best_step.seconds - other_step.seconds));
   if (demand.failures.mtbf.value > 0 && survives_device_loss(best) && !survives_device_loss(other))
-    return fmt::format("losing a device loses state: failures cost {} instead of {}",
+    return fmt::format("losing a device loses state, so failures cost {} instead of {}",
                        percent(failure_slowdown(demand.failures, num_other_devices, false) - 1),
                        percent(failure_slowdown(demand.failures, num_used_devices, true) - 1));
   std::vector<Cause> causes = {
@@ -139,13 +139,15 @@ std::string find_expert_contradiction(const Demand& demand, int num_available) {
                        demand.model.name, text(*c.ep), join(divisors, ", "));
   const int stages = c.pp ? std::max(1, c.pp->min) : 1;
   if (static_cast<std::int64_t>(stages) * c.ep->min > num_available)
-    return fmt::format("--ep {} needs {} devices{}, {} has {}; add devices or lower the sizes", text(*c.ep),
-                       stages * c.ep->min, stages > 1 ? fmt::format(" for {} stages", stages) : "",
-                       demand.cluster.name(), num_available);
+    return fmt::format("--ep {} needs {} devices{}, but {} has {}; add devices or lower the sizes",
+                       text(*c.ep), stages * c.ep->min,
+                       stages > 1 ? fmt::format(" for {} stages", stages) : "", demand.cluster.name(),
+                       num_available);
   return "";
 }
 
-// A contradiction between the numbers of the demand that does not depend on memory; empty if there is none.
+// Describes a contradiction between the numbers of the demand that does not depend on memory. Empty if there
+// is none.
 std::string find_contradiction(const Demand& demand, const ClusterView& cluster_view) {
   const Constraints& c = demand.constraints;
   const int num_available = cluster_view.num_devices();
@@ -160,15 +162,15 @@ std::string find_contradiction(const Demand& demand, const ClusterView& cluster_
     for (const auto& [name, range] : {std::pair{"tp", c.tp}, {"pp", c.pp}, {"cp", c.cp}, {"dp", c.dp}})
       if (min_value(range) > 1)
         product += fmt::format("{}{} {}", product.empty() ? "" : " x ", name, min_value(range));
-    return fmt::format("{} needs {} devices, {} has {}; add devices or lower the sizes", product, num_needed,
-                       demand.cluster.name(), num_available);
+    return fmt::format("{} needs {} devices, but {} has {}; add devices or lower the sizes", product,
+                       num_needed, demand.cluster.name(), num_available);
   }
   const std::int64_t heads = max_tensor_parts(demand.model);
   if (min_value(c.tp) > heads)
-    return fmt::format("--tp {}: {} has {} heads, each device needs at least one; use at most {}",
+    return fmt::format("--tp {}: {} has {} heads, and each device needs at least one; use at most {}",
                        text(*c.tp), demand.model.name, demand.model.heads, heads);
   if (min_value(c.pp) > demand.model.layers)
-    return fmt::format("--pp {}: {} has {} layers, each stage needs at least one; use at most {}",
+    return fmt::format("--pp {}: {} has {} layers, and each stage needs at least one; use at most {}",
                        text(*c.pp), demand.model.name, demand.model.layers, demand.model.layers);
   if (min_value(c.microbatch) > demand.batch)
     return fmt::format("--microbatch {} is larger than the batch of {} sequences", text(*c.microbatch),
@@ -196,16 +198,16 @@ std::string why_impossible(const Demand& demand, const ClusterView& cluster_view
   if (!nearest)
     return fmt::format("no plan for {} on {} meets these constraints{}", demand.model.name,
                        demand.cluster.name(),
-                       suggestions.empty() ? "" : "; would work: " + join(suggestions, " or "));
+                       suggestions.empty() ? "" : "; try " + join(suggestions, " or "));
   if (const int num_needed = demand.shares_memory ? 0 : devices_to_fit(demand); num_needed > 0)
     suggestions.insert(suggestions.begin(), fmt::format("{} devices ({} more)", num_needed,
                                                         num_needed - cluster_view.num_devices()));
-  return fmt::format("{} does not fit into the memory of {}: {} needs {} per device, {} is available; {}",
+  return fmt::format("{} does not fit into the memory of {}: {} needs {} per device, but {} is available; {}",
                      demand.model.name, demand.cluster.name(),
                      short_text(plan_of(demand, nearest->candidate)), bytes_text(nearest->peak_memory.bytes),
                      bytes_text(nearest->peak_memory.limit),
-                     suggestions.empty() ? "use devices with more memory, or shorter sequences"
-                                         : "would work: " + join(suggestions, " or "));
+                     suggestions.empty() ? "use devices with more memory or shorter sequences"
+                                         : "try " + join(suggestions, " or "));
 }
 
 }  // namespace optimus

@@ -37,7 +37,7 @@ class Refiner {
       place_stages_in_domain(c);
     }
     if (is_uniform) return improver_.best();
-    const bool may_differ = demand_.software.runs_programs;  // other software uses a single strategy
+    const bool may_differ = demand_.software.runs_programs;  // other trainers require a single strategy
     if (may_differ) fit_by_sharding_or_grouping(improver_, demand_, bound_model_, grid);
     if (grid.evaluated.empty()) return improver_.best();
     for (const Plan& plan : multi_pipeline_plans(demand_, cluster_view_, bound_model_, grid))
@@ -47,7 +47,7 @@ class Refiner {
   }
 
  private:
-  // The best few candidates that differ from each other in more than their recompute mode.
+  // A few of the best candidates, which differ from each other in more than their recompute mode.
   std::vector<Candidate> refinement_starts(const GridResult& grid) const {
     constexpr std::size_t kMaxCount = 3;
     std::set<std::tuple<int, int, int, int, int, int, int, bool>> visited;
@@ -62,7 +62,7 @@ class Refiner {
     return result;
   }
 
-  // Distributes layers over stages by their cost, because embedding and head take time and devices may
+  // Distributes layers over stages according to cost, because embedding and head take time and devices may
   // differ.
   void split_unevenly(Candidate c) {
     for (c.memory_margin = 2; c.memory_margin <= 20; c.memory_margin += 6)
@@ -104,7 +104,7 @@ class Refiner {
     return true;
   }
 
-  // Moves single layers between stages while the simulator finds the plan better.
+  // Moves single layers between stages as long as this improves the simulated objective.
   void move_layers(const Candidate& c, std::vector<StageLayers> mixes,
                    const std::vector<std::vector<StageLayers>>& layer_mixes) {
     constexpr int kMaxTries = 4;
@@ -121,8 +121,8 @@ class Refiner {
       }
   }
 
-  // Gives chunks different lengths: the stages with embedding or head have fewer layers, and fewest in the
-  // chunk that contains it.
+  // Gives chunks different lengths. The stages with the embedding or the head have fewer layers, and fewest
+  // in the chunk that contains the embedding or the head.
   void split_chunks_unevenly(const Candidate& c) {
     const auto begin = static_cast<int>(std::lround(weight_of_ends(c, 0))),
                end = static_cast<int>(std::lround(weight_of_ends(c, c.pp - 1)));
@@ -133,7 +133,7 @@ class Refiner {
     }
   }
 
-  // The time that embedding or head adds to a stage, relative to the time of one layer.
+  // The time that the embedding or the head adds to a stage, relative to the time of one layer.
   double weight_of_ends(Candidate c, int stage) {
     c.chunks = 1, c.schedule = Schedule::one_f_one_b, c.is_fitted = false;
     const auto seconds = [&](int s, int n) {
@@ -144,8 +144,8 @@ class Refiner {
     return std::max(0.0, seconds(stage, 1) / layer - 1);
   }
 
-  // The number of layers of each chunk if the first stage has `first` and the last stage `last` layers
-  // fewer than the other stages; empty if that is impossible.
+  // The number of layers in each chunk if the first stage has `first` layers fewer and the last stage has
+  // `last` layers fewer than the other stages. Empty if this is impossible.
   std::vector<int> uneven_parts(const Candidate& c, int first, int last) const {
     const int layers = static_cast<int>(demand_.model.layers), padded_layers = layers + first + last;
     std::vector<int> parts(static_cast<std::size_t>(c.pp * c.chunks));
@@ -178,7 +178,7 @@ class Refiner {
   }
 
   // Places consecutive stages inside a domain and replicas across domains. The default placement is the
-  // reverse, which favours gradient reductions.
+  // opposite, which favors gradient reductions.
   void place_stages_in_domain(const Candidate& c) {
     const int unit = c.tp * c.cp, domain = cluster_view_.group_of(0).devices_per_domain;
     if (c.dp == 1 || unit * 2 > domain) return;

@@ -15,15 +15,15 @@ namespace {
 // The smallest number of devices in a stage with this strategy.
 int num_sample_devices(const Candidate& c) { return c.tp * c.cp * replica_multiple(c); }
 
-// The sample model has three layers in four chunks: the embedding; one layer; two layers; the head. If a
-// mixture-of-experts model has two kinds of layers, its sample has three more chunks after the embedding:
-// one dense layer, two dense layers, and one layer of each kind.
+// The sample model has three layers in four chunks: the embedding, one layer, two layers, and the head. If a
+// mixture-of-experts model has two kinds of layers, its sample model has three more chunks after the
+// embedding: one dense layer, two dense layers, and one layer of each kind.
 enum SampleChunk { embedding_chunk, one_dense, two_dense, one_of_each, one_layer, two_layers, head_chunk };
 constexpr int kChunkStarts[] = {0, 1, 1, 1, 1, 2, 4, 5}, kChunkStartsOfTwoKinds[] = {0, 1, 2, 4, 6, 7, 9, 10};
-constexpr int kDenseLayers = 4;  // number of dense layers of such a sample; they come first
+constexpr int kDenseLayers = 4;  // number of dense layers of such a sample model; they come first
 
-// The chunks in the order of their blocks, without the three additional ones if the model has one kind of
-// layers.
+// The chunks in the order of their blocks. The three additional chunks are omitted if the model has one kind
+// of layers.
 std::vector<SampleChunk> chunks_of(const std::vector<int>& chunk_starts) {
   std::vector<SampleChunk> chunks;
   for (const SampleChunk chunk :
@@ -65,8 +65,8 @@ DeviceMap contiguous_map(Device first, int count, int num_devices) {
   return DeviceMap(std::move(devices));
 }
 
-// Determines the cost per block from the times of the slots. `hidden`: the part of a slot that the end of
-// the preceding slot may hide; `slot`: the fixed cost of every slot.
+// Determines the cost per block from the times of the slots. `hidden` is the part of a slot that the end of
+// the preceding slot may hide. `slot` is the fixed cost of every slot.
 SlotCost slot_cost(const std::vector<SampleChunk>& chunks, const std::vector<SlotTime>& slots, double hidden,
                    double slot) {
   SlotCost cost;
@@ -74,7 +74,8 @@ SlotCost slot_cost(const std::vector<SampleChunk>& chunks, const std::vector<Slo
   for (std::size_t i = 0; i < chunks.size(); ++i) seconds[chunks[i]] = slots[i].seconds;
   cost.layer = seconds[two_layers] - seconds[one_layer];
   if (seconds[one_of_each] > 0) {
-    // The cost after a layer of the same kind or of the other kind, whichever is smaller.
+    // The smaller of two costs: that of a layer after a layer of the same kind, and after a layer of the
+    // other kind.
     cost.layer = std::min(cost.layer, seconds[one_of_each] - seconds[one_dense]);
     const double dense =
         std::min(seconds[two_dense] - seconds[one_dense], seconds[one_of_each] - seconds[one_layer]);
@@ -122,22 +123,22 @@ BlockSeconds seconds_of_block(const Program& program, const std::vector<double>&
   return sum;
 }
 
-// A slot may begin with a gather while the preceding slot still computes without communication (weight
-// gradients; experts that are not distributed). forward: how much of a forward's gather may be hidden.
-// backward: how much more of a backward's gather may be hidden than in the sample.
+// A slot may start with a gather while the preceding slot still computes without communication (weight
+// gradients, or experts that are not distributed). `forward` is the part of a forward pass's gather that may
+// be hidden. `backward` is how much more of a backward pass's gather may be hidden than in the sample.
 struct HiddenGathers {
   double forward = 0, backward = 0;
 };
 
-// How long the compute of one block continues after the block's last collective, at the end of its forward
-// and of its backward.
+// How long one block computes after its last collective, at the end of its forward pass and of its backward
+// pass.
 struct Tails {
   double forward = 0, backward = 0;
 };
 Tails tails_of(const Program& program, const std::vector<double>& seconds, int block, bool has_collective) {
   Tails tails;
   double weight = 0, sum = 0;
-  int slot = -1;  // slot of the block's forward
+  int slot = -1;  // slot of the block's forward pass
   for (std::size_t i = 0; i < seconds.size(); ++i) {
     const Instruction& at = program.instructions[i];
     if (at.block != block || at.microbatch != 0) continue;
@@ -150,7 +151,8 @@ Tails tails_of(const Program& program, const std::vector<double>& seconds, int b
   return tails;
 }
 
-// `gather`: the gather at the start of a forward; `first`: the collective at the start of a backward.
+// `gather` is the time of the gather at the start of a forward pass, `first` that of the collective at the
+// start of a backward pass.
 HiddenGathers hidden_gathers(const Tails& embedding, const Tails& layer, const Tails& dense, double gather,
                              double first) {
   const double longest =
@@ -193,7 +195,7 @@ std::unique_ptr<SampleCost> SampleCosts::compute_cost(int kind, const Candidate&
                              device.example);
   const Order order = order_of(plan.schedule, {0, 1, 1, static_cast<int>(chunks.size())});
   Constants without_interference = demand_.constants;
-  without_interference.interference = 0;  // only the last micro-batch has interference of gradient reductions
+  without_interference.interference = 0;  // only gradient reductions of the last micro-batch interfere
   const StageTimes times = simulate_lanes(priced, order, demand_.software, without_interference);
 
   auto sample_cost = std::make_unique<SampleCost>();
@@ -227,7 +229,7 @@ std::unique_ptr<SampleCost> SampleCosts::compute_cost(int kind, const Candidate&
   };
   const BlockSeconds layer = of_block(one_layer), embedding = of_block(embedding_chunk),
                      head = of_block(head_chunk), dense = has_two ? of_block(one_dense) : layer;
-  // In a split backward, input gradients and collectives run one after another; nothing hides the
+  // In a split backward pass, input gradients and collectives run one after another, so nothing hides the
   // collectives.
   const bool is_fully_recomputed = c.recompute == RecomputeMode::full;
   const auto input = [&](const BlockSeconds& block) {
@@ -252,8 +254,8 @@ std::unique_ptr<SampleCost> SampleCosts::compute_cost(int kind, const Candidate&
   const double whole_bytes = tokens * static_cast<double>(demand_.model.hidden) * bytes_of(demand_.precision);
   const bool has_slices = demand_.software.scatters_messages || c.sequence_parallel;
   sample_cost->boundary_bytes = whole_bytes / (has_slices ? c.tp : 1);
-  // Covers the gather of received slices among tensor-parallel ranks, and gathers that the slots of the
-  // sample hide.
+  // The slack covers the gather of received slices among tensor-parallel ranks, and gathers that are hidden
+  // in the slots of the sample.
   sample_cost->slack = 3 * gather + LinkCost(demand_.constants)
                                         .collective_seconds(Collective::gather,
                                                             cluster_view_.spread(kind, c.tp, 1), whole_bytes);

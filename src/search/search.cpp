@@ -1,5 +1,5 @@
-// Implements search.h: the grid search, its refinement, and the alternatives with the reasons why they are
-// worse.
+// Implements search.h: the grid search, its refinement, and the alternatives with the reasons for why they
+// are worse.
 #include "search/search.h"
 
 #include <algorithm>
@@ -50,7 +50,7 @@ bool has_equal_axes(const Candidate& a, const Candidate& b) {
          std::none_of(std::begin(kAxes), std::end(kAxes), [&](Axis axis) { return differs(a, b, axis); });
 }
 
-// The best candidate with one axis changed; the number of replicas is adapted.
+// Returns variants of the best candidate in which one axis is changed and the number of replicas is adapted.
 std::vector<Candidate> neighbours(const Demand& demand, const ClusterView& cluster_view,
                                   const Candidate& best) {
   std::vector<Candidate> candidates;
@@ -167,8 +167,8 @@ class Explainer {
     result_.alternatives.push_back(std::move(other));
   }
 
-  // The Pareto front starts with the plan, followed by every candidate that needs less memory than all
-  // faster ones.
+  // The Pareto front starts with the chosen plan, followed by every candidate that needs less memory than all
+  // faster candidates.
   void make_pareto_front(std::vector<EvaluatedCandidate> candidates,
                          const std::vector<EvaluatedCandidate>& others) {
     candidates.insert(candidates.end(), others.begin(), others.end());
@@ -191,7 +191,7 @@ class Explainer {
   SearchResult& result_;
 };
 
-// The result if no grid candidate fits. For a plan found beyond the grid no bound is known, so the gap is
+// The result if no grid candidate fits. No bound is known for a plan found beyond the grid, so the gap is
 // infinite.
 SearchResult result_beyond_grid(const Demand& demand, const ClusterView& cluster_view, ImprovedPlan best,
                                 const GridResult& grid) {
@@ -233,8 +233,8 @@ Feasible<SearchResult> find_plan(const Demand& demand, const ClusterView& cluste
   result.objective = best_plan.objective;
   result.step = predict(demand, cluster_view, result.plan);
   result.num_candidates = grid.num_candidates, result.num_simulated = grid.num_simulated;
-  // An unvisited candidate can be better than the best grid candidate by at most grid.gap; relative to the
-  // refined plan it can gain less.
+  // An unvisited candidate can be better than the best grid candidate by at most grid.gap. It can gain less
+  // relative to the refined plan.
   result.gap = std::max(0.0, (1 + grid.gap) * result.objective / grid.evaluated.front().objective - 1);
   if (grid.gap == 0) result.gap = 0;
   result.ruled_out = grid.ruled_out;

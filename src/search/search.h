@@ -4,13 +4,14 @@
 //   const SearchResult result = search(demand, cluster_view);
 //
 // Candidates (search/candidate.h) are visited in the order of their bounds (search/bound.h) and simulated
-// until no remaining bound is below the best objective found. Then no candidate is better, and the gap is
-// 0. If the limit on simulations stops the search earlier, the gap is an upper bound on the advantage of any
-// remaining candidate. The best candidates are then improved beyond the grid (search/refine.h).
+// until no remaining bound is below the best objective found. If the search completes, no candidate is better
+// and the gap is zero. If the limit on simulations stops the search early, the gap is an upper bound on the
+// advantage of any remaining candidate. The best candidates are then improved beyond the grid
+// (search/refine.h).
 //
-// Pure: uses neither clock nor files. find_plan() returns the reason if nothing meets the demand: one
-// sentence with the reason and the nearest change that would help (search/reason.h). search() throws it as
-// a UserError. Both throw UserError for a demand that is not valid.
+// The functions are pure: they use neither clock nor files. If no plan meets the demand, find_plan() returns
+// one sentence with the reason and the smallest change that would help (search/reason.h), and search() throws
+// that sentence as a UserError. Both functions throw a UserError for an invalid demand.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +28,7 @@ struct Alternative {
   Plan plan;
   double seconds = 0, objective = 0;
   PeakMemory peak_memory;
-  std::string why;  // why it is worse than the plan
+  std::string why;  // why it is worse than the chosen plan
 };
 
 struct ParetoPoint {
@@ -41,7 +42,7 @@ struct SearchResult {
   PeakMemory peak_memory;
   double objective = 0;
   std::vector<Alternative> alternatives;  // best first
-  // Pareto front, the plan first, then plans with less memory and longer steps
+  // Pareto front: the chosen plan, followed by plans with less memory and longer steps.
   std::vector<ParetoPoint> front;
   std::int64_t num_candidates = 0;  // candidates that were visited
   int num_simulated = 0;

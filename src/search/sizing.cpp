@@ -34,7 +34,7 @@ Demand demand_on_cluster(const Demand& demand, const Cluster& cluster) {
   return result;
 }
 
-// The smallest number of nodes above `insufficient` for which works(nodes) is true; 0 if there is none up
+// The smallest number of nodes above `insufficient` for which works(nodes) is true, or 0 if there is none up
 // to `max_nodes_tried`.
 template <typename Works>
 int fewest_nodes(int insufficient, int max_nodes_tried, Works&& works) {
@@ -51,7 +51,7 @@ int fewest_nodes(int insufficient, int max_nodes_tried, Works&& works) {
   return sufficient;
 }
 
-// No plan can use more devices than one for each combination of sequence, layer and tensor-parallel rank.
+// A plan can use at most one device for each combination of sequence, layer and tensor-parallel rank.
 int max_nodes(const Demand& demand, int per_node) {
   const double upper_bound =
       static_cast<double>(demand.batch) * static_cast<double>(demand.model.layers) * 64;

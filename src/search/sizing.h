@@ -6,20 +6,21 @@
 
 namespace optimus {
 
-// The cluster with `num_devices` devices: only the first node group, without missing devices.
+// Returns the cluster resized to `num_devices` devices. It has only the first node group, and no devices are
+// missing.
 Cluster with_devices(const Cluster& cluster, int num_devices);
 
 // Whether any plan meets the demand.
 bool is_possible(const Demand& demand, const ClusterView& cluster_view);
 
-// The smallest number of devices, in whole nodes and larger than the present cluster, on which the demand
-// can be met; 0 if more devices do not help.
+// The smallest number of devices that meets the demand, in whole nodes and larger than the present cluster. 0
+// if more devices do not help.
 int devices_to_fit(const Demand& demand);
 
 struct Sizing {
-  int num_devices = 0;          // 0: no number of devices is fast enough
+  int num_devices = 0;          // 0 if no number of devices is fast enough
   double seconds = 0;           // seconds per step on these devices
-  int fastest_num_devices = 0;  // of the numbers of devices tried, the one with the shortest step
+  int fastest_num_devices = 0;  // the number of devices with the shortest step among those tried
   double min_seconds = 0;
 };
 // The smallest number of devices, in whole nodes, whose best plan takes at most `step_seconds` per step.

@@ -1,5 +1,5 @@
-// Implements stages.h. For a given limit on the longest stage, the smallest sum of stage times is a
-// shortest path. Only limits that can still improve the result are tried.
+// Implements stages.h. For a given limit on the longest stage, a shortest-path search finds the smallest sum
+// of stage times. Only limits that can still improve the result are tried.
 #include "search/stages.h"
 
 #include <algorithm>
@@ -25,7 +25,7 @@ Distribution min_sum(const std::vector<std::vector<double>>& times, int layers, 
       if (best_sums[num_layers_before] >= kInfeasible) continue;
       for (std::size_t n = 1; n < maximum && num_layers_before + n < width; ++n) {
         const double time = times[s][n];
-        if (time >= kInfeasible) continue;  // if embedding or head are large, even few layers may not fit
+        if (time >= kInfeasible) continue;  // with a large embedding or head, even few layers may not fit
         if (time > longest) break;
         if (best_sums[num_layers_before] + time < next_sums[num_layers_before + n])
           next_sums[num_layers_before + n] = best_sums[num_layers_before] + time,

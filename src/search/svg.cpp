@@ -73,7 +73,8 @@ const char* colour_of(Work work) {
   return kOther;
 }
 
-// All slots of one colour as one path; slots closer together than a third of a pixel are merged.
+// Draws all slots of one color as one path. Slots that are closer together than a third of a pixel are
+// merged.
 std::string path_of_slots(const std::vector<SlotSpan>& slots, const Order& order, const char* colour,
                           double scale, double y, double height) {
   constexpr double kGap = 0.35;

@@ -11,7 +11,7 @@
 namespace optimus {
 namespace {
 
-constexpr std::size_t kMinSweepRows = 4;  // minimum number of rows in a sweep whose order is judged
+constexpr std::size_t kMinSweepRows = 4;  // minimum number of rows in a sweep for evaluating their order
 // Measurements with a smaller relative difference may be in either order.
 constexpr double kMinRelativeDifference = 0.05;
 

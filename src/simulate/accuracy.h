@@ -1,5 +1,5 @@
-// Accuracy of predictions against measured runs: errors by row, source and software, and whether plans are
-// ranked correctly.
+// Compares predictions with measured runs: errors by row, source and software, and whether plans are ranked
+// correctly.
 #pragma once
 
 #include <span>
@@ -13,14 +13,15 @@ namespace optimus {
 
 struct RunOutcome {
   const Run* run = nullptr;
-  // Predicted seconds per step: with all constants; with constants fitted without this source.
+  // Predicted seconds per step, with constants fitted to all runs and with constants fitted without this
+  // run's source.
   double seconds = 0, seconds_left_out = 0;
   std::optional<double> bytes;
   double error() const;  // signed error of `seconds`, as a fraction of the measured seconds
   double memory_error() const;
 };
 
-// Predicts every run that can be simulated, including MoE models, which are summarised separately.
+// Predicts every run that can be simulated, including runs of MoE models, which are summarized separately.
 std::vector<RunOutcome> predict_runs(std::span<const Run> runs, const Constants& constants);
 
 struct ErrorSummary {
@@ -33,7 +34,7 @@ struct AccuracySummary {
   ErrorSummary mixture_time, mixture_memory;  // MoE models, which the other summaries exclude
   double rank_correlation = 0;                // Spearman's rank correlation, median over sweeps
   int sweeps = 0;
-  // of the pairs in a sweep that differ by more than 5 %, the fraction that is ordered correctly
+  // Fraction of correctly ordered pairs, among the pairs in a sweep that differ by more than 5 %.
   double pairs_ordered = 1;
   int pairs = 0, skipped = 0, mixtures = 0;
 };

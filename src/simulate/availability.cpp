@@ -25,9 +25,9 @@ Replay replay_one_plan(const AvailabilityTrace& trace, const ReplayOptions& opti
   std::vector<bool> is_present(static_cast<std::size_t>(trace.num_nodes)), is_used(is_present);
   int num_present = 0;
   bool is_running = false;
-  double begin_time = 0, now = 0;  // begin_time: when training starts, after the restart
+  double begin_time = 0, now = 0;  // begin_time: start of training, after the restart
   const auto stop = [&](double at) {
-    // Only whole steps count; the current step is lost.
+    // Only completed steps count. The current step is lost.
     const double run_seconds = std::max(0.0, at - begin_time),
                  num_steps = std::floor(run_seconds / options.step_seconds);
     steps += num_steps, useful_seconds += num_steps * options.step_seconds;

@@ -1,9 +1,9 @@
-// Traces of node availability, of spot instances and of failures, in the formats in which other authors
-// publish them.
+// Reads traces of node availability (spot instances, failures) in the formats in which other authors publish
+// them.
 //
-//   milliseconds,add|remove,node      one line per event (Oobleck, Bamboo, Parcae)
-//   milliseconds,count                number of nodes from then on, one line per change or sample (Parcae)
-//   seconds,count  or  hours,count    the same as a step function: old and new number at each change (Bamboo,
+//   milliseconds,add|remove,node one line per event (Oobleck, Bamboo, Parcae) milliseconds,count number of
+//   nodes from this time on, one line per change or sample (Parcae) seconds,count or hours,count the same as
+//   a step function: old and new number at each change (Bamboo,
 //                                     AWS); hours have a decimal point
 //   date,time,count                   wall-clock time: 2021-12-10, 13:07:45, 80 (Bamboo, GCP)
 //   [milliseconds, "add|remove|no-op", {"nodes": […], "duration": …}]   one list per line (Parcae)
@@ -31,17 +31,17 @@ struct NodeEvent {
 
 struct AvailabilityTrace {
   std::vector<NodeEvent> events;
-  int num_nodes = 0;   // number of distinct nodes that occur in the events
+  int num_nodes = 0;   // number of distinct nodes in the events
   double length = 0;   // duration of the whole trace in seconds
-  std::string form{};  // name of the recognised format
+  std::string form{};  // name of the detected format
 };
 
 // Throws a UserError with `source` and the position if the text has none of these formats, or if a node is
-// added or removed twice. The format is recognised by the first characters; milliseconds, seconds and hours
-// are distinguished by the rules above.
+// added or removed twice. The first characters determine the format. Milliseconds, seconds and hours are
+// distinguished by the rules above.
 AvailabilityTrace parse_trace(std::string_view text, const std::string& source);
 
-// The number of available nodes from an instant on; node_counts() returns one entry per change.
+// The number of available nodes from a given time on. node_counts() returns one entry per change.
 struct NodeCount {
   double seconds = 0;
   int nodes = 0;
@@ -60,7 +60,7 @@ struct Replay {
   double useful_tokens_per_second = 0;
   double fraction_of_oracle = 0;  // relative to training that loses no step and needs no restart
   int restarts = 0;
-  // time without training although enough nodes were available, and time of lost steps
+  // time without training although enough nodes were available, plus the time of lost steps
   double seconds_lost = 0;
   int steps_lost = 0;
 };

@@ -10,10 +10,10 @@
 
 namespace optimus {
 
-// If only counts of nodes are known, nodes are added and removed last in, first out.
+// If a trace contains only counts of nodes, the node that was added last is removed first.
 class TraceBuilder {
  public:
-  // These functions throw a UserError that begins with `location`. Times must not decrease.
+  // These functions throw a UserError whose message starts with `location`. Times must not decrease.
   void add(double seconds, const std::string& name, const std::string& location);
   void remove(double seconds, const std::string& name, const std::string& location);
   void set_count(double seconds, double nodes, const std::string& location);
@@ -36,7 +36,7 @@ class TraceBuilder {
 // Parses a non-negative number of at most 1e15. Also used by the readers of other tables.
 double trace_number(std::string_view cell, const std::string& location, const char* field);
 
-// Read the JSON formats: one document, or one list per line.
+// Reads the JSON formats: one document, or one list per line.
 AvailabilityTrace parse_json_trace(std::string_view text, const std::string& source);
 AvailabilityTrace parse_json_lines_trace(std::string_view text, const std::string& source);
 

@@ -1,4 +1,4 @@
-// Traces in JSON: lists of samples, of durations, or of faults; or one list per line.
+// Reads traces in JSON: a list of samples, of durations, or of faults, or one list per line.
 #include <algorithm>
 
 #include "base/error.h"
@@ -24,8 +24,7 @@ AvailabilityTrace read_samples(const std::vector<JsonView>& samples, const std::
   return builder.take("seconds, number of devices (JSON)", source);
 }
 
-// [{"time": minutes, "size": count}, …]: how long each count lasts; the end of the last one is the end of
-// the trace.
+// [{"time": minutes, "size": count}, …]: the duration of each count. The trace ends when the last count ends.
 AvailabilityTrace read_durations(const std::vector<JsonView>& parts, const std::string& source) {
   TraceBuilder builder;
   double now = 0;
@@ -59,8 +58,8 @@ std::vector<Fault> faults_of(const std::vector<JsonView>& events) {
   return faults;
 }
 
-// All nodes with faults are present from the start, except those whose first event is a fault_end, which
-// were down at the start. A node with several simultaneous faults returns when the last one has ended.
+// All nodes with faults are present from the start, except nodes whose first event is a fault_end. A node
+// with several simultaneous faults returns when the last fault has ended.
 AvailabilityTrace read_faults(const std::vector<JsonView>& events, const std::string& source) {
   const std::vector<Fault> faults = faults_of(events);
   std::map<std::string, int> num_open_faults;  // node -> number of faults that have not ended
@@ -106,7 +105,7 @@ AvailabilityTrace parse_json_lines_trace(std::string_view text, const std::strin
       throw UserError("{}: expected time, event and nodes, got {} elements", location, cells.size());
     const double seconds = read_non_negative(cells[0]) / 1000;
     const std::string& event = cells[1].text();
-    // A migration is an action of the trace's authors, not an event of the nodes.
+    // A migration is an action of the system that recorded the trace, not a change in available nodes.
     if (event != "add" && event != "remove" && event != "no-op" && event != "migration")
       cells[1].refuse("\"add\", \"remove\", \"no-op\" or \"migration\"");
     for (const JsonView& node : cells[2].at("nodes").elements()) {

@@ -1,4 +1,4 @@
-// Reads traces in comma-separated lines, and recognises the format of a text.
+// Reads traces of comma-separated lines, and detects the format of a text.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -14,7 +14,8 @@ void TraceBuilder::add(double seconds, const std::string& name, const std::strin
   constexpr int kMaxNodes = 1'000'000;
   const auto [at, is_new] = numbers_.try_emplace(name, static_cast<int>(numbers_.size()));
   if (is_new) is_present_.push_back(false);
-  if (numbers_.size() > kMaxNodes) throw UserError("{}: more than {} nodes", location, kMaxNodes);
+  if (numbers_.size() > kMaxNodes)
+    throw UserError("{}: the trace has more than {} nodes", location, kMaxNodes);
   if (is_present_[static_cast<std::size_t>(at->second)])
     throw UserError("{}: node {} is added twice", location, in_quotes(name));
   append_event(seconds, true, at->second, location);
@@ -53,7 +54,7 @@ AvailabilityTrace TraceBuilder::take(const std::string& form, const std::string&
 
 void TraceBuilder::append_event(double seconds, bool is_add, int node, const std::string& location) {
   if (seconds < latest_seconds_)
-    throw UserError("{}: time decreases: {} s after {} s", location, seconds, latest_seconds_);
+    throw UserError("{}: times must not decrease, but {} s follows {} s", location, seconds, latest_seconds_);
   events_.push_back({seconds, is_add, node});
   is_present_[static_cast<std::size_t>(node)] = is_add;
   latest_seconds_ = seconds;
@@ -81,7 +82,7 @@ double clock_seconds(std::string_view date, std::string_view time, const std::st
     return trace_number(cell, location, "a part of the date");
   };
   const double month = read_part(day[1]), year = read_part(day[0]) - (month <= 2 ? 1 : 0);
-  // Days since 1 March of year 0; counted from March, months have 30.6 days on average.
+  // Days since 1 March of year 0. If years start in March, months have 30.6 days on average.
   const double days = std::floor(365.25 * year) - std::floor(year / 100) + std::floor(year / 400) +
                       std::floor(30.6 * (month <= 2 ? month + 9 : month - 3) + 0.5) + read_part(day[2]);
   return days * 86400 + read_part(hour[0]) * 3600 + read_part(hour[1]) * 60 + read_part(hour[2]);
@@ -118,7 +119,7 @@ AvailabilityTrace read_events(const std::vector<Line>& lines, const std::string&
 }
 
 // date,time,count. The clocks of several machines differ slightly, so a line with an earlier time than the
-// preceding line is treated as simultaneous.
+// preceding line is treated as if the times were equal.
 AvailabilityTrace read_clock(const std::vector<Line>& lines, const std::string& source) {
   TraceBuilder builder;
   std::optional<double> begin_time;
@@ -152,8 +153,8 @@ bool is_step_function(const std::vector<Count>& counts) {
   return has_step;
 }
 
-// time,count. Times are milliseconds if each line is an event or a sample. Step functions, which were made
-// for figures, have times in seconds, or in hours if the times have a decimal point.
+// time,count. Times are milliseconds if each line is an event or a sample. In step functions, which were made
+// for figures, times are seconds, or hours if they have a decimal point.
 AvailabilityTrace read_counts(const std::vector<Line>& lines, const std::string& source) {
   std::vector<Count> counts;
   bool has_point = false;

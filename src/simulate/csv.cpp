@@ -15,7 +15,7 @@ class CsvReader {
  public:
   CsvReader(std::string_view text, const std::string& source) : text_(text), source_(source) {}
 
-  // Reads the next row; empty at the end of the text. Blank lines are skipped.
+  // Returns the next row, or an empty one at the end of the text. Blank lines are skipped.
   std::vector<std::string> read_row() {
     std::vector<std::string> cells;
     while (offset_ < text_.size() && (text_[offset_] == '\n' || text_[offset_] == '\r')) skip_line_break();

@@ -1,5 +1,5 @@
-// Comma-separated values, with quoted cells, doubled quotes, line breaks inside quotes, and CRLF. The first
-// line contains the names of the columns.
+// Parses comma-separated values, including quoted cells, doubled quotes, line breaks inside quotes, and CRLF.
+// The first line contains the column names.
 #pragma once
 
 #include <string>
@@ -10,13 +10,13 @@ namespace optimus {
 
 struct CsvTable {
   std::vector<std::string> columns;
-  std::vector<std::vector<std::string>> rows;  // each as long as columns
+  std::vector<std::vector<std::string>> rows;  // each row has as many cells as there are columns
   // The cell of a column; "" if the column does not exist.
   const std::string& cell(std::size_t row, std::string_view column) const;
 };
 
-// Throws a UserError with `source` and the line for an unclosed quote, a row of another length, or a
-// duplicate column.
+// Throws a UserError with `source` and the line for an unclosed quote, a row with the wrong number of cells,
+// or a duplicate column.
 CsvTable parse_csv(std::string_view text, const std::string& source);
 
 }  // namespace optimus

@@ -62,7 +62,7 @@ class Fitter {
     return result;
   }
 
-  // Two threads compute every second row each; the rows take about the same time.
+  // Each of two threads computes every second row, because all rows take about the same time.
   Vector residuals(const Vector& x) const {
     const Constants fitted_constants = constants(x);
     Vector result(problem_.measured.size());

@@ -1,6 +1,6 @@
-// Fits constants to measured runs: minimises the absolute errors of the logarithms by reweighted
-// Gauss-Newton steps, with each constant regularised towards its prior. Used by bench_fit on published
-// runs, and by refit() on the steps of the user's own runs.
+// Fits constants to measured runs: minimizes the absolute errors of the logarithms by reweighted Gauss-Newton
+// steps. Each constant is regularized towards its prior. Used by bench_fit on published runs, and by refit()
+// on the steps of the user's own runs.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@
 
 namespace optimus {
 
-// Fits constants such that predict(i, constants) approximates measured[i].
+// The task of finding constants for which predict(i, constants) approximates measured[i].
 struct FitProblem {
   std::vector<double> measured;
   std::vector<double> weights;  // weight of each measurement
@@ -27,7 +27,8 @@ struct FitOptions {
   Constants prior{};
 };
 
-// Starts at `start`. Constants that are not in problem.constant_names keep their values.
+// Fits the constants, starting at `start`. Constants that are not in problem.constant_names keep their
+// values.
 Constants fit(const FitProblem& problem, const Constants& start, const FitOptions& options);
 
 }  // namespace optimus

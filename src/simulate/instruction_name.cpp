@@ -32,7 +32,7 @@ std::string instruction_name(const Instruction& instruction, const ModelSpec& mo
 }
 
 std::string instruction_kind(const Instruction& instruction, const ModelSpec& model) {
-  // messages have one name for all blocks
+  // Messages have the same name for all blocks.
   if (instruction.lane == Lane::transfer) return operation_text(instruction);
   return operation_text(instruction) +
          (instruction.block < 0 ? "" : " " + text(block_kind(model, instruction.block))) +

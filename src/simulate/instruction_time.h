@@ -1,5 +1,5 @@
-// Start and end of one instruction, in seconds from an origin that the caller defines; predicted (lanes.h)
-// or measured (engine/instruction_log.h).
+// Start and end of one instruction, in seconds from an origin that the caller defines. The times are either
+// predicted (lanes.h) or measured (engine/instruction_log.h).
 #pragma once
 
 namespace optimus {

@@ -44,12 +44,12 @@ class LaneRunner {
 
   void run(std::size_t i) {
     const Instruction& instruction = program_.instructions[i];
-    // other messages are assumed to arrive immediately
+    // All other messages are assumed to arrive immediately.
     if (instruction.lane == Lane::transfer && instruction.op != Op::receive_copy) return;
     const bool is_of_gradients = instruction.lane == Lane::reduce || instruction.op == Op::receive_copy;
     if (is_of_gradients && instruction.slot >= 0 &&
         !is_overlapped_[static_cast<std::size_t>(instruction.lane)]) {
-      // Reductions that do not overlap with the backward are executed after the last slot, because the
+      // Reductions that do not overlap with the backward pass are executed after the last slot, because the
       // preceding stages do not wait for them.
       deferred_instructions_.push_back(static_cast<int>(i));
       return;
@@ -75,13 +75,13 @@ class LaneRunner {
     if (instruction.lane == Lane::tensor) tensor_end_ = std::max(tensor_end_, end_seconds_[i]);
   }
 
-  // The time from the last call until the compute and tensor lanes are idle, with the slowdown of compute
-  // by concurrent communication.
+  // Returns the time from the last call until the compute and tensor lanes are idle. It includes the slowdown
+  // of compute by concurrent communication.
   SlotTime take_slot() {
     const double end = std::max(free_[0], tensor_end_);
     split_.tensor += end - free_[0];
     free_[0] = end;
-    // The slowdown delays everything that follows.
+    // The slowdown delays all later instructions.
     const double slowdown =
         std::min(concurrent_communication_ * constants_.interference, split_.compute * 0.5);
     split_.compute += slowdown;
@@ -92,7 +92,7 @@ class LaneRunner {
     return slot;
   }
 
-  // The time from the last call until all lanes are idle and all deferred instructions are complete.
+  // Returns the time from the last call until all lanes are idle and all deferred instructions are complete.
   SlotTime take_remainder(bool counts_as_data) {
     last_end_ = std::max(last_end_, free_[0]);
     for (const int i : std::exchange(deferred_instructions_, {})) {
@@ -108,7 +108,7 @@ class LaneRunner {
     return slot;
   }
 
-  // The instructions since the last call, with times relative to the start of their slot.
+  // Returns the instructions since the last call, with times relative to the start of their slot.
   std::vector<InstructionTime> take_instructions() { return std::exchange(recorded_times_, {}); }
 
  private:
@@ -139,7 +139,7 @@ class LaneRunner {
   std::array<bool, kLanes> is_overlapped_{};
   std::array<double, kLanes> free_{};
   double begin_ = 0, last_end_ = 0, tensor_end_ = 0, concurrent_communication_ = 0;
-  std::vector<int> deferred_instructions_;  // reductions without overlap, which run after the last slot
+  std::vector<int> deferred_instructions_;  // reductions that run after the last slot
   std::vector<InstructionTime> recorded_times_;
   TimeSplit split_;
 };
@@ -208,7 +208,7 @@ LaneRun run_lanes(const PricedProgram& priced, const Order& order, const Softwar
   while (i < num_instructions) lanes.run(i++);
   times.after_gate = lanes.take_remainder(true);
   result.trace.after_gate = lanes.take_instructions();
-  // Gathers of updated weights overlap with the forwards of the next step.
+  // Gathers of updated weights overlap with the forward passes of the next step.
   if (software.overlaps_gather) {
     double hidden_seconds = 0;
     for (const SlotTime& forward : times.forward) hidden_seconds += forward.seconds;

@@ -10,8 +10,8 @@ namespace {
 
 constexpr double kNotYet = -1;
 
-// Times at which results of slots are available to other stages: [stage][chunk * microbatches +
-// microbatch]; kNotYet if the slot has not run.
+// Times at which the results of slots are available to other stages: [stage][chunk * microbatches +
+// microbatch]. The time is kNotYet if the slot has not run.
 struct ResultTimes {
   std::vector<std::vector<double>> forward, backward;
 };
@@ -41,8 +41,8 @@ class PipelineRunner {
     bool has_progress = true;
     while (has_progress) {
       has_progress = false;
-      // Forwards go to higher stages and backwards to lower ones, so one pass in each direction finds most
-      // slots that are ready.
+      // Forward results go to later stages and backward results to earlier stages, so one pass in each
+      // direction finds most of the slots that are ready.
       for (std::size_t s = 0; s < stages_.size(); ++s) has_progress |= advance(s);
       for (std::size_t s = stages_.size(); s-- > 0;) has_progress |= advance(s);
     }
@@ -71,8 +71,8 @@ class PipelineRunner {
     return static_cast<std::size_t>(chunk) * sizes_.size() + static_cast<std::size_t>(microbatch);
   }
 
-  // The input of a slot from another stage: when it is ready there, how long the message takes, and when it
-  // arrives.
+  // The input of a slot from another stage: when it is ready on that stage, how long the message takes, and
+  // when it arrives.
   struct Arrival {
     double ready = 0, seconds = 0, arrival = 0;
   };
@@ -118,7 +118,8 @@ class PipelineRunner {
     return *lists[kind];
   }
 
-  // Adds the breakdown of a stage's time: for each kind of slot, its breakdown times its count.
+  // Computes the breakdown of a stage's time: the sum of the breakdowns of all kinds of slots, each
+  // multiplied by its count.
   void add_splits(std::size_t s) {
     for (int kind = 0; kind < kKinds; ++kind)
       for (std::size_t chunk = 0; chunk < num_chunks_; ++chunk)

@@ -1,5 +1,5 @@
-// Simulates the slots of all stages of a pipeline: each stage processes the slots of its order and waits
-// for messages from its neighbours.
+// Simulates the slots of all stages of a pipeline. Each stage processes the slots in its order and waits for
+// messages from adjacent stages.
 #pragma once
 
 #include <vector>
@@ -11,7 +11,7 @@ namespace optimus {
 struct PipelineStage {
   const StageTimes* times = nullptr;
   const Order* order = nullptr;  // slots of all micro-batches
-  double to_next = 0;            // seconds of a message to the next stage (from the last stage: to the first)
+  double to_next = 0;            // seconds of a message to the next stage (from the last to the first stage)
   double to_previous = 0;
 };
 
@@ -21,11 +21,12 @@ struct SlotSpan {
 
 struct PipelineTimes {
   std::vector<std::vector<SlotSpan>> slots;  // [stage][slot]
-  std::vector<double> stage_ends;            // [stage]: after the last slot
-  std::vector<TimeSplit> splits;             // [stage]: breakdown of its time, with bubbles
+  std::vector<double> stage_ends;            // [stage]: end of the last slot
+  std::vector<TimeSplit> splits;             // [stage]: breakdown of the stage's time, including bubbles
 };
 
-// sizes: of each micro-batch, relative to the first. stores_slots: if false, result.slots stays empty.
+// `sizes` contains the size of each micro-batch relative to the first. If `stores_slots` is false,
+// result.slots stays empty.
 PipelineTimes run_pipeline(const std::vector<PipelineStage>& stages, const std::vector<double>& sizes,
                            StageMessaging messages, bool stores_slots = true);
 

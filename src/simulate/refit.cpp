@@ -16,7 +16,7 @@ std::vector<double> step_seconds_of(std::string_view metrics, const std::string&
   int number = 0;
   while (!metrics.empty()) {
     const std::size_t end = metrics.find('\n');
-    // an incomplete line: the writer is still active, or was killed
+    // The line is incomplete, because the writer is still active or was killed.
     if (end == std::string_view::npos) break;
     const std::string location = fmt::format("{} line {}", source, ++number);
     const std::string_view line = metrics.substr(0, end);
@@ -30,7 +30,7 @@ std::vector<double> step_seconds_of(std::string_view metrics, const std::string&
     if (!(time.number() > 0 && time.number() < 1e9)) time.refuse("a number above 0");
     seconds.push_back(time.number());
   }
-  if (seconds.empty()) throw UserError("{}: contains no steps", source);
+  if (seconds.empty()) throw UserError("{}: the file contains no steps", source);
   return seconds;
 }
 
@@ -53,8 +53,8 @@ Refit refit(std::span<const MeasuredPlan> plans, const Constants& start) {
   for (const MeasuredPlan& plan : plans)
     problem.measured.push_back(plan.seconds), problem.weights.push_back(1);
   problem.predict = [&](std::size_t i, const Constants& c) { return plans[i].simulator->seconds(c); };
-  // Medians of a run's own steps are accurate to half a percent, whereas a residual may be as large as a
-  // factor of 2.
+  // The median over the steps of a run is accurate to half a percent, whereas a residual factor may be as
+  // large as 2.
   result.constants = fit(problem, start, {.steps = 60, .spread = 0.7, .noise = 0.005, .prior = start});
   for (const MeasuredPlan& plan : plans)
     result.rows.push_back({plan.name, plan.seconds, plan.simulator->seconds(start),

@@ -1,6 +1,6 @@
 // Fits the residual factors of the cost model to the user's own runs: the ratios of measured to predicted
-// seconds of compute, memory traffic, host and links. These four constants are regularised towards their
-// initial values; all other constants stay as fitted to published runs.
+// seconds of compute, memory traffic, host and links. These four constants are regularized towards their
+// initial values. All other constants keep the values fitted to published runs.
 #pragma once
 
 #include <span>
@@ -17,7 +17,7 @@ namespace optimus {
 // is skipped. Throws a UserError that names the line.
 std::vector<double> step_seconds_of(std::string_view metrics, const std::string& source);
 
-// The typical seconds per step: the median without the first steps, in which caches warm up.
+// The typical seconds per step: the median over all steps except the first ones, in which caches warm up.
 double typical_seconds(std::vector<double> steps);
 
 struct MeasuredPlan {
@@ -31,7 +31,8 @@ struct MeasuredPlan {
 struct Refit {
   struct Row {
     std::string name;
-    // Seconds per step: measured, predicted with `start`, predicted with the fitted constants.
+    // Seconds per step: measured, predicted with the initial constants, and predicted with the fitted
+    // constants.
     double measured = 0, predicted_before = 0, predicted_after = 0;
     int num_steps = 0;
   };

@@ -37,10 +37,10 @@ constexpr GpuRow kGpus[] = {
 struct NetworkRow {
   const char* name;
   double gbit_per_device;
-  int domain;  // devices per fast domain; 0: those of the node
+  int domain;  // devices per fast domain; 0 means all devices of the node
 };
-// Line rates per device, except for Omni-Path (50 Gb/s): its protocol runs on the CPU without direct access
-// to device memory and reaches about a third of the line rate in collectives.
+// Line rates per device, except for Omni-Path (50 Gb/s). The Omni-Path protocol runs on the CPU without
+// direct access to device memory and reaches only about a third of the line rate in collectives.
 constexpr NetworkRow kNetworks[] = {
   {"ib-hdr-8x200",   200,  0}, {"ib-hdr-4x200",   100,  0}, {"ib-ndr-8x400",   400,  0},
   {"ib-ndr-4x400",   400,  0}, {"roce-4x100",      50,  0}, {"roce-8x100",     100,  0},

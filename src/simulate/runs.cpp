@@ -14,8 +14,8 @@
 namespace optimus {
 namespace {
 
-// The cells of one row; records which fields were filled in. Throws UserError, whose message becomes the
-// reason for skipping the row.
+// Reads the cells of one row and records which fields were filled in. Throws UserError, and the message
+// becomes the reason for skipping the row.
 class RowReader {
  public:
   RowReader(const CsvTable& table, std::size_t row, MeasuredRun& measured)
@@ -38,7 +38,7 @@ class RowReader {
     const std::optional<double> value = number(column);
     if (!value) return std::nullopt;
     if (*value != std::floor(*value) || *value < 1 || *value > 1e9)
-      throw UserError("{}: expected a whole number from 1 to a billion, got {}", column, text(column));
+      throw UserError("{}: expected an integer from 1 to a billion, got {}", column, text(column));
     return static_cast<std::int64_t>(*value);
   }
   std::int64_t count_or(std::string_view column, std::int64_t default_value) {
@@ -60,8 +60,8 @@ class RowReader {
   MeasuredRun& measured_;
 };
 
-// A number of heads that gives heads of width near 128, for models that do not specify it: a multiple of 32
-// if possible, otherwise of tp.
+// A number of heads for models that do not specify it. It results in a head dimension near 128, and it is a
+// multiple of 32 if possible, otherwise of tp.
 std::int64_t guess_num_heads(std::int64_t hidden, std::int64_t tp) {
   std::int64_t best_num_heads = 0;
   for (const std::int64_t multiple : {std::int64_t{32}, tp})
@@ -72,7 +72,7 @@ std::int64_t guess_num_heads(std::int64_t hidden, std::int64_t tp) {
         best_num_heads = heads;
     }
   if (best_num_heads == 0)
-    throw UserError("heads is missing, and no common number fits hidden {} and tp {}", hidden, tp);
+    throw UserError("heads is missing, and no common number of heads fits hidden {} and tp {}", hidden, tp);
   return best_num_heads;
 }
 
@@ -125,7 +125,7 @@ ModelSpec model_of(RowReader& row, std::int64_t tp, const Software& software, bo
   return model;
 }
 
-// Reads the experts of a row; properties that the table omits come from moe_by_name().
+// Reads the experts of a row. Properties that the table omits come from moe_by_name().
 void read_experts(RowReader& row, ModelSpec& model) {
   const KnownMoe named_moe = moe_by_name(lower(row.text("model_name")));
   model.latent = named_moe.latent;
@@ -197,8 +197,8 @@ LayerStrategy read_strategy(RowReader& row, const Split& split, const Software& 
 std::int64_t microbatch_of(RowReader& row, const Split& split, std::optional<std::int64_t> batch,
                            std::int64_t sequence_length) {
   if (const auto microbatch = row.count("micro_batch")) return *microbatch;
-  // One sequence with pipeline parallelism; otherwise up to 8,192 tokens, such that the micro-batches
-  // divide the batch.
+  // With pipeline parallelism, a micro-batch has one sequence. Otherwise it has up to 8,192 tokens, and its
+  // size divides the batch of a replica.
   std::int64_t size = split.pp > 1 ? 1 : std::max<std::int64_t>(1, 8192 / sequence_length);
   if (batch) {
     const std::int64_t batch_per_replica = std::max<std::int64_t>(1, *batch / split.dp);
@@ -238,7 +238,7 @@ Plan plan_of(RowReader& row, const ModelSpec& model, const Split& split, const S
     throw UserError("seq_len: expected at most a hundred million, got {}", sequence_length);
   const std::optional<std::int64_t> given_batch = row.count("global_batch_seqs");
   const std::int64_t microbatch = microbatch_of(row, split, given_batch, sequence_length);
-  // If only the throughput is known, a typical step is assumed: eight micro-batches per stage.
+  // If only the throughput is known, a typical step with eight micro-batches per stage is assumed.
   const std::int64_t batch = given_batch.value_or(split.dp * microbatch * 8 * split.pp);
   if (!given_batch) row.record_filled("global_batch_seqs", std::to_string(batch));
   if (microbatch * split.dp > batch)
@@ -256,7 +256,8 @@ Plan plan_of(RowReader& row, const ModelSpec& model, const Split& split, const S
     throw UserError("pp {} x vpp {} is more than {} layers", shape.pp, shape.chunks, model.layers);
   shape.schedule = shape.chunks > 1 ? Schedule::interleaved : Schedule::one_f_one_b;
   shape.precision = numbers.precision;
-  if (batch / (microbatch * split.dp) > 1'000'000) throw UserError("more than a million micro-batches");
+  if (batch / (microbatch * split.dp) > 1'000'000)
+    throw UserError("the step has more than a million micro-batches");
   Plan plan = uniform_plan(model, shape);
   if (shape.pp * shape.chunks > model.layers) distribute_all_blocks(plan);
   plan.accumulators = software.gradient_bytes == 4          ? Precision::fp32
@@ -290,9 +291,9 @@ bool has_step_time(const RowReader& row) {
 
 void prepare_run(RowReader& row, MeasuredRun& measured, RunCase& run) {
   if (lower(row.text("notes")).find("lora") != std::string::npos)
-    throw UserError("trains only adapters (LoRA)");
+    throw UserError("the run trains only adapters (LoRA)");
   if (!has_step_time(row))
-    throw UserError("has neither step time nor tokens per second, only operations per second");
+    throw UserError("the row has neither step time nor tokens per second, only operations per second");
   const Software* software = find_software(row.text("software"));
   if (software == nullptr || software == &optimus_software())
     software = &guess_software(row.text("software"));
@@ -301,7 +302,7 @@ void prepare_run(RowReader& row, MeasuredRun& measured, RunCase& run) {
   const NumberFormats numbers = number_formats_of(row.text("precision"), run.software);
   if (row.text("precision").empty()) row.record_filled("precision", optimus::text(numbers.precision));
   if (numbers.gradient_bytes > run.software.gradient_bytes) {
-    // Gradients are accumulated apart from those that GEMMs write.
+    // Gradients are accumulated in separate buffers, not in those that GEMMs write.
     run.software.gradient_bytes = numbers.gradient_bytes;
     run.software.copied_bytes = std::max(run.software.copied_bytes, 2);
   }

@@ -1,7 +1,7 @@
-// Measured runs of other trainers, from a table of comma-separated values (columns: bench/data/README.md).
-// Each row is converted to a simulation: model, plan, cluster, software. Missing fields are filled in from
-// the tables in run_vocabulary.h and cost/software.cpp, and every filled field is listed. A row that cannot
-// be judged records the reason.
+// Reads measured runs of other trainers from a table of comma-separated values. bench/data/README.md
+// describes its columns. Each row is converted to a simulation: model, plan, cluster, software. Missing
+// fields are filled in from the tables in run_vocabulary.h and cost/software.cpp, and every filled field is
+// listed. A row that cannot be used to evaluate predictions records the reason.
 #pragma once
 
 #include <memory>
@@ -15,10 +15,10 @@
 namespace optimus {
 
 struct MeasuredRun {
-  std::string id, source;  // source: the publisher, which is the first word of the id
+  std::string id, source;  // `source` is the publisher, which is the first word of `id`
   std::string software, sweep;
-  bool is_mixture = false;  // MoE model: predicted, but reported separately and not judged
-  std::string skip_reason;  // why the run is not judged; empty for a judged run
+  bool is_mixture = false;  // MoE model: predicted, but reported separately
+  std::string skip_reason;  // why the run is not evaluated; empty if it is evaluated
   std::vector<std::string> filled_fields;
 
   double seconds = 0;           // measured seconds per step; 0 if unknown
@@ -26,8 +26,8 @@ struct MeasuredRun {
   MemoryKind memory_kind = MemoryKind::allocated;
 };
 
-// Everything that the simulation of one run refers to. Must not be moved, because the simulator refers to
-// the other members.
+// Everything that the simulation of one run refers to. Must not be moved, because the simulator keeps
+// references to the other members.
 struct RunCase {
   ModelSpec model;
   Plan plan;
@@ -38,7 +38,7 @@ struct RunCase {
   std::optional<StepSimulator> simulator;
 
   Setup setup() const { return {plan, model, *cluster, map, software, format}; }
-  // Memory of the fullest stage, as a measurement of this kind reports it.
+  // Memory of the fullest stage, as reported by this kind of measurement.
   Bytes memory(MemoryKind kind, const Constants& constants) const;
 };
 
@@ -48,7 +48,8 @@ struct Run {
   bool is_judged() const { return run != nullptr && !measured.is_mixture; }
 };
 
-// Never throws because of a row's content: an invalid row is skipped, with a reason.
+// Does not throw if the content of a row is invalid. Such a row is skipped, and the result contains the
+// reason.
 Run read_run(const CsvTable& table, std::size_t row);
 std::vector<Run> read_runs(const CsvTable& table);
 

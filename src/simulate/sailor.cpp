@@ -1,6 +1,6 @@
-// Implements sailor.h. Properties that the files omit are known from the experiments: Megatron-DeepSpeed
-// with fp32 storage, in a container image that allows TF32 (NVIDIA's 24.10), sequences of 2,048 tokens, no
-// recomputation, nodes of four GH200 on Slingshot, other GPUs on 1 Gb/s Ethernet.
+// Implements sailor.h. Properties that the files omit are known from the description of the experiments:
+// Megatron-DeepSpeed with fp32 storage, in a container image that allows TF32 (NVIDIA's 24.10), sequences of
+// 2,048 tokens, no recomputation, nodes of four GH200 on Slingshot, other GPUs on 1 Gb/s Ethernet.
 #include "simulate/sailor.h"
 
 #include <algorithm>
@@ -50,7 +50,7 @@ const char* type_of_gpu(const JsonView& gpu) {
   gpu.refuse("GH-96, RTX-2080, Titan-RTX or RTX-3090");
 }
 
-// Reads the plan of a file and builds its cluster. Each replica of a stage is on a node of its own.
+// Reads the plan of a file and builds its cluster. Each replica of a stage is on a separate node.
 class PlanFileReader {
  public:
   explicit PlanFileReader(RunCase& run) : run_(run) {}
@@ -95,7 +95,7 @@ class PlanFileReader {
       if (pair.size() != 2) replica.refuse("GPUs and the number of tensor-parallel ranks");
       const int tp = static_cast<int>(pair[1].integer(1, 64));
       if (&replica != &replica_list.front() && tp != strategy.tp)
-        replica.refuse("the same number of tensor-parallel ranks as its neighbours");
+        replica.refuse("the same number of tensor-parallel ranks as in the other replicas of the stage");
       strategy.tp = tp;
       const std::vector<JsonView> nodes = pair[0].elements();
       if (nodes.size() != 1 || nodes[0].elements().size() < 2) replica.refuse("one node: GPU, number, zone");
@@ -112,7 +112,7 @@ class PlanFileReader {
     if (at == profile_.types.end()) at = profile_.types.insert(at, *find_device_type(type));
     NodeGroup group = standard_group(type, static_cast<int>(at - profile_.types.begin()), devices);
     if (type == "gh200") {
-      group.network.nics_per_node = devices;  // one per superchip
+      group.network.nics_per_node = devices;  // one NIC per superchip
       // Six links of 25 GB/s to each of the three other devices. Rings over four of these links reach 250
       // GB/s, as the authors measured.
       group.domain_link.bytes_per_second = 262e9;
@@ -153,7 +153,7 @@ MeasuredPlanFile parse_measured_plan(std::string_view text, const std::string& s
   result.is_mixed = run.cluster->profile().types.size() > 1;
   run.map = DeviceMap::identity(num_devices(run.plan));
   run.software = *find_software("megatron-deepspeed-2022");
-  run.software.has_fused_softmax = false;  // the fused softmax supports only 16 bits
+  run.software.has_fused_softmax = false;  // the fused softmax supports only 16-bit types
   run.software.gradient_bytes = 4;
   run.format = format_of(Precision::fp32);
   if (const auto problem = find_problem(run.plan, run.model)) throw UserError("{}: {}", source, *problem);

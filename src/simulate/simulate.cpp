@@ -10,7 +10,7 @@
 namespace optimus {
 namespace {
 
-// The device that determines the speed of a stage, which is the slowest. If all devices are equal, the
+// The slowest device of a stage, which determines the speed of the stage. If all devices are equal, the
 // search is skipped.
 Device slowest_of(const Stage& stage, const Cluster& cluster, const DeviceMap& map, NumberFormat format) {
   const auto physical = [&](int device) { return map[VirtualDevice{device}]; };
@@ -41,7 +41,7 @@ std::set<int> types_of(const Stage& stage, const Cluster& cluster, const DeviceM
 Stage pattern_of(const Stage& stage, bool is_custom) {
   Stage pattern;
   pattern.chunks = stage.chunks;
-  if (is_custom) return pattern;  // in custom models no two blocks are alike
+  if (is_custom) return pattern;  // in custom models, all blocks are different
   for (Chunk& chunk : pattern.chunks) {
     const int first = chunk.first_block();
     for (BlockRun& run : chunk.runs) run.first_block -= first;
@@ -65,7 +65,8 @@ Plan shortened(Plan plan) {
   return plan;
 }
 
-// All slots of a plan are simulated; more than this would take minutes of time and gigabytes of memory.
+// Throws a UserError for a plan with too many slots. All slots are simulated, and more than the limit would
+// take minutes of time and gigabytes of memory.
 void refuse_too_many_slots(const Plan& plan) {
   constexpr double kMaxSlots = 2e7;
   double slots = 0;
@@ -75,7 +76,8 @@ void refuse_too_many_slots(const Plan& plan) {
              static_cast<double>(pipeline.stages.front().chunks.size());
   if (slots > kMaxSlots)
     throw UserError(
-        "the plan has up to {:.0f} forwards and backwards of stages, but at most {:.0f} can be simulated; "
+        "the plan has up to {:.0f} forward and backward passes of stages, but at most {:.0f} can be "
+        "simulated; "
         "use fewer "
         "micro-batches",
         slots, kMaxSlots);
@@ -86,7 +88,7 @@ double sent_bytes(const Program& program, bool is_backward) {
   int slot = -1;
   for (const Instruction& at : program.instructions) {
     if (at.op != Op::send || at.is_backward != is_backward || at.microbatch != 0) continue;
-    if (slot >= 0 && at.slot != slot) break;  // counts a single slot
+    if (slot >= 0 && at.slot != slot) break;  // only the messages of a single slot are counted
     slot = at.slot;
     bytes += static_cast<double>(at.bytes);
   }
@@ -117,7 +119,7 @@ void StepSimulator::add_pipeline(int number) {
   const Pipeline& pipeline = setup_.plan.pipelines[static_cast<std::size_t>(number)];
   const int num_stages = static_cast<int>(pipeline.stages.size());
   SimulatedPipeline simulated_pipeline;
-  // Replicas with one sequence less wait for the other replicas.
+  // Replicas with one sequence fewer wait for the other replicas.
   const Stage& first_stage = pipeline.stages.front();
   const int dp = data_parallel(first_stage, first_stage.chunks.front().runs.front().strategy);
   const auto share = [&](int size) { return static_cast<double>((size + dp - 1) / dp); };
@@ -151,7 +153,7 @@ int StepSimulator::class_of(int pipeline_number, int stage_number) {
   stage_class.place_in_domain = first.value % setup_.cluster.group_of(first).devices_per_domain;
   stage_class.width = static_cast<int>(stage.devices.size());
   stage_class.types = types_of(stage, setup_.cluster, setup_.map);
-  if (stage_class.types.size() > 1) stage_class.device = first;  // each type is simulated, see below
+  if (stage_class.types.size() > 1) stage_class.device = first;  // each type is simulated below
   stage_class.pipeline = pipeline_number;
   const auto is_same_class = [&](const StageClass& existing) {
     const Cluster& cluster = setup_.cluster;

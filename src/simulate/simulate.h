@@ -1,14 +1,14 @@
-// Simulates one step of a plan on a modelled cluster: its duration, the breakdown of time, and the memory
-// of each stage.
+// Simulates one step of a plan on a modelled cluster. The results are the duration of the step, a breakdown
+// of its time, and the memory of each stage.
 //
 //   StepSimulator simulator(
 //       {.plan = plan, .model = model, .cluster = cluster, .map = map, .software = optimus_software()});
 //   const StepPrediction step = simulator.run(fitted_constants());
 //
 // The simulator executes the same programs as the engine. Equal devices are simulated once: one device per
-// stage, and one stage per class of equal stages. So the running time grows with the number of slots of one
-// pipeline, not with the number of devices. Constructing a simulator compiles programs; running it again
-// with other constants is inexpensive.
+// stage, and one stage per class of equal stages. Therefore the running time grows with the number of slots
+// in one pipeline, not with the number of devices. Constructing a simulator compiles programs. Running it
+// again with different constants is inexpensive.
 #pragma once
 
 #include <memory>
@@ -33,8 +33,8 @@ struct StepPrediction {
   double mfu = 0;   // model FLOP/s relative to the devices' peak in the plan's precision
   TimeSplit split;  // mean over stages
   std::vector<StagePrediction> stages;
-  Bytes memory;                            // of the fullest device
-  std::vector<PipelineTimes> pipelines;    // times of all slots
+  Bytes memory;                            // memory of the fullest device
+  std::vector<PipelineTimes> pipelines;    // times of all slots in each pipeline
   std::vector<std::vector<Order>> orders;  // [pipeline][stage]: the slots
 };
 
@@ -51,28 +51,28 @@ class StepSimulator {
   // The plan must be valid for the model, and the map must contain its devices. Everything that `setup`
   // refers to must outlive this object. Throws UserError for a plan with too many slots.
   explicit StepSimulator(const Setup& setup);
-  // stores_slots: if false, slots and orders, which may be large, are omitted from the result.
+  // If `stores_slots` is false, the result omits slots and orders, which may be large.
   StepPrediction run(const Constants& constants, bool stores_slots = true) const;
   // Predicts only the seconds of the step, which is faster than run().
   double seconds(const Constants& constants) const;
-  // Every instruction of one device of each stage with its times. At most `max_count` instructions; a stage
-  // that would exceed this limit and all later stages are omitted.
+  // Returns the instructions of one device per stage with their times, at most `max_count` in total. The
+  // first stage that would exceed this limit and all later stages are omitted.
   std::vector<TracedInstruction> instructions(const Constants& constants, std::size_t max_count) const;
 
  private:
   struct StageClass {
     Stage pattern;  // without devices; blocks are numbered from the first block of their chunk
-    std::vector<int> block_patterns;  // [block]: its pattern; only for MoE models, whose layers differ
+    std::vector<int> block_patterns;  // [block]: pattern of the block; only for MoE models
     bool has_first = false, has_last = false;
     Device device;
     int place_in_domain = 0, width = 0, pipeline = 0;
     std::set<int> types;            // device types in the stage
-    std::vector<int> first_blocks;  // [chunk]: its first block in the program
+    std::vector<int> first_blocks;  // [chunk]: first block of the chunk in the program
     Order order;
     std::unique_ptr<PricedProgram> program;
-    // the same stage on the other device types, if it has replicas on several types
+    // The programs of the same stage on other device types, if the stage has replicas on several types.
     std::vector<std::unique_ptr<PricedProgram>> other_programs;
-    double forward_bytes = 0, backward_bytes = 0;  // bytes sent to the neighbours per micro-batch
+    double forward_bytes = 0, backward_bytes = 0;  // bytes sent to adjacent stages per micro-batch
   };
   struct SimulatedPipeline {   // one pipeline
     std::vector<int> classes;  // [stage]

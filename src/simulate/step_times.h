@@ -1,4 +1,4 @@
-// The simulated times of a step, as StepSimulator computes them.
+// The simulated times of a step, as computed by StepSimulator.
 #pragma once
 
 #include <vector>
@@ -10,7 +10,7 @@ namespace optimus {
 struct StepTimes {
   std::vector<StageTimes> stages;  // [stage class]
   std::vector<PipelineTimes> pipelines;
-  double gate = 0, end = 0;  // when all gradients are available; when the last update is complete
+  double gate = 0, end = 0;  // times at which all gradients are available and the last update is complete
 };
 
 }  // namespace optimus

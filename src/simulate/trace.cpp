@@ -1,4 +1,4 @@
-// The times of single instructions in a step: each slot of every micro-batch is filled with the
+// Computes the times of single instructions in a step. Each slot of every micro-batch is filled with the
 // instructions of the corresponding slot of the short program (simulate/lanes.h).
 #include <fmt/format.h>
 
@@ -12,8 +12,8 @@
 namespace optimus {
 namespace {
 
-// The slot of the short order whose times represent a slot of the whole order; see store_slot_time() in
-// simulate/lanes.cpp. -1 if there is none.
+// The slot of the short order whose times represent a slot of the whole order (see store_slot_time() in
+// simulate/lanes.cpp), or -1 if there is none.
 int representative_slot(const Slot& slot, int last_microbatch, const Order& order) {
   int last = 0;
   for (const Slot& known_slot : order) last = std::max(last, known_slot.microbatch);
@@ -46,7 +46,8 @@ void StepSimulator::trace_stage(const StepTimes& step, int p, int s, const LaneT
     at.block += stage.chunks[chunk].first_block() - stage_class.first_blocks[chunk];
     return at;
   };
-  // [lane]: when it becomes free; communication that exceeds its slot delays that of the next slot
+  // [lane]: time at which the lane becomes free. Communication that exceeds its slot delays the communication
+  // of the next slot.
   std::array<double, 6> lane_free{};
   const auto append_span = [&](const InstructionTime& time, double begin, double scale, int microbatch) {
     const Instruction at =

@@ -121,8 +121,8 @@ class Switches(CommandLineTest):
         run("switch", self.folder / "asked", "--plan", self.plan(13))  # one device: rank 0 may be unused
         run("switch", self.folder / "asked", "--plan", self.plan(1))
         # Rejected requests: the run continues unchanged.
-        for name, args, reason in (("batch", ("--batch", 6), "the run has batch 12, the plan 6"), ("precision", ("--batch", 12, "--precision", "bf16"), "precision fp64, the plan bf16"),
-                                 ("many", ("--batch", 12, "--dp", 6), "needs 6 devices, the run has 4")):
+        for name, args, reason in (("batch", ("--batch", 6), "the plan would change the batch from 12 to 6"), ("precision", ("--batch", 12, "--precision", "bf16"), "the precision from fp64 to bf16"),
+                                 ("many", ("--batch", 12, "--dp", 6), "needs 6 devices, but the run has 4")):
             run("plan", *MODEL, "--vocab", 257, "--cluster", "cpux6" if name == "many" else "cpux4", "--precision", "fp64", *args, "--export", "optimus", "--out", self.folder / name)
             refused = run("switch", self.folder / "asked", "--plan", self.folder / name / "plan.json", code=1)
             self.assertIn(reason, refused.stderr)

@@ -155,7 +155,7 @@ TEST(Diff, ReportsLostBoxes) {
   const Layout to = one_tensor({4, 4}, {1, 1, 1, {Rank{0}}}, {0, -1, {}});
   const auto plan = diff(from, to, {.dead = {Rank{1}}});
   ASSERT_FALSE(plan);
-  EXPECT_EQ(plan.error().why, "no live rank holds [2:4, 0:4] of tensor t (1 such pieces)");
+  EXPECT_EQ(plan.error().why, "no live rank holds [2:4, 0:4] of tensor t (missing pieces: 1)");
   EXPECT_EQ(plan.error().lost, (std::vector<TensorBox>{{0, Box{{2, 4}, {0, 4}}}}));
 }
 

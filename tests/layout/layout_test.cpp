@@ -120,7 +120,7 @@ TEST(Layout, ReportsInvalidLayouts) {
   layout.tensors[0].shape = Shape{};
   EXPECT_NE(layout_error(layout).find("expected 1 to 4 dims, got 0"), std::string::npos);
   layout.placements.clear();
-  EXPECT_EQ(layout_error(layout), "a layout of 1 tensors has placements for 0 tensors");
+  EXPECT_EQ(layout_error(layout), "a layout with 1 tensors has placements for 0 tensors");
 }
 
 TEST(LayoutProperty, RandomLayoutsAreValidAndEveryElementIsHeld) {

@@ -226,7 +226,7 @@ TEST(Deadlock, DetectsMismatchedReceive) {
   const std::vector<std::vector<PostedOperation>> swapped{{{0, 1, true, 1}, {0, 1, true, 2}},
                                                           {{0, 0, false, 2}, {0, 0, false, 1}}};
   EXPECT_EQ(check_no_deadlock(swapped).error().why,
-            "in wave 0, rank 0 sends data to rank 1 that differs from the data it expects");
+            "in wave 0, rank 0 sends rank 1 data that differs from what the receiver expects");
   const std::vector<std::vector<PostedOperation>> receive_only{{{0, 5, true, 1}}};
   EXPECT_FALSE(check_no_deadlock(receive_only));
   const std::vector<std::vector<PostedOperation>> alone{{{0, 1, true, 1}}, {}};

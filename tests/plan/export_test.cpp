@@ -179,7 +179,7 @@ TEST(ExportTorchtitan, ListsSupportedModels) {
   model.layers = 31;
   UniformPlan shape = grid_64();
   EXPECT_TRUE(has(message_of([&] { export_plan(uniform_plan(model, shape), model, Trainer::torchtitan); }),
-                  "it has llama3 1B"));
+                  "available: llama3 1B"));
 }
 
 // No plan is dropped silently: it is exported with its batch, or refused with one line.

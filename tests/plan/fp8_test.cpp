@@ -119,7 +119,7 @@ TEST(Fp8, RefusesInvalidSettings) {
             "fp8: fp16 needs loss scaling; use precision fp8, bf16, fp32 or fp64");
   EXPECT_EQ(
       problem({}, Precision::fp8, Schedule::pipedream),
-      "schedule pipedream has no common step for exchanging fp8 maxima; use a precision other than fp8");
+      "schedule pipedream has no common step for exchanging fp8 amax values; use a precision other than fp8");
 }
 
 }  // namespace

@@ -99,7 +99,7 @@ TEST(ImportMegatron, ReadsFp8Recipes) {
       imported("--fp8-format hybrid --fp8-amax-history-len 4096 --fp8-amax-compute-algo max");
   EXPECT_EQ(long_window.plan.fp8.window, 1024);
   EXPECT_EQ(long_window.notes,
-            (std::vector<std::string>{"the history has the maxima of 1024 steps, not of 4096"}));
+            (std::vector<std::string>{"the amax history covers 1024 steps instead of 4096"}));
   const ImportedPlan cut =
       imported("--fp8-format hybrid --fp8-recipe tensorwise --tensor-model-parallel-size 2");
   EXPECT_EQ(cut.plan.fp8.scaling, Fp8Scaling::window);
@@ -198,7 +198,7 @@ TEST(ImportMegatron, ReportsMissingArgumentInOneLine) {
   EXPECT_TRUE(contains(why(shape), "--vocab N"));
   EXPECT_TRUE(contains(why(shape + "--vocab-size 100"), "specify --devices N"));
   EXPECT_TRUE(contains(why(shape + "--vocab-size 100 --tensor-model-parallel-size $TP", {.devices = 4}),
-                       "--tensor-model-parallel-size: expected a whole number of at least 1, got '$TP'"));
+                       "--tensor-model-parallel-size: expected an integer of at least 1, got '$TP'"));
   EXPECT_TRUE(contains(why(shape + "--vocab-size 100 --tensor-model-parallel-size 3", {.devices = 4}),
                        "4 devices are not divisible by tp 3"));
   EXPECT_TRUE(
@@ -231,7 +231,7 @@ TEST(ImportMegatron, AppliesOrNotesFlagsOfNamedModel) {
   EXPECT_FALSE(turned.model.is_tied);
   EXPECT_EQ(turned.model.rope_theta, 500000);
   EXPECT_EQ(turned.model.rope_scaling, find_preset("llama3.2-1b")->rope_scaling);
-  EXPECT_TRUE(has_note(turned, "Adam's state"));
+  EXPECT_TRUE(has_note(turned, "the optimizer state of Adam"));
   EXPECT_TRUE(has_note(turned, "'a2a'"));
   EXPECT_EQ(turned.unknown, std::vector<std::string>{"--apply-residual-connection-post-layernorm"});
   EXPECT_EQ(turned.ignored, std::vector<std::string>{"--overlap-grad-reduce"});
@@ -239,7 +239,7 @@ TEST(ImportMegatron, AppliesOrNotesFlagsOfNamedModel) {
                                            {.model = *find_preset("gpt2"), .devices = 4});
   EXPECT_EQ(learned.model.vocab, 1000);
   EXPECT_TRUE(has_note(learned, "--rotary-base is not applied"));
-  EXPECT_TRUE(has_note(learned, "activation and biases are those of gpt2"));
+  EXPECT_TRUE(has_note(learned, "activation and biases come from gpt2"));
   EXPECT_TRUE(learned.model.has_mlp_bias);
   EXPECT_TRUE(has_note(learned, "--disable-bias-linear is not applied"));
   const ImportedPlan mixture =

@@ -202,7 +202,7 @@ TEST(Validate, ReportsEachRule) {
   EXPECT_EQ(says([](Plan& p) { p.pipelines[0].stages[1].devices[0] = 0; }),
             "device 0 is used twice; each device may be in one stage only");
   EXPECT_EQ(says([](Plan& p) { p.pipelines[0].stages[1].chunks[0].runs[0].first_block = 4; }),
-            "pipeline 0, stage 1, chunk 0: expected to begin at block 3, got 4");
+            "pipeline 0, stage 1, chunk 0: expected to start at block 3, got 4");
   EXPECT_EQ(says([&](Plan& p) { strategy(p).tp = 3; }),
             "pipeline 0, stage 0, block 0: 4 devices are not divisible by tp 3 x cp 1");
   EXPECT_EQ(says([&](Plan& p) { strategy(p).zero = 4; }),
@@ -249,7 +249,7 @@ TEST(Validate, ChecksPlanAgainstModel) {
   const ModelSpec model = small_model(4, false);
   EXPECT_EQ(find_problem(base_plan(), model), std::nullopt);
   EXPECT_EQ(*find_problem(base_plan(), small_model(5, false)),
-            "the plan is for a model of 4 layers, but llama3-8b has 5; change --layers or the plan");
+            "the plan is for a model with 4 layers, but llama3-8b has 5; change --layers or the plan");
   Plan wide = uniform_plan(model, {.strategy = {.tp = 8}, .batch = 1, .sequence_length = 16});
   EXPECT_EQ(*find_problem(wide, model),
             "block 0: tp 8 is more than the 6 heads of llama3-8b; each device needs at least one");

@@ -358,7 +358,8 @@ TEST(Switch, RefusesChangeOfFp8Blocks) {
     FAIL() << "a change of fp8 layers was not refused";
   } catch (const UserError& refusal) {
     EXPECT_STREQ(refusal.what(),
-                 "the run has fp8 GEMMs: blocks 1, window 16, the plan blocks 1..2, window 16: a plan change "
+                 "the plan would change the fp8 GEMMs from blocks 1, window 16 to blocks 1..2, window 16; a "
+                 "plan change "
                  "must not alter what the model learns");
   }
 }

@@ -179,7 +179,7 @@ TEST_F(ModuleSwitch, SwitchesOnRequest) {
   EXPECT_FALSE(automatic.is_done);
   EXPECT_NE(automatic.text.find("pass a plan with --plan FILE"), std::string::npos) << automatic.text;
   EXPECT_FALSE(large.is_done);
-  EXPECT_NE(large.text.find("needs 3 devices, the run has 2"), std::string::npos) << large.text;
+  EXPECT_NE(large.text.find("needs 3 devices, but the run has 2"), std::string::npos) << large.text;
   is_over = true;
   EXPECT_EQ(training.get(), "that is all");
   EXPECT_EQ(rows_of(run, "decisions.jsonl").size(), 3U);

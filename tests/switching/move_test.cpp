@@ -247,11 +247,13 @@ TEST(Move, RejectsPlansThatChangeTraining) {
     return "";
   };
   EXPECT_EQ(refusal(plan(1, 8, Precision::fp32)), "");
-  EXPECT_EQ(refusal(plan(4, 8, Precision::fp32)), "the plan needs 4 devices, the run has 2");
-  EXPECT_EQ(refusal(plan(2, 4, Precision::fp32)),
-            "the run has batch 8, the plan 4: a plan change must not alter what the model learns");
+  EXPECT_EQ(refusal(plan(4, 8, Precision::fp32)), "the plan needs 4 devices, but the run has 2");
+  EXPECT_EQ(
+      refusal(plan(2, 4, Precision::fp32)),
+      "the plan would change the batch from 8 to 4; a plan change must not alter what the model learns");
   EXPECT_EQ(refusal(plan(2, 8, Precision::bf16)),
-            "the run has precision fp32, the plan bf16: a plan change must not alter what the model learns");
+            "the plan would change the precision from fp32 to bf16; a plan change must not alter what the "
+            "model learns");
 }
 
 }  // namespace
