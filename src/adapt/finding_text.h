@@ -9,7 +9,7 @@
 
 namespace optimus {
 
-// Returns the findings in a comma-separated list of text(finding), with cause, location, factor and first
+// Parses a comma-separated list of text(finding). Each finding has a cause, locations, a factor and a first
 // step. Other parts of the text are skipped.
 std::vector<Finding> parse_findings(std::string_view evidence);
 

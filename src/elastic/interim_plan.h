@@ -52,7 +52,7 @@ class InterimPlanner {
   };
   explicit InterimPlanner(Inputs inputs);
 
-  // Called periodically with the present number of devices.
+  // Called periodically with the current number of devices.
   void plan_ahead(int num_devices);
   // `state` is nullopt if all state is read from files. Infeasible if there is no plan.
   Feasible<InterimPlan> plan_for(int num_devices, const std::optional<StateLocation>& state);

@@ -72,7 +72,7 @@ class MembershipCoordinator {
   bool needs_leaving_ranks(const std::vector<SurvivorState>& survivor_states) const;
   // All present and former workers of the run, by worker id.
   const std::vector<WorkerEntry>& workers() const { return workers_; }
-  // The present members, as listed in workers.json.
+  // The current members, as listed in workers.json.
   std::vector<WorkerEntry> members() const;
   // Whether a step has begun. Before the first step, the other ranks may not be connected to a lost rank,
   // and then wait for it without noticing its loss.
