@@ -35,7 +35,7 @@ struct AdaptationContext {
   // True if ranks communicate only through host memory. Probes then use the same network as training, so they
   // measure its speed.
   bool has_host_links = true;
-  // Owns policy.network; null if the policy uses the shipped network.
+  // Owns policy.network. Null if the policy uses the built-in network.
   std::shared_ptr<const LearnedPolicy> learned_policy{};
   // Losses and arrivals of ranks so far, with times from `clock`. It is passed on because each membership
   // change creates a new controller.

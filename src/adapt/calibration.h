@@ -1,5 +1,5 @@
 // Calibration: the ratio of measured to predicted time, for the computation and the links of this run,
-// measured while no condition is in force.
+// measured while no condition is active.
 //
 // It predicts the times of each rank under a new plan before the first step. So a condition that existed
 // before a plan change is still detected afterwards, and so is its end. It also adjusts the cost model's

@@ -71,9 +71,9 @@ Outcome<SavedCheckpoint> save_checkpoint(FileSystem& files, const Path& run, std
                                          const ShardOptions& options = {});
 
 // Determines the boxes that each rank stores, so that replicated data is stored only once. Of the ranks that
-// hold an element, the one with the fewest elements so far stores it. The result is indexed by rank, and the
-// boxes of a rank are sorted by tensor. All ranks compute the same result. The cost is similar to that of
-// sync() in layout/sync.h. Throws UserError if the layout is invalid.
+// hold an element, the rank with the fewest assigned elements so far stores it. The result is indexed by
+// rank, and the boxes of a rank are sorted by tensor. All ranks compute the same result. The cost is similar
+// to that of sync() in layout/sync.h. Throws UserError if the layout is invalid.
 std::vector<std::vector<TensorBox>> boxes_to_save(const Layout& layout);
 
 // The assignment of boxes to ranks when some ranks are lost. Other ranks that hold the boxes of lost ranks

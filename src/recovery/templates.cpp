@@ -106,8 +106,9 @@ std::int64_t sequences_in(const PipelineTemplate& pipeline_template, int replica
 
 }  // namespace
 
-// The templates of the pipelines, each with a number of sequences such that all pipelines finish at about the
-// same time. Returns an empty vector if a template is missing or there are fewer sequences than pipelines.
+// The templates of the pipelines, each with a number of sequences, chosen so that all pipelines finish at
+// about the same time. Returns an empty vector if a template is missing or there are fewer sequences than
+// pipelines.
 std::vector<PipelineTemplates::Share> PipelineTemplates::shares(const Choice& choice) const {
   const int small_size = choice.nodes / choice.pipelines, num_large = choice.nodes % choice.pipelines;
   std::vector<Share> result;
