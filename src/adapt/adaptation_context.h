@@ -1,6 +1,6 @@
-// AdaptationContext: the properties of a run that its adaptation controller needs, set once. Callbacks marked
-// "any thread" are called while the run trains. Objects that they refer to must outlive the controller. Plain
-// data.
+// AdaptationContext: the properties of a run that its adaptation controller needs. They do not change during
+// the run. Callbacks marked "any thread" are also called from other threads during training. Objects that
+// they refer to must outlive the controller. Plain data.
 #pragma once
 
 #include <cstdint>
@@ -20,27 +20,28 @@ struct AdaptationContext {
   Policy policy;
   HardwareProfile machines;  // the cluster as described to the cost model, without current slowdowns
   RecoveryCosts costs{};
-  // The input of a planner search on this cluster, with the batch and sequence length of `present_plan`;
-  // any thread.
+  // Returns the input for a planner search on this cluster, with the batch size and sequence length of
+  // `present_plan`. Any thread.
   std::function<Demand(const Cluster&, const Plan& present_plan)> demand;
-  // Whether the engine can run the plan and the run allows it; any thread.
+  // Whether the engine can run the plan and the settings of the run allow it. Any thread.
   std::function<bool(const Plan&)> can_run;
   std::function<double()> clock;  // seconds; any thread
   ResponseLimits limits{};
   // Only for the oracle policy: conditions that replace the detector's findings.
   std::optional<ScriptedConditions> scripted{};
-  // If true, plans are also compared once when nothing is slow, as soon as step times have been measured.
+  // If true, plans are also compared once when nothing is slow, after enough step times have been measured.
   bool seeks_better_plan = false;
   std::int64_t last_step = 0;  // of the run; 0 if unknown
-  // True if ranks communicate through host memory only. Probe messages then use the same network as
-  // training, so they show its speed.
+  // True if ranks communicate only through host memory. Probes then use the same network as training, so they
+  // measure its speed.
   bool has_host_links = true;
-  // Owns policy.network; null if the policy uses the shipped network.
+  // Owns policy.network. Null if the policy uses the built-in network.
   std::shared_ptr<const LearnedPolicy> learned_policy{};
-  // The history of the membership so far, in times of `clock`. A membership change creates a new controller.
+  // Losses and arrivals of ranks so far, with times from `clock`. It is passed on because each membership
+  // change creates a new controller.
   MembershipHistory membership{};
   ExpectedLifetime expected_lifetime{};
-  // Expected number of completed steps that the failure of a worker undoes on a plan with this step time. If
+  // The expected number of completed steps that a worker failure undoes under a plan with this step time. If
   // null, the policy must not change the redundancy of the state. Any thread.
   std::function<double(const Plan&, double step_seconds)> undone_steps{};
 

@@ -13,9 +13,9 @@
 namespace optimus {
 namespace {
 
-// Number of observations of a plan or a phase after which plans are compared once.
+// Plans are compared once after this number of observations of a new plan or training phase.
 constexpr int kObservationsToCompare = 30;
-// Number of observations within which the reason for longer steps should be found.
+// The detector should find the cause of longer steps within this number of observations.
 constexpr int kMaxUnexplained = 30;
 
 }  // namespace
@@ -79,7 +79,8 @@ void AdaptationController::probe_completed(const ProbeResult& result) {
     probes_.retry_channels();
 }
 
-// The measured gain is discarded if something else has slowed the run down while it was measured.
+// Updates the measured gain of the last switch. It is discarded if an unrelated condition slowed the run down
+// during the measurement.
 void AdaptationController::update_verdict() {
   if (history_.has_step_time()) {
     history_.record_step_time(findings_.conditions());
@@ -91,13 +92,13 @@ void AdaptationController::update_verdict() {
     verdicts_.mark_unreliable();
   if (num_observations != kVerdictObservations || !verdicts_.verdict(num_observations)) return;
   verdicts_.judge();
-  // The following is needed only if the run may want to return to the previous plan. With scripted
-  // conditions, the step time before the switch was not measured under them.
+  // The rest is needed only if the run might return to the previous plan. It does not apply to scripted
+  // conditions, because the step time before the switch was not measured under them.
   if (*verdicts_.measured_gain() >= 0 || context_.scripted) return;
-  // The machines have not changed between the two plans, but the same condition may appear different on
-  // each of them if the cost model is wrong about one. So each plan's step time is also recorded for the
-  // conditions found on the other plan. Otherwise the run would again use the model's prediction for the
-  // plan that it has just left because it was slower.
+  // The machines have not changed, but if the cost model is wrong about one of the plans, the detector finds
+  // different conditions on each plan. So each plan's step time is also recorded for the conditions found on
+  // the other plan. Otherwise the next comparison would predict the step time of a plan that has just been
+  // measured.
   history_.record(history_.plan(), verdicts_.answered_conditions(), history_.step_seconds());
   history_.record(*history_.plan_before_proposal(), findings_.conditions(), verdicts_.seconds_before());
 }
@@ -108,7 +109,7 @@ void AdaptationController::report_unanswerable() {
     if (!is_memory && finding.cause != Cause::data_loading && finding.cause != Cause::uneven_lengths)
       continue;
     if (!is_memory && !context_.decides()) continue;
-    const std::string reason = is_memory ? "it will run out of memory soon"
+    const std::string reason = is_memory ? "the stage will run out of memory soon"
                                : finding.cause == Cause::data_loading
                                    ? "only faster data loading helps"
                                    : "samples are already distributed as evenly as possible";
@@ -123,14 +124,14 @@ void AdaptationController::report_phase(const Observation& observation) {
   auto stay = phase_.observe_lengths(observation.lengths);
   if (!stay) return;
   stay_reports_.add(std::move(*stay));
-  // Step times measured with other sequence lengths are not comparable with later ones.
+  // Step times that were measured with other sequence lengths cannot be compared with later ones.
   has_sought_better_plan_ = false;
   verdicts_.mark_unreliable();
   history_.forget_step_times();
 }
 
 void AdaptationController::weigh_if_due() {
-  // Scripted conditions are known without measuring them first.
+  // Scripted conditions are known without measurements.
   const std::size_t min_steps = context_.scripted ? 1 : kRecentSteps;
   if (weighing_.valid() || pending_ || !probes_.is_idle() || history_.num_recent() < min_steps) return;
   const std::vector<Condition> conditions = findings_.conditions(),
@@ -189,8 +190,8 @@ void AdaptationController::plan_adopted(const Plan& plan, const std::optional<Pl
                                         std::int64_t step) {
   if (weighing_.valid()) memory_ = weighing_.get().memory;
   PendingProposal pending = std::exchange(pending_, std::nullopt).value_or(PendingProposal{});
-  // When a provisional proposal was made, most of the recent steps were still fast, but its gain is
-  // relative to the slow steps.
+  // When a provisional proposal is made, most of the recent steps are still fast. Its gain is relative to
+  // slow steps, so the step time is measured again.
   const bool has_late_steps = pending.is_provisional || pending.step_seconds == 0;
   if (proposal && has_late_steps && history_.num_recent() > 0) pending.step_seconds = history_.step_seconds();
   const bool carries_findings = proposal && !context_.scripted;

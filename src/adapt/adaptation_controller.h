@@ -1,16 +1,16 @@
-// AdaptationController: decides at rank 0 when the run should switch to another plan. It finds the causes of
-// slow steps in the observations of all ranks, lets a policy choose among the plans that would be better on
-// the machines in their present state, and measures after a switch whether the predicted gain was reached.
+// AdaptationController: decides on rank 0 when the run should switch to another plan. It determines why steps
+// are slow from the observations of all ranks and lets a policy choose among plans that suit the current
+// state of the machines. After a switch it measures whether the predicted gain was reached.
 //
 //   AdaptationController controller(context, plan, calibration);
 //   after a step:  controller.observe(observation);  // returns at once: plans are compared on another thread
 //                  if (auto proposal = controller.take_proposal())  // src/switching performs it
 //                  controller.plan_adopted(plan, proposal, step);
 //
-// Ownership: one controller per membership generation. The calibration belongs to the caller and outlives
-// it. Threading: one thread calls the controller; a weighing (adapt/weighing.h: the comparison of plans)
-// runs on a thread of its own and shares no mutable state with the caller. Failure: an internal error of a
-// weighing is thrown by the next take_proposal() or plan_adopted(). Read next: findings_tracker.h,
+// Ownership: there is one controller per membership generation. The caller owns the calibration, which must
+// outlive the controller. Threading: all calls come from one thread. Plans are compared (adapt/weighing.h) on
+// a separate thread, which shares no mutable state with the caller. Failure: an internal error in a
+// comparison is thrown by the next take_proposal() or plan_adopted(). Read next: findings_tracker.h,
 // gain_verdicts.h, probe_scheduler.h, decide.h.
 #pragma once
 
@@ -39,35 +39,35 @@ class AdaptationController final : public ProposalSource {
   AdaptationController(const AdaptationController&) = delete;
   AdaptationController& operator=(const AdaptationController&) = delete;
 
-  // Called in the order of steps. observe_loss() is called only for steps whose loss this rank knows.
+  // Must be called in step order. observe_loss() is called only for steps whose loss this rank knows.
   void observe(const Observation& observation);
   void observe_loss(double loss) { phase_.observe_loss(loss); }
   const std::vector<Finding>& findings() const { return findings_.findings(); }
 
-  // Whether all ranks should run a probe now (switching/probe.h). Returns true once for each request; the
-  // caller then calls probe_completed().
+  // Returns whether all ranks should run a probe now (switching/probe.h). Returns true once for each request.
+  // The caller must then run the probe and call probe_completed().
   bool take_probe_request() { return probes_.take_request(); }
   const ProbeRequest& probe_request() const { return probes_.request(); }
   std::vector<int> node_of_ranks() const { return node_of_each_device(cluster_); }
   void probe_completed(const ProbeResult& result);
 
   bool is_weighing() const { return weighing_.valid() && !has_answer(); }
-  // Returns each proposal once; empty if there is no new one.
+  // Returns each proposal once, or nullopt if there is no new proposal.
   std::optional<PlanProposal> take_proposal() override;
-  // Returns the next decision to keep the plan, oldest first: for conditions whose weighing gave no
-  // proposal, for conditions that no plan can answer, and for changes of the training phase.
+  // Returns the oldest decision to keep the plan that has not been reported yet. Such decisions are made when
+  // no other plan is better, when no plan can mitigate a condition, and when the training phase changes.
   std::optional<StayDecision> take_stay() { return stay_reports_.take(); }
 
-  // Called when the run uses this plan after `step`. `proposal` is empty if the plan was not proposed by this
-  // controller.
+  // Called when the run has switched to this plan after `step`. `proposal` is empty if this controller did
+  // not propose the plan.
   void plan_adopted(const Plan& plan, const std::optional<PlanProposal>& proposal, std::int64_t step);
   void proposal_refused();
-  // The status of the pending provisional proposal. Call proposal_cancelled() when it is rejected, or when
-  // the run cannot wait for it.
+  // Returns the status of the pending provisional proposal. Call proposal_cancelled() when the proposal is
+  // rejected or the run cannot wait for it.
   ProvisionalStatus provisional_status() const override;
   void proposal_cancelled();
-  // Returns the measured gain of the last proposal once, some steps after the switch. Empty before that, and
-  // always if something else has slowed the run down in the meantime.
+  // Returns the measured gain of the last proposal once, some steps after the switch. Returns nullopt before
+  // that, and always if an unrelated condition has slowed the run down in the meantime.
   std::optional<double> take_measured_gain() { return verdicts_.take_verdict(history_.num_observations()); }
 
  private:
@@ -110,7 +110,7 @@ class AdaptationController final : public ProposalSource {
   std::optional<PendingProposal> pending_;
   bool is_weighing_provisional_ = false;
   bool has_sought_better_plan_ = false;  // in the present training phase
-  // Number of consecutive latest observations with longer steps than usual and no finding that explains
+  // Number of consecutive observations up to now with longer steps than usual and no finding that explains
   // them.
   int num_unexplained_ = 0;
   std::future<Answer> weighing_;

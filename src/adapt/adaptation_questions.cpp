@@ -1,4 +1,4 @@
-// Implements adaptation_controller.h: builds the questions for weighings.
+// Implements adaptation_controller.h: builds the input for comparisons of plans (adapt/question.h).
 #include <algorithm>
 #include <cmath>
 
@@ -43,8 +43,8 @@ Question AdaptationController::question(bool is_provisional) const {
   return question;
 }
 
-// Shortly after a switch, the present step time of the previous plan is known. For other plans, only older
-// measurements exist.
+// Shortly after a switch, the step time of the previous plan is still up to date. Other plans have only older
+// measurements.
 void AdaptationController::add_plans_to_return_to(Question& question) const {
   const std::optional<Plan>&original_plan = history_.original_plan(), &previous = history_.previous_plan();
   const bool is_fresh = history_.num_observations() <= 2 * kVerdictObservations && !context_.scripted &&
@@ -67,8 +67,8 @@ void AdaptationController::add_calibration(Question& question) const {
     question.rates[role] = calibration_.rate(static_cast<BlockRole>(role)).value_or(layers) / layers;
 }
 
-// Two questions with the same key have the same answer. The key includes unseen findings, because their
-// devices may have recovered.
+// Questions with the same key have the same answer. The key includes findings about devices that the plan
+// does not use, because these devices may have recovered.
 std::string AdaptationController::question_key() const {
   const Plan& plan = history_.plan();
   std::string key =
@@ -88,8 +88,8 @@ std::string AdaptationController::evidence_of(const std::vector<Finding>& findin
                                    : "measured step times favor another plan";
 }
 
-// Whether steps are much longer than usual for an unknown reason. Other plans must not be compared then,
-// because they may be slower for the same reason.
+// Whether steps are much longer than usual for an unknown reason. Plans must not be compared in this case,
+// because the other plans may be slower for the same reason.
 bool AdaptationController::is_unexplained() const {
   constexpr double kMuchLonger = 1.15;
   return !context_.scripted && history_.num_recent() >= kEarlySteps &&
@@ -97,13 +97,14 @@ bool AdaptationController::is_unexplained() const {
          history_.ratio_to_usual(kEarlySteps).value_or(1) >= kMuchLonger;
 }
 
-// Scripted conditions count even before they have made steps longer.
+// Scripted conditions are taken into account even before they have made steps longer.
 bool AdaptationController::are_steps_longer(std::size_t last_steps) const {
   return context_.scripted || history_.are_steps_longer(last_steps);
 }
 
-// Leaves out findings that affect the plan but make no step longer, such as a slow link for which no step
-// waits. A heavy stage has been heavy from the start of the plan, so it is part of the usual step time.
+// Removes findings that affect the plan but do not make steps longer, such as a slow link whose transfers are
+// hidden behind computation. Heavy stages are kept, because they have been heavy since the plan started and
+// are already part of the usual step time.
 std::vector<Finding> AdaptationController::noticeable_findings(std::vector<Finding> findings,
                                                                std::size_t last_steps) const {
   if (history_.num_recent() == 0 || are_steps_longer(last_steps)) return findings;
@@ -114,8 +115,8 @@ std::vector<Finding> AdaptationController::noticeable_findings(std::vector<Findi
   return findings;
 }
 
-// Two switches within a few steps may answer the same condition, or noise of the new plan's first steps. A
-// different condition that has become much worse since the switch is answered at once.
+// A second switch within a few steps would probably respond to the same condition, or to noise in the first
+// steps of the new plan. Only a new severe condition removes this waiting time.
 double AdaptationController::seconds_since_switch() const {
   constexpr double kMuchWorse = 1.3;
   for (const Condition& condition : conditions_since_switch())

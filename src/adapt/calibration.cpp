@@ -18,11 +18,11 @@ bool is_between_nodes(const Topology& topology, int group, Channel channel) {
                      [&](int rank) { return topology.nodes_of(rank, channel).size() > 1; });
 }
 
-// Sizes in bytes at which a measured ratio is converted into a speed.
+// Message sizes in bytes at which measured ratios are converted to bandwidths.
 constexpr double kMessageBytes = 1 << 19, kRingBytes = 1 << 20;
 
-// Seconds of a message to another node. `is_alone`: the other devices of the node send nothing at the same
-// time.
+// Predicted seconds for a message to another node. `is_alone` means that the other devices of the node are
+// not sending at the same time.
 double message_seconds(const Cluster& cluster, double bytes, bool is_alone = false) {
   int remote = 0;
   while (cluster.node_of(Device{remote}) == cluster.node_of(Device{0})) ++remote;
@@ -31,7 +31,7 @@ double message_seconds(const Cluster& cluster, double bytes, bool is_alone = fal
   return LinkCost(fitted_constants()).message_seconds(link, bytes);
 }
 
-// Seconds of an all-reduce over all devices.
+// Predicted seconds for an all-reduce over all devices.
 double ring_seconds(const Cluster& cluster, double bytes) {
   std::vector<int> devices(static_cast<std::size_t>(cluster.num_devices()));
   std::iota(devices.begin(), devices.end(), 0);
@@ -39,7 +39,7 @@ double ring_seconds(const Cluster& cluster, double bytes) {
   return LinkCost(fitted_constants()).collective_seconds(Collective::all_reduce, shape, bytes);
 }
 
-// Scales network bandwidths so that messages take `slowdown` times as long. Uses bisection, because latencies
+// Scales network bandwidths so that messages take `slowdown` times as long. Uses bisection because latencies
 // are not scaled and the effective bandwidth depends on the message size.
 HardwareProfile with_messages(const HardwareProfile& profile, double slowdown) {
   const auto with_speed = [&](double factor) {
@@ -58,7 +58,7 @@ HardwareProfile with_messages(const HardwareProfile& profile, double slowdown) {
   return with_speed(std::sqrt(low * high));
 }
 
-// Sets the seconds per byte of each channel from its largest message.
+// Sets the predicted seconds per byte of each channel, based on its largest message.
 void set_links(const Setup& setup, const StepMeter& meter, const PricedProgram& priced,
                const std::vector<double>& seconds, StageWork& stage_work) {
   const LinkCost cost(fitted_constants());
@@ -109,7 +109,7 @@ Constants with_rates(Constants constants, const BlockTimeRatios& rates) {
   return constants;
 }
 
-// A moving average that forgets slowly, because a change over hours does not count as a condition.
+// A slow moving average, because gradual changes over hours are not conditions.
 void Calibration::Mean::add(double value) {
   constexpr int kMaxWeight = 256;
   count = std::min(count + 1, kMaxWeight);
@@ -154,7 +154,7 @@ std::map<std::pair<int, Measure>, double> Calibration::baselines(const std::vect
     double compute = 0;
     for (std::size_t role = 0; role < kBlockRoles; ++role) {
       const double predicted = stage_work[static_cast<std::size_t>(group)].compute[role];
-      // For a kind of block that no rank has computed, the rate of the layers is used.
+      // If no rank has computed this kind of block, the rate of the layers is used.
       const auto ratio = rate(static_cast<BlockRole>(role)), layer_ratio = rate(BlockRole::layer);
       if (predicted > 0) compute += predicted * ratio.value_or(layer_ratio.value_or(0));
     }
@@ -180,8 +180,8 @@ HardwareProfile Calibration::refreshed(HardwareProfile profile) const {
         for (auto& [name, table] : times.tables)
           for (double& rate : table.rates) rate /= *layers;
     }
-  // The fastest channel shows the speed of the link. The times of other channels include waiting for other
-  // ranks.
+  // The fastest channel indicates the speed of the link. The times of other channels include waiting for
+  // other ranks.
   double fastest_in_node = 0;
   for (const auto& channel : links_)
     if (channel[0].count > 0 && (fastest_in_node == 0 || channel[0].value() < fastest_in_node))

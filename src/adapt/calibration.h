@@ -1,10 +1,10 @@
 // Calibration: the ratio of measured to predicted time, for the computation and the links of this run,
-// measured while no condition is in force.
+// measured while no condition is active.
 //
-// It predicts the times of another plan's ranks before their first step. Thus a condition that existed before
-// a plan change is still found after it, and its end is found too. It also adjusts the cost model's cluster
-// to this run. There is one ratio for the computation of each kind of block, with its uncertainty, and two
-// ratios for each channel: within a node and between nodes. Pure; one thread at a time.
+// It predicts the times of each rank under a new plan before the first step. So a condition that existed
+// before a plan change is still detected afterwards, and so is its end. It also adjusts the cost model's
+// cluster to this run. There is one ratio with an uncertainty for the computation of each kind of block, and
+// there are two ratios for each channel, within a node and between nodes. Pure; one thread at a time.
 #pragma once
 
 #include <array>
@@ -23,15 +23,15 @@
 
 namespace optimus {
 
-// Predictions of the cost model for one rank of a stage: seconds of computation in a step by kind of block,
-// and for each channel the seconds per byte of its largest message or collective, 0 if the rank does not
-// use the channel.
+// Predictions of the cost model for one rank of a stage. `compute` has the seconds of computation per step
+// for each kind of block. `links` has the seconds per byte of the largest message or collective on each
+// channel, or 0 if the rank does not use the channel.
 struct StageWork {
   std::array<double, kBlockRoles> compute{};
   std::array<double, kChannels> links{};
 };
-// Returns one entry per group (a stage; groups number the stages of all pipelines consecutively). Empty for
-// custom models, which the cost model does not know.
+// Returns one entry per group. A group is a stage; the stages of all pipelines are numbered consecutively.
+// Returns an empty vector for custom models, which the cost model does not support.
 std::vector<StageWork> stage_work(const Plan& plan, const ModelSpec& model, const Cluster& cluster);
 
 // The ratios of measured to predicted time for embedding, layers and head, each divided by the ratio of the
@@ -41,28 +41,28 @@ Constants with_rates(Constants constants, const BlockTimeRatios& rates);
 
 class Calibration {
  public:
-  // Learns from a step without findings. `stage_work` and `topology` are those of the plan in use.
+  // Learns from a step without findings. `stage_work` and `topology` must belong to the current plan.
   void learn(const Observation& undisturbed, const std::vector<StageWork>& stage_work,
              const Topology& topology);
-  // Learns the speed of messages and collectives between nodes from a probe without findings. Used for
-  // plans whose channels no step has used.
+  // Learns the speed of messages and collectives between nodes from a probe without findings. This is needed
+  // for plans that use channels which no step has used yet.
   void learn(const ProbeResult& undisturbed, const Cluster& cluster);
   bool is_known() const { return num_learned_ >= kWarmUp; }
 
-  // Expected times of the ranks of each group, by (group, measure): Measure::compute, and channels that
-  // were measured before. They are the initial baselines of a Detector.
+  // Returns the expected times of the ranks of each group, by (group, measure), as initial baselines of a
+  // Detector. Contains Measure::compute and all channels that have been measured.
   std::map<std::pair<int, Measure>, double> baselines(const std::vector<StageWork>& stage_work,
                                                       const Topology& topology) const;
-  // `profile` with measured speeds: devices are scaled by the ratio of the layers, links inside nodes by
-  // the ratio of the fastest channel, and networks so that messages take their measured time.
+  // Returns `profile` with measured speeds. Devices are scaled by the ratio of the layers, links inside nodes
+  // by the ratio of the fastest channel, and networks so that messages take their measured time.
   HardwareProfile refreshed(HardwareProfile profile) const;
-  // The ratio of measured to predicted time of collectives between nodes, where the prediction uses the
-  // profile that refreshed() returns; 1 if unknown.
+  // The ratio of measured to predicted time of collectives between nodes, or 1 if unknown. The prediction
+  // uses the profile that refreshed() returns.
   double ring_factor(const HardwareProfile& profile) const;
-  // Returns the request for a probe of everything that neither a step nor a probe has measured yet.
+  // Returns a request for a probe of everything that has not been measured by a step or a probe yet.
   ProbeRequest missing_measurements() const { return {.messages = !message_ratio(), .ring = !ring_ratio()}; }
-  // rate() is the ratio of measured to predicted seconds, empty before the first measurement; uncertainty()
-  // is the standard deviation of its logarithm over steps.
+  // rate() is the ratio of measured to predicted seconds, or nullopt before the first measurement.
+  // uncertainty() is the standard deviation of its logarithm over steps.
   std::optional<double> rate(BlockRole role) const;
   double uncertainty(BlockRole role) const;
 

@@ -34,7 +34,7 @@ ConditionTimeline random_timeline(const Cluster& cluster, double length, const C
   add_conditions(Cause::link, cluster.num_nodes(), rates.link_per_hour, 1.15, 3);
   std::sort(timeline.conditions.begin(), timeline.conditions.end(),
             [](const TimedCondition& a, const TimedCondition& b) { return a.begin < b.begin; });
-  // Outages in InfiniteHBD's trace have a median of 33 h, and their logarithm has a standard deviation of 2
+  // Outages in InfiniteHBD's trace last 33 h in the median, and the standard deviation of the logarithm is 2
   // (environment_traces.cpp).
   constexpr double kRepair = 33 * 3600, kRepairSpread = 2, kLongestOutage = 1e8;
   const double losses = rates.loss_per_hour * cluster.num_nodes() / 3600;

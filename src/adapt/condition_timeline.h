@@ -1,14 +1,14 @@
-// ConditionTimeline: the conditions of a run and the failures of its nodes with their times, read from a file
-// or drawn at random. trials/timeline_trial.h makes simulated runs from timelines.
+// ConditionTimeline: the times of a run's conditions and node losses, read from a file or drawn at random.
+// trials/timeline_trial.h creates simulated runs from timelines.
 //
-// The file format; times are seconds from the start of the run:
+// The file format, with times in seconds from the start of the run:
 //
 //   {"format": "optimus-conditions", "version": 1, "length": 7200, "conditions": [
 //     {"cause": "device", "where": 5, "factor": 1.5, "at": 600, "for": 1800},
 //     {"cause": "link", "where": 1, "factor": 3, "at": 2000, "for": 600}],
 //    "losses": [{"where": 2, "at": 4000, "for": 900}]}
 //
-// A loss is the absence of a node for the given time. Traces of node availability are in
+// A loss makes a node unavailable for the given time. See also the traces of node availability in
 // simulate/availability.h.
 #pragma once
 
@@ -45,13 +45,13 @@ struct ConditionTimeline {
 
 bool looks_like_timeline(std::string_view text);
 OrderedJson to_json(const ConditionTimeline& timeline);
-// Throws UserError with the location in the file if it has another format, a cause that does not concern
-// machines, times beyond the length, factors below 1, or unknown keys.
+// Throws UserError with the location in the file if the format is wrong, a cause is not related to machines,
+// a time exceeds the length, a factor is below 1, or a key is unknown.
 ConditionTimeline parse_timeline(std::string_view text, const std::string& source);
 ConditionTimeline read_timeline(const Path& file);  // throws ReportedError
 
-// Rates of random conditions and losses, in events per hour. The rates are estimates; severities and
-// durations follow published figures (docs/understand/adaptation.md).
+// Rates of random conditions and losses, in events per hour. The rates are estimates, but severities and
+// durations are based on published figures (docs/understand/adaptation.md).
 struct ConditionRates {
   double device_per_hour = 1.0 / 4000;  // per device
   double host_per_hour = 1.0 / 4000;    // per node

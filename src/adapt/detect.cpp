@@ -1,5 +1,5 @@
-// Implements detect.h: computes ratios and decides which of them are lasting. Lasting ratios are attributed
-// in detect_causes.cpp.
+// Implements detect.h: computes ratios and decides which of them are lasting. detect_causes.cpp attributes
+// lasting ratios to causes.
 #include "adapt/detect.h"
 
 #include <algorithm>
@@ -31,7 +31,8 @@ double last_median(const std::deque<double>& values, int window) {
   return median_of({values.end() - count, values.end()});
 }
 
-// The smallest value of the last `window` steps after the `num_ignored` smallest ones are removed.
+// The smallest value of the last `window` steps, without the `num_ignored` smallest ones. Returns 0 if there
+// are fewer steps.
 double smallest_of_last(const std::deque<double>& values, int window, int num_ignored) {
   if (std::ssize(values) < window) return 0;
   std::vector<double> last_values(values.end() - window, values.end());
@@ -53,7 +54,7 @@ Detector::Detector(Topology topology, DetectorOptions options,
                    const std::map<std::pair<int, Measure>, double>& baseline_seconds)
     : topology_(std::move(topology)), options_(options) {
   for (const auto& [key, value] : baseline_seconds) baselines_[key].value = value;
-  // Clocks are compared with other ranks' clocks of the same step, not with earlier ones.
+  // Clocks are compared with the clocks of other ranks in the same step, not with earlier steps.
   for (int group = 0; group < topology_.num_groups(); ++group) baselines_[{group, Measure::clock}].value = 1;
   stage_shares_.resize(static_cast<std::size_t>(topology_.num_groups()));
   memory_values_.resize(stage_shares_.size());
@@ -79,8 +80,8 @@ std::vector<Finding> Detector::observe(const Observation& observation) {
   return findings;
 }
 
-// The ratio to the baseline that the faster half of the ranks reaches. With two or three ranks, the ratio of
-// the fastest rank; with a single rank, which cannot be compared with others, 1.
+// The ratio to the baseline that the faster half of the ranks reaches. With two or three ranks, this is the
+// ratio of the fastest rank. With one rank, which cannot be compared with others, it is 1.
 double Detector::common_factor(const Observation& observation, Measure measure) const {
   if (observation.num_ranks < 2) return 1;
   std::vector<std::pair<double, std::int64_t>> ratios;  // by rank
@@ -113,8 +114,8 @@ bool Detector::is_steady(const Track& track, int window) const {
   return log_quantile(0.75) - log_quantile(0.25) <= options_.steady_part * log_quantile(0.5);
 }
 
-// The first step of the latest sequence of steps whose ratios are closer to the present level than to the
-// usual one. Single exceptions are ignored.
+// The first step of the latest sequence of steps whose ratios are closer to the current level than to the
+// usual level. Single exceptions are ignored.
 std::int64_t Detector::first_step_of(const Track& track) const {
   const double halfway = std::sqrt(last_median(track.ratios, options_.strong_window));
   std::int64_t first = track.steps.back();
@@ -132,7 +133,7 @@ void Detector::update_track(Track& track, double ratio, bool is_link) const {
   if (std::ssize(track.ratios) > options_.long_window) track.ratios.pop_front(), track.steps.pop_front();
   const double short_factor = is_link ? options_.link_short_factor : options_.short_factor,
                long_factor = is_link ? options_.link_long_factor : options_.long_factor;
-  // A condition has ended when the last steps are nearly at the usual level.
+  // A condition has ended when the last steps are almost as fast as usual.
   const double end_ratio = 1 + (short_factor - 1) / 3;
   const bool is_high = ratio >= end_ratio;
   track.num_quiet = is_high ? 0 : track.num_quiet + 1;
@@ -183,9 +184,8 @@ void Detector::update_tracks(const Observation& observation, const CommonFactors
   for (auto it = tracks_.begin(); it != tracks_.end();) {
     Track& track = it->second;
     if (!ratios.contains(it->first)) {
-      // For a large group, an observation lists only the ranks with the largest values. A tracked rank that
-      // is not listed is assumed to have the group's median, because different ranks may be listed in every
-      // step.
+      // For a large group, an observation lists only the ranks with the largest values, so different ranks
+      // may be listed in each step. A tracked rank that is not listed is assumed to have the group's median.
       const auto [measure, rank] = it->first;
       const auto median = ratios.find({measure, rank >= 0 ? -1 - topology_.group_of(rank) : rank});
       update_track(track, median == ratios.end() ? 1.0 : median->second, is_channel(measure));
@@ -194,8 +194,8 @@ void Detector::update_tracks(const Observation& observation, const CommonFactors
   }
 }
 
-// A baseline is the median over the warm-up, then a slow moving average of undisturbed steps, because a
-// change over hours does not count as a condition.
+// A baseline is initially the median of the warm-up steps. It then follows undisturbed steps as a slow moving
+// average, because gradual changes over hours are not conditions.
 void Detector::learn(const Observation& observation, const CommonFactors& common) {
   constexpr double kRate = 1.0 / 256;
   for (const auto& [group, group_step] : observation.groups)
@@ -220,7 +220,7 @@ const Detector::Track* Detector::track_of(Measure measure, int rank) const {
   return nullptr;
 }
 
-// Uses the rank's own track or that of its group, because an observation may not list all ranks of a group.
+// Uses the track of the rank or of its group, because an observation may not list all ranks of a group.
 bool Detector::is_slow(Measure measure, int rank) const { return track_of(measure, rank) != nullptr; }
 
 Finding Detector::finding_of(Cause cause, std::vector<int> locations,

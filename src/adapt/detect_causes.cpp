@@ -22,7 +22,8 @@ double median_of_last(const std::deque<double>& values, std::size_t last) {
   return sorted.empty() ? 0 : sorted[(sorted.size() - 1) / 2];
 }
 
-// Steps until the values reach `limit`, by linear regression; 0 if the values do not grow steadily.
+// The number of steps until the values reach `limit`, by linear regression, or 0 if they do not grow
+// steadily.
 double steps_to_limit(const std::deque<double>& values, double limit) {
   const auto n = static_cast<double>(values.size());
   const double mean = std::accumulate(values.begin(), values.end(), 0.0) / n, middle = (n - 1) / 2;
@@ -55,7 +56,8 @@ void Detector::find_slow_ranks(std::vector<Finding>& findings) const {
   for (const int node : nodes) attribute(Cause::host, node, topology_.ranks_of_node(node), slow, findings);
   for (const int rank : slow) {
     const Track* const track = slow_track_of(rank);
-    // The rank was added only to complete a node whose other ranks were then attributed to a stage.
+    // The rank was only added to complete a slow node, and the other ranks of that node were attributed to a
+    // stage.
     if (track == nullptr) continue;
     findings.push_back(finding_of(Cause::device, {rank}, {track}));
     if (const Track* clock = track_of(Measure::clock, rank); clock != nullptr)
@@ -88,8 +90,8 @@ void Detector::attribute(Cause cause, int location, std::vector<int> ranks, std:
   if (!tracks.empty()) findings.push_back(finding_of(cause, {location}, tracks));
 }
 
-// Whether a slow node explains a slow stage (`group`): the stage runs on a single node, and this node has
-// no other ranks, or they are all slow too.
+// Whether a slow node explains a slow stage (`group`). This is so if the stage runs on a single node and all
+// other ranks of this node, if any, are slow too.
 bool Detector::is_explained_by_node(int group, const std::set<int>& slow) const {
   const std::vector<int>& ranks = topology_.ranks_of_group(group);
   const int node = topology_.node_of(*std::min_element(ranks.begin(), ranks.end()));
@@ -142,9 +144,9 @@ bool Detector::is_explained_by_device(const Track& link, Channel channel, int ra
   return false;
 }
 
-// A node explains all slow channels that it is a member of. Its score is the number of slow channels that
-// it explains, minus 2 for each channel of its ranks to other nodes that is not slow. The nodes with the
-// best score are reported; the next round handles channels that they do not explain.
+// A node explains all slow channels that it belongs to. The score of a node is the number of slow channels
+// that it explains, minus 2 for each channel from its ranks to other nodes that is not slow. Each round
+// reports the nodes with the best score. The next round handles the channels that remain unexplained.
 void Detector::find_slow_links(std::vector<Finding>& findings) const {
   struct SlowChannel {
     const Track* track;
@@ -187,8 +189,8 @@ void Detector::find_slow_links(std::vector<Finding>& findings) const {
   }
 }
 
-// Compares stages with their mean since the plan began, not with baselines. If a device of the stage is slow,
-// the stage is not reported.
+// Compares each stage with the mean of all stages, not with a baseline. If a device of the stage is slow, the
+// stage is not reported.
 void Detector::find_heavy_stage(const Observation& observation, std::vector<Finding>& findings) {
   double sum = 0;
   int num_stages = 0;

@@ -7,7 +7,8 @@
 namespace optimus {
 namespace {
 
-// Keeps the nodes that are about as slow as the slowest one; the other nodes were disturbed only briefly.
+// Keeps only the nodes that are about as slow as the slowest one, because the others were disturbed only
+// briefly.
 void narrow_link(Finding& finding, const std::vector<double>& slowdown_of_node) {
   constexpr double kSlowNetwork = 1.3;  // relative to the median node
   const auto slowdown_of = [&](int node) {
@@ -35,8 +36,8 @@ FindingsTracker::FindingsTracker(const ModelSpec& model, const Cluster& cluster,
   begin_plan(false, 0);
 }
 
-// Baselines come from the calibration. For stages of the ranks in `learn_from_first_steps`, and where
-// nothing was measured before, they come from the plan's own first steps.
+// Baselines come from the calibration where it has measurements. All others, and those for the stages of the
+// ranks in `learn_from_first_steps`, are learned from the first steps of the plan.
 void FindingsTracker::restart_detectors(const std::set<int>& learn_from_first_steps) {
   Topology topology(history_.plan(), cluster_, DeviceMap::identity(cluster_.num_devices()));
   auto baseline_seconds = calibration_.baselines(stage_work_, topology);
@@ -54,8 +55,8 @@ void FindingsTracker::leave_plan() {
   healthy_before_ = healthy_devices(history_.plan(), conditions(), cluster_);
 }
 
-// Step times show nothing about devices that the plan does not use, so findings about them become unseen. A
-// heavy stage is a property of the old plan and is dropped.
+// Step times contain no information about devices that the plan does not use, so findings about them become
+// unseen. A heavy stage is a property of the old plan and is dropped.
 void FindingsTracker::begin_plan(bool carries_findings, double now) {
   std::vector<Finding> unused;
   held_findings_.clear();
@@ -105,8 +106,8 @@ void FindingsTracker::settle(const Observation& observation, double now) {
   for (Finding& finding : unseen_.findings()) findings_.push_back(std::move(finding));
 }
 
-// If the plan was changed because of a condition and the new plan does not show it, it has probably not
-// ended at that very moment: with less work, the slowness of a device or a network may be masked.
+// If a condition is no longer visible right after the plan was changed because of it, it has probably not
+// ended. With less work, the slowness of a device or network may be masked, so the finding becomes unseen.
 void FindingsTracker::release_held(double now) {
   std::erase_if(held_findings_, [&](const Finding& finding) {
     if (is_covered_by(finding, findings_, cluster_)) return false;
@@ -140,8 +141,8 @@ bool FindingsTracker::has_stage_peers(const Finding& finding) const {
   return rank < topology().num_ranks() && topology().ranks_of_group(topology().group_of(rank)).size() > 1;
 }
 
-// If a device that is alone in its stage was healthy until the plan changed and appears slow since the
-// plan's first step, the stage's baseline is wrong.
+// The baseline of a stage is wrong if its only device was healthy before the plan change but appears slow
+// from the first step of the new plan.
 bool FindingsTracker::is_baseline_wrong() const {
   return std::any_of(findings_.begin(), findings_.end(), [&](const Finding& finding) {
     if (finding.cause != Cause::device || finding.begin_step > history_.first_step() + 1) return false;
@@ -150,8 +151,8 @@ bool FindingsTracker::is_baseline_wrong() const {
   });
 }
 
-// A slowdown since the plan's first steps may be caused by the plan itself, unless a comparison with other
-// devices of the stage shows that one device is slow.
+// Leaves out slowdowns that have existed since the first steps of the plan, because the plan itself may cause
+// them. They are included only if a comparison with other devices of the stage shows that one device is slow.
 std::vector<Condition> FindingsTracker::conditions_since_switch(
     const std::vector<Condition>& known_conditions) const {
   std::vector<Condition> result;

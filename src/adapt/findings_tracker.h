@@ -1,10 +1,10 @@
-// FindingsTracker: all findings that are known to slow the run down at present.
+// FindingsTracker: all findings about conditions that currently slow the run down.
 //
 // A finding is in one of these states:
 //
-//   detected     the detector sees it on the present plan
+//   detected     the detector sees it on the current plan
 //   held         found on the previous plan; this plan's detector has not seen enough steps to confirm it
-//   unseen       the present plan cannot show it, because it does not use the device or masks its slowness
+//   unseen       the current plan cannot show it, because it does not use the device or masks its slowness
 //                (adapt/unseen_findings.h)
 //   provisional  only a few steps show it (adapt/provisional_findings.h); not part of findings()
 //
@@ -26,30 +26,30 @@ namespace optimus {
 
 class FindingsTracker {
  public:
-  // `horizon`: upper limit of the expected duration of a condition, in seconds.
+  // `horizon` is the upper limit for the expected duration of a condition, in seconds.
   FindingsTracker(const ModelSpec& model, const Cluster& cluster, const PlanHistory& history,
                   Calibration& calibration, double horizon);
 
-  // At a plan change, call leave_plan(), let the history adopt the new plan, then call begin_plan(). With
-  // `carries_findings`, findings of the old plan become held or unseen; otherwise they are dropped.
+  // At a plan change, call leave_plan(), then history.adopt() with the new plan, then begin_plan(). If
+  // `carries_findings` is true, findings of the old plan become held or unseen. Otherwise they are dropped.
   void leave_plan();
   void begin_plan(bool carries_findings, double now);
 
-  // For each observation, the following functions are called in this order.
+  // The following functions must be called in this order for each observation.
   void detect(const Observation& observation);
   void replace_detected(std::vector<Finding> findings);  // only with scripted conditions
   void add_held();
-  // Narrows a link finding that may be on one of several nodes to the nodes that a probe has found to be
-  // slow. `slowdown_of_node` is the probe's result; empty if there is none. Returns whether a finding was
-  // ambiguous before.
+  // Narrows each slow-network finding that may be on one of several nodes down to the nodes that a probe has
+  // found to be slow. `slowdown_of_node` is the result of the probe, or empty if there is none. Returns
+  // whether any finding was ambiguous before the call.
   bool narrow_links(const std::vector<double>& slowdown_of_node);
-  // Learns from undisturbed steps, updates unseen findings and adds them.
+  // Updates the calibration if the step was undisturbed. Updates unseen findings and adds them to findings().
   void settle(const Observation& observation, double now);
 
-  // Removes unseen findings whose devices or nodes the probe has shown to have recovered.
+  // Removes unseen findings if the probe shows that their devices or nodes have recovered.
   void apply_probe(const ProbeResult& probe, bool sees_networks, double now);
 
-  // The findings in force.
+  // The active findings.
   const std::vector<Finding>& findings() const { return findings_; }
   std::vector<Condition> conditions() const { return answerable_conditions(findings_); }
   const UnseenFindings& unseen() const { return unseen_; }
@@ -61,10 +61,10 @@ class FindingsTracker {
   bool is_quiet() const;
   bool was_ever_slow() const { return was_slow_; }
 
-  // Conditions that affect the present plan and have begun after its first steps, without
-  // `known_conditions` and without heavy stages, which are caused by the plan itself.
+  // Conditions that affect the current plan and began after its first steps. Excludes `known_conditions`, and
+  // heavy stages, which are caused by the plan itself.
   std::vector<Condition> conditions_since_switch(const std::vector<Condition>& known_conditions) const;
-  // True if something that would slow down any plan has begun after the plan's first steps.
+  // True if a condition that would slow down any plan began after the first steps of this plan.
   bool is_any_plan_slowed() const;
 
  private:
@@ -77,13 +77,13 @@ class FindingsTracker {
   const Cluster& cluster_;
   const PlanHistory& history_;
   Calibration& calibration_;
-  std::vector<StageWork> stage_work_;  // of the present plan
+  std::vector<StageWork> stage_work_;  // of the current plan
   std::unique_ptr<Detector> detector_;
   ProvisionalFindings provisional_;
   UnseenFindings unseen_;
   std::vector<Finding> findings_, held_findings_;
-  // Devices that were not slow on the previous plan. Empty once the baselines of stages are learned from
-  // their own first steps.
+  // Devices that were not slow on the previous plan. Cleared when stage baselines are learned from the first
+  // steps of the new plan.
   std::set<int> healthy_before_;
   int num_observations_ = 0;  // by the present detector
   bool was_slow_ = false;

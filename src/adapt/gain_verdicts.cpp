@@ -6,8 +6,8 @@
 
 namespace optimus {
 
-// Situation counts gains as fractions of the step time. The predicted gain may be negative, for a plan that
-// adds a second copy of the state.
+// Situation stores gains as fractions of the step time. The predicted gain of a plan that adds a second copy
+// of the state may be negative.
 void GainTotals::add(double predicted_gain, double measured_gain) {
   const double error = std::log((1 + predicted_gain) / (1 + measured_gain));
   ++num_prediction_errors;
@@ -21,7 +21,7 @@ void GainTotals::add(double predicted_gain, double measured_gain) {
 }
 
 double GainTotals::uncertainty() const {
-  // Prior: a single wrong prediction does not make all predictions worthless.
+  // A prior, so that a single wrong prediction does not make all predictions unreliable.
   constexpr int kPriorCorrectPredictions = 3;
   return std::sqrt(squared_shortfall_sum / (num_prediction_errors + kPriorCorrectPredictions));
 }

@@ -1,8 +1,9 @@
-// GainVerdicts: compares the predicted gains of adopted proposals with the measured ones. It determines
-// whether the last switch has paid off, and how reliable predictions are.
+// GainVerdicts: compares the predicted gains of adopted proposals with the measured gains. It determines
+// whether the last switch has paid off and how reliable predictions are.
 //
-// A verdict takes kVerdictObservations observations of the new plan. There is no verdict if something else
-// has slowed the plan down in the meantime: the measurement is then *unreliable*. Pure; one thread at a time.
+// A verdict requires kVerdictObservations observations of the new plan. If an unrelated condition slows the
+// plan down in the meantime, the measurement is *unreliable* and there is no verdict. Pure; one thread at a
+// time.
 #pragma once
 
 #include <optional>
@@ -14,24 +15,24 @@
 
 namespace optimus {
 
-// Number of observations of a new plan after which the detector would have found anything that slows the
-// run down since the plan began.
+// Number of observations of a new plan after which the detector has found any condition that existed when the
+// plan started.
 constexpr int kVerdictObservations = kSettlingObservations + 2 * static_cast<int>(kRecentSteps);
 
 // Sums over all adopted proposals of a run.
 struct GainTotals {
   int num_switches = 0;         // all adopted proposals
   int num_judged_switches = 0;  // proposals with a predicted gain and a verdict
-  // Sums over the judged switches: the time saved as a fraction of the step, 1 - 1 / (1 + gain).
+  // Sums over these switches of the time saved as a fraction of the step, 1 - 1 / (1 + gain).
   double predicted_gain_sum = 0, measured_gain_sum = 0;
   int num_prediction_errors = 0;  // proposals with a verdict
-  // Sums over these proposals: log(measured seconds / predicted seconds), and its square.
+  // Sums of log(measured seconds / predicted seconds), and of its square, over these proposals.
   double error_sum = 0, squared_error_sum = 0;
   double squared_shortfall_sum = 0;  // sum of the squares over plans that were slower than predicted
 
-  // Both gains are relative gains in steps per second.
+  // Both gains are relative increases in steps per second.
   void add(double predicted_gain, double measured_gain);
-  // Uncertainty of predictions for plans that have not run. The prior assumes a few correct predictions.
+  // The uncertainty of predictions for plans that have not run. The prior assumes a few correct predictions.
   double uncertainty() const;
   void describe(Situation& situation) const;
 };
@@ -42,14 +43,14 @@ class GainVerdicts {
 
   // Called when the run has switched to a new plan. `proposal` is empty if the controller did not propose it.
   void begin(const std::optional<PlanProposal>& proposal, PendingProposal pending);
-  // Reports the step time of the plan. May be called repeatedly; only the first value counts.
+  // Sets the measured step time of the plan. Only the first call has an effect.
   void measure(double step_seconds);
   void mark_unreliable() { is_unreliable_ = true; }
   void judge();  // adds the verdict to the totals; verdict() must not be empty
 
-  // The measured gain of the last proposal. Empty before it is known, and if it is unreliable.
+  // The measured gain of the last proposal. Returns nullopt until it is known, and if it is unreliable.
   std::optional<double> verdict(int num_observations) const;
-  // Returns verdict(), but only once for each proposal.
+  // Like verdict(), but returns the gain of each proposal only once.
   std::optional<double> take_verdict(int num_observations);
   bool has_missed_gain(int num_observations) const {
     return optimus::has_missed_gain(predicted_gain_, verdict(num_observations));
@@ -60,7 +61,7 @@ class GainVerdicts {
   const std::vector<Condition>& answered_conditions() const { return answered_conditions_; }
   double seconds_before() const { return seconds_before_; }
   const GainTotals& totals() const { return totals_; }
-  // Seconds that the run may still lose by trying plans whose gain is uncertain.
+  // Seconds that the run may still spend on trying plans with uncertain gains.
   double exploration_left(double now) const;
 
  private:
@@ -70,7 +71,7 @@ class GainVerdicts {
   double pause_ = 0;           // predicted pause in seconds
   std::vector<Condition> answered_conditions_;
   bool is_unreliable_ = false, is_reported_ = true;
-  // seconds lost so far to pauses and to steps on plans that turned out worse
+  // Seconds lost so far to pauses and to steps on plans that turned out to be slower.
   double exploration_seconds_ = 0;
   GainTotals totals_;
 };

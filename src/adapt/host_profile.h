@@ -8,7 +8,7 @@
 
 namespace optimus {
 
-// A profile whose nodes are the hosts of the ranks: device i is rank i. If the ranks of a host are not
+// Returns a profile with one node per host, where device i is rank i. If the ranks of a host are not
 // consecutive, all ranks form one node.
 HardwareProfile profile_of(const HardwareProfile& one_node, const std::vector<std::string>& hosts);
 

@@ -26,7 +26,7 @@ void merge_lengths(LengthSum& into, const LengthSum& other) {
   into.longest = std::max(into.longest, other.longest);
 }
 
-// The smaller of two limits, where 0 means unknown.
+// The smaller of two limits. A limit of 0 means unknown.
 Bytes smaller_limit(Bytes a, Bytes b) {
   if (a.value == 0 || b.value == 0) return std::max(a, b);
   return std::min(a, b);

@@ -1,10 +1,10 @@
-// Measurements of one training step: by one rank (RankStep), and of all ranks together (Observation).
+// Measurements of one training step, from one rank (RankStep) or from all ranks together (Observation).
 //
-// A rank sums the times of its instructions by kind. Observations of parts of the run are merged in any tree
-// and any order. The result is the same except for the last digits of sums. The size of an observation grows
-// with the plan's stages, not with its ranks: for each group of equal ranks (a stage of a pipeline) and each
-// measure it stores the smallest value, a histogram for the median, and the few largest values with their
-// ranks. Plain data; the input of detectors (adapt/detect.h).
+// A rank sums the times of its instructions by kind. Observations of subsets of the ranks can be merged in
+// any order with the same result, except for rounding errors in sums. The size of an observation grows with
+// the number of stages, not of ranks. For each group of equal ranks (a stage of a pipeline) and each measure,
+// it stores the smallest value, a histogram for the median, and the few largest values with their ranks.
+// Plain data. Detectors use observations as input (adapt/detect.h).
 #pragma once
 
 #include <array>
@@ -40,8 +40,8 @@ struct WorkTime {
   bool operator==(const WorkTime&) const = default;
 };
 
-// The communication channels of a rank: the next and the previous stage, its tensor (and context) parallel
-// group, and its data-parallel group.
+// The communication channels of a rank: the next and the previous stage, the tensor- and context-parallel
+// group, and the data-parallel group.
 enum class Channel { next, previous, tensor, data };
 inline constexpr std::size_t kChannels = 4;
 
@@ -50,11 +50,11 @@ struct LinkTime {
   bool operator==(const LinkTime&) const = default;
 };
 
-// Kinds of blocks; the cost model's error differs between them.
+// Kinds of blocks. They are distinguished because the error of the cost model differs between them.
 enum class BlockRole { embedding, layer, head };
 inline constexpr std::size_t kBlockRoles = 3;
 
-// The measured and the predicted seconds of the computation of one kind of block.
+// The measured and the predicted compute time of one kind of block, in seconds.
 struct BlockTime {
   double seconds = 0, predicted = 0;
   bool operator==(const BlockTime&) const = default;
@@ -72,22 +72,22 @@ struct RankStep {
   int group = 0;       // index of the stage; the stages of all pipelines are numbered consecutively
   double seconds = 0;  // of the step
   double data_wait = 0;
-  // Cost of this rank's samples relative to the usual cost, estimated from their lengths.
+  // Cost of this rank's samples relative to the usual cost, estimated from the sequence lengths.
   double relative_work = 1;
   std::array<WorkTime, kWorkKinds> kinds{};
   std::array<LinkTime, kChannels> links{};
   BlockTimes rates{};
   LengthSum lengths{};
   Bytes memory{}, memory_limit{};
-  // Reported by a GPU: its highest clock divided by the present one (0 if unknown), and the fraction of
-  // time in which it was idle.
+  // Reported by a GPU: its maximum clock divided by its current clock (0 if unknown), and the fraction of
+  // time during which it was idle.
   double clock = 0, idle = 0;
 
   double compute_seconds() const;  // forward, recompute, backward
 };
 
-// Quantities that are compared between ranks; larger is slower. `compute` is seconds for the usual work;
-// channels are seconds per byte.
+// Quantities that are compared between ranks; larger values are slower. `compute` is in seconds for the usual
+// amount of work. Channels are in seconds per byte.
 enum class Measure {
   compute,
   optimizer,
@@ -115,14 +115,14 @@ struct RankValue {
   bool operator==(const RankValue&) const = default;
 };
 
-// The values of one measure over a group's ranks. Values are at least 0.
+// The distribution of one measure over the ranks of a group. Values are non-negative.
 struct Spread {
   static constexpr std::size_t kLargest = 16;  // hosts have fewer devices than this
   std::int64_t count = 0;
   double sum = 0;
   RankValue smallest{};
   std::vector<RankValue> largest{};  // descending; equal values by rank
-  // Histogram, 64 buckets per factor of two; values below 1e-12 are in the lowest bucket.
+  // A histogram with 64 buckets per factor of two. Values below 1e-12 are in the lowest bucket.
   std::map<int, std::int64_t> buckets{};
 
   void add(double value, int rank);
@@ -153,8 +153,8 @@ struct Observation {
 };
 
 OrderedJson to_json(const Observation& observation);
-// Throws UserError if the text has another format, if lists are longer than merging can make them, or if
-// numbers are negative or not finite.
+// Throws UserError if the format is wrong, if a list is longer than to_json() can write, or if a number is
+// negative or not finite.
 Observation parse_observation(std::string_view text, const std::string& source);
 
 }  // namespace optimus

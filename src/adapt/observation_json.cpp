@@ -1,5 +1,5 @@
-// Implements the JSON format of observation.h. Ranks send it up the reduction tree, and the run folder stores
-// it.
+// Implements the JSON format of observation.h. Ranks send observations up a reduction tree in this format,
+// and the run folder stores them in it.
 //
 //   {"format": "optimus-observation", "version": 1, "step": 412, "seconds": 0.31, "num_ranks": 16,
 //    "lengths": {…}, "rates": [[0.1, 0.08], …], "memory_limit": 0,
@@ -20,7 +20,7 @@ constexpr int kLowestBucket = -2560, kHighestBucket = 65'600;  // for 1e-12 and 
 
 double amount(const JsonView& view) {
   const double value = view.number();
-  if (!(value >= 0) || !std::isfinite(value)) view.refuse("a number of at least 0");
+  if (!(value >= 0) || !std::isfinite(value)) view.refuse("a non-negative number");
   return value;
 }
 
@@ -52,7 +52,7 @@ Spread spread_of(const JsonView& view) {
   const JsonView largest = view.at("largest");
   const std::vector<JsonView> largest_values = largest.elements();
   if (std::ssize(largest_values) != std::min<std::int64_t>(spread.count, Spread::kLargest))
-    largest.refuse("one value for each rank, at most 16");
+    largest.refuse("one value per rank, up to 16 values");
   for (const JsonView& json_view : largest_values) {
     spread.largest.push_back(rank_value_of(json_view));
     if (spread.largest.back().value > spread.largest.front().value) json_view.refuse("descending values");
@@ -65,10 +65,10 @@ Spread spread_of(const JsonView& view) {
     if (!spread.buckets
              .emplace(static_cast<int>(pair[0].integer(kLowestBucket, kHighestBucket)), bucket_count)
              .second)
-      json_view.refuse("each bucket only once");
+      json_view.refuse("a unique bucket");
     sum_of_counts += bucket_count;
   }
-  if (sum_of_counts != spread.count) view.at("buckets").refuse("as many values as `count`");
+  if (sum_of_counts != spread.count) view.at("buckets").refuse("buckets whose counts add up to `count`");
   return spread;
 }
 
@@ -88,7 +88,7 @@ OrderedJson json_of(const BlockTimes& rates) {
 
 BlockTimes rates_of(const JsonView& view) {
   const std::vector<JsonView> rows = view.elements();
-  if (rows.size() != kBlockRoles) view.refuse("[seconds, predicted] of embedding, layers and head");
+  if (rows.size() != kBlockRoles) view.refuse("[seconds, predicted] for embedding, layers and head");
   BlockTimes rates;
   for (std::size_t role = 0; role < kBlockRoles; ++role) {
     const std::vector<JsonView> pair = rows[role].elements();
@@ -139,7 +139,7 @@ Observation parse_observation(std::string_view document_text, const std::string&
   for (const JsonView& json_view : json.at("groups").elements()) {
     const auto number = static_cast<int>(json_view.at("group").integer(0, kMaxGroups));
     const auto [place, is_new] = observation.groups.emplace(number, GroupStep{});
-    if (!is_new) json_view.at("group").refuse("each group only once");
+    if (!is_new) json_view.at("group").refuse("a unique group");
     for (std::size_t m = 0; m < kMeasures; ++m)
       if (const auto spread = json_view.find(text(static_cast<Measure>(m))))
         place->second.spreads[m] = spread_of(*spread);

@@ -10,7 +10,8 @@
 namespace optimus {
 namespace {
 
-// The cause that all conditions share; empty if there are several or none.
+// The cause that all conditions have in common. Returns nullopt if the causes differ or there are no
+// conditions.
 std::optional<Cause> only_cause(const std::vector<Condition>& conditions) {
   if (conditions.empty()) return std::nullopt;
   for (const Condition& condition : conditions)
@@ -18,8 +19,8 @@ std::optional<Cause> only_cause(const std::vector<Condition>& conditions) {
   return conditions.front().cause;
 }
 
-// The planner numbers devices without the dropped ones. Converts these device indices to ranks. `dropped`
-// must be sorted.
+// Converts the device indices in a plan from the planner, which skips the dropped devices, to ranks.
+// `dropped` must be sorted.
 Plan with_ranks(Plan plan, const std::vector<int>& dropped) {
   if (dropped.empty()) return plan;
   for (Pipeline& pipeline : plan.pipelines)
@@ -40,14 +41,14 @@ ResponseLimits limits_of(const Question& question, const AdaptationContext& cont
   return limits;
 }
 
-// Relative uncertainty of a step time, if conditions cause the fraction `part` of it.
+// The relative uncertainty of a step time if conditions cause the fraction `part` of it.
 double uncertainty_of_conditions(const Question& question, const Plan& plan, double part,
                                  const Cluster& cluster) {
   double maximum = 0;
   for (const Condition& condition : conditions_of_plan(question.conditions, plan, cluster))
     if (const auto found = question.spreads.find({condition.cause, condition.location});
         found != question.spreads.end())
-      // The second value is the relative uncertainty of the time that the condition adds.
+      // This is the relative uncertainty of the time that the condition adds.
       maximum = std::max(maximum, found->second * condition.factor / (condition.factor - 1));
   return part * maximum;
 }
@@ -105,7 +106,7 @@ Feasible<std::vector<PlannedOption>> planned_options(const Question& question,
   std::vector<PlannedOption>& options = *found;
   for (PlannedOption& planned_option : options) {
     planned_option.plan = with_ranks(std::move(planned_option.plan), planned_option.dropped);
-    planned_option.plan.fp8 = question.plan.fp8;  // another precision would change the training result
+    planned_option.plan.fp8 = question.plan.fp8;  // a different precision would change the training result
   }
   std::erase_if(options, [&](const PlannedOption& planned_option) {
     return &planned_option != &options.front() &&
@@ -116,11 +117,11 @@ Feasible<std::vector<PlannedOption>> planned_options(const Question& question,
 }
 
 // The predicted usual step time and the predicted effect of conditions have different errors, so each is
-// corrected by its own measurements.
+// corrected by separate measurements.
 PredictionMemory learned_from(const Question& question, const PlanOption& present_option,
                               const Cluster& cluster) {
-  // If only another plan of its kind has run without conditions, that measurement is accurate enough when
-  // conditions add much to the step time.
+  // The plan itself may not have run without conditions. If another plan of the same kind has, that
+  // measurement is accurate enough when conditions add a large fraction to the step time.
   constexpr double kLargeFraction = 0.3, kSmallFraction = 0.02;
   PredictionMemory memory = question.memory;
   const double predicted_added = present_option.step_seconds - present_option.usual_seconds;

@@ -1,5 +1,5 @@
-// Option pricing: determines the plans that the run could use now and the expected step time of each. Pure
-// functions; any thread.
+// Determines the plans that the run could use now and the expected step time of each. Pure functions; any
+// thread.
 #pragma once
 
 #include <vector>
@@ -9,19 +9,19 @@
 
 namespace optimus {
 
-// Returns the present plan first, then the planner's plans that the run can use, with predicted step times.
-// Infeasible if no plan fits.
+// Returns the current plan, followed by those of the planner's plans that the run can use, with predicted
+// step times. Infeasible if no plan fits in memory.
 Feasible<std::vector<PlannedOption>> planned_options(const Question& question,
                                                      const AdaptationContext& context,
                                                      const Cluster& cluster);
 
-// Returns the question's prediction memory with the present plan's measured step time added.
-// `present_option` is the present plan with its predicted step time.
+// Returns the question's prediction memory with the current plan's measured step time added.
+// `present_option` is the current plan with its predicted step time.
 PredictionMemory learned_from(const Question& question, const PlanOption& present_option,
                               const Cluster& cluster);
 
 // Multiplies each predicted step time by the ratio of measured to predicted time of plans of the same kind.
-// If the very same plan has run under the same conditions, its measured step time is used instead.
+// If a plan has already run under the same conditions, its measured step time is used instead.
 std::vector<PlannedOption> priced(std::vector<PlannedOption> options, const Question& question,
                                   const PredictionMemory& memory, const AdaptationContext& context,
                                   const Cluster& cluster);

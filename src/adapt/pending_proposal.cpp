@@ -8,7 +8,8 @@
 namespace optimus {
 namespace {
 
-// Whether two conditions have similar severity; another severity may require another plan.
+// Whether two conditions are the same and have similar severity. A different severity may require a different
+// plan.
 bool is_similar(const Condition& a, const Condition& b) {
   constexpr double kMaxFactorRatio = 1.4;
   const double factor_ratio = std::max(a.factor / b.factor, b.factor / a.factor);
@@ -19,8 +20,8 @@ bool is_similar(const Condition& a, const Condition& b) {
 
 ProvisionalStatus provisional_status(const PendingProposal& pending, const std::vector<Condition>& detected,
                                      const std::vector<Condition>& provisional, double now) {
-  // The detector needs up to ten observations, or unsteady_seconds where ratios vary. A little more time is
-  // allowed.
+  // The detector needs up to ten observations, or unsteady_seconds if ratios vary. The limits allow a little
+  // more.
   constexpr int kMaxObservations = 12;
   const double max_wait = DetectorOptions{}.unsteady_seconds + 2;
   const auto are_as_proposed = [&](const std::vector<Condition>& conditions) {

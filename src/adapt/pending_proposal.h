@@ -17,8 +17,8 @@ struct PendingProposal {
   int num_observations = 0;  // number of observations since then
 };
 
-// The state of a provisional proposal. `detected` are conditions that the detector has found; `provisional`
-// are conditions that only the early detector has found.
+// Returns the state of a provisional proposal. `detected` contains the conditions that the detector has
+// found, `provisional` those that only the early detector has found.
 ProvisionalStatus provisional_status(const PendingProposal& pending, const std::vector<Condition>& detected,
                                      const std::vector<Condition>& provisional, double now);
 

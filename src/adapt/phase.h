@@ -1,6 +1,6 @@
-// Signals of the training phase: whether the loss still falls, and whether sequence lengths change. The
-// noise of gradients is in plan/noise_scale.h. These signals do not depend on machines. Pure; one thread at a
-// time.
+// Detects changes of the training phase: the loss stops falling, or sequence lengths change. See
+// plan/noise_scale.h for the gradient noise scale. These signals do not depend on the machines. Pure; one
+// thread at a time.
 #pragma once
 
 #include <deque>
@@ -15,8 +15,8 @@ class LossPlateau {
  public:
   explicit LossPlateau(int window = 200) : window_(window) {}
   void observe(double loss);
-  // True if the loss falls over the window by less than the fraction `part` of its mean, even if the true
-  // slope is two standard errors steeper. False until the window is full.
+  // Returns true if the loss falls over the window by less than the fraction `part` of its mean, even if the
+  // true slope is two standard errors steeper. Returns false until the window is full.
   bool has_stopped(double part = 0.02) const;
 
  private:

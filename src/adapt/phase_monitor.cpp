@@ -18,8 +18,9 @@ std::optional<StayDecision> PhaseMonitor::observe_lengths(const LengthSum& lengt
   const double change = lengths_.change();
   if (change < kNoticeableChange && change > 1 / kNoticeableChange) return std::nullopt;
   reset_lengths();
-  return StayDecision{fmt::format("document lengths have changed: attention costs {:.2f}x", change),
-                      "looking for a better plan", ""};
+  return StayDecision{
+      fmt::format("document lengths have changed; attention now costs {:.2f}x as much", change),
+      "looking for a better plan", ""};
 }
 
 }  // namespace optimus

@@ -1,5 +1,6 @@
-// PhaseMonitor: reports that the training has entered another phase (the loss no longer falls, or sequence
-// lengths have changed). No machine is slow then, but another plan may be the best. One thread at a time.
+// PhaseMonitor: reports that training has entered a new phase, because the loss no longer falls or sequence
+// lengths have changed. In a new phase, another plan may be the best even if no machine is slow. One thread
+// at a time.
 #pragma once
 
 #include <optional>
@@ -12,11 +13,11 @@ namespace optimus {
 class PhaseMonitor {
  public:
   void observe_loss(double loss) { plateau_.observe(loss); }
-  // Reports once per run that the loss has stopped falling; empty otherwise. The controller does not change
-  // the batch, because that would change what is learned.
+  // Reports once per run that the loss has stopped falling; otherwise returns nullopt. The controller does
+  // not change the batch size, because that would change the training result.
   std::optional<StayDecision> take_plateau();
-  // Reports that the cost of sequences has changed, and restarts the comparison with the present lengths;
-  // empty if there is no change.
+  // Reports that the cost of sequences has changed, and restarts the comparison with the current lengths.
+  // Returns nullopt if there is no change.
   std::optional<StayDecision> observe_lengths(const LengthSum& lengths);
   // Called when the plan has changed.
   void reset_lengths() { lengths_ = {}; }

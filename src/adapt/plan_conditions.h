@@ -11,14 +11,15 @@
 
 namespace optimus {
 
-// Findings with a smaller factor do not change the plan: they are noise, or the condition is about to end.
+// Findings with a smaller factor do not change the plan, because they are noise or the condition is about to
+// end.
 constexpr double kMinAnswerableFactor = 1.12;
 
 std::set<int> devices_of(const Plan& plan);
 std::vector<int> node_of_each_device(const Cluster& cluster);
 
-// The conditions that another plan can answer. A finding whose nodes cannot be told apart gives a condition
-// for each of them, because an answer must be good no matter which of the nodes is slow.
+// Returns the conditions that another plan can mitigate. If measurements cannot tell which of several nodes
+// is slow, there is a condition for each of these nodes, because the new plan must be good in all cases.
 std::vector<Condition> answerable_conditions(const std::vector<Finding>& findings);
 bool is_mitigable_by_plan(const Finding& finding);
 
@@ -26,22 +27,23 @@ bool is_mitigable_by_plan(const Finding& finding);
 std::vector<Condition> conditions_of_plan(const std::vector<Condition>& conditions, const Plan& plan,
                                           const Cluster& cluster);
 
-// Whether `condition` is the same condition as `known_condition`, or a slow device of a slow host.
+// Whether `condition` is the same as `known_condition`, or a slow device on the host that `known_condition`
+// reports as slow.
 bool is_part_of(const Condition& condition, const Condition& known_condition, const Cluster& cluster);
 // Whether one of the findings covers a location of `known_finding`.
 bool is_covered_by(const Finding& known_finding, const std::vector<Finding>& findings,
                    const Cluster& cluster);
 
-// The devices of the plan that no condition slows down.
+// The devices of the plan that are not slowed down by any condition.
 std::set<int> healthy_devices(const Plan& plan, const std::vector<Condition>& conditions,
                               const Cluster& cluster);
 
-// Conditions of the plan with their severity rounded to about a fifth. Empty if there are no conditions at
-// all.
+// A key for the conditions that affect the plan, with their severity rounded to about 20 %. Empty if there
+// are no conditions.
 std::string condition_key(const std::vector<Condition>& conditions, const Plan& plan, const Cluster& cluster);
 
-// (plan, condition key). A plan that no condition affects has the same step time on other nodes of the same
-// kind, so its key does not depend on which of them it uses.
+// (plan, condition key). If no condition affects a plan, it has the same step time on other nodes of the same
+// type, so its key does not depend on the nodes that it uses.
 using MeasurementKey = std::pair<std::string, std::string>;
 MeasurementKey measurement_key(const Plan& plan, const std::string& condition_key, const Cluster& cluster);
 

@@ -10,7 +10,7 @@ void PlanHistory::adopt(const Plan& plan, bool is_proposed, std::int64_t first_s
   previous_plan_ = is_proposed && !is_known ? std::optional(plan_) : std::nullopt;
   plan_before_proposal_ = is_proposed ? std::optional(plan_) : std::nullopt;
   if (is_proposed && !original_plan_) original_plan_ = plan_;
-  // The run does not return from a plan that was requested from outside.
+  // If the user requested the plan, the run does not return to an earlier one.
   if (!is_proposed || original_plan_ == plan) original_plan_.reset();
   plan_ = plan, first_step_ = first_step, switched_at_ = now;
   recent_step_times_.clear(), last_conditions_.clear(), num_observations_ = 0;

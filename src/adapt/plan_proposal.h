@@ -1,5 +1,5 @@
-// PlanProposal: a plan that the adaptation controller wants to switch to, and the gain that it expects.
-// StayDecision: its decision to keep the present plan. Plain data.
+// PlanProposal: a plan that the adaptation controller proposes to switch to, with the expected gain.
+// StayDecision: the decision to keep the current plan. Plain data.
 #pragma once
 
 #include <optional>
@@ -26,7 +26,7 @@ struct RecordedFinding {
   bool operator==(const RecordedFinding&) const = default;
 };
 
-// Status of a provisional proposal. So far, a few slow steps are the only evidence for its conditions.
+// Status of a provisional proposal, whose conditions have been observed in only a few steps.
 //   open       the detector has not confirmed the conditions yet, but still may
 //   confirmed  the detector has found the same conditions
 //   rejected   the conditions have passed, or they differ from those that the plan was chosen for
@@ -35,7 +35,7 @@ enum class ProvisionalStatus { open, confirmed, rejected };
 struct PlanProposal {
   Plan plan;
   std::string why;  // the evidence, as a message for users
-  // Whether the devices of the plan are ranks already. Otherwise they are mapped to ranks so that the least
+  // Whether the device indices of the plan are ranks. Otherwise devices are mapped to ranks so that the least
   // state moves.
   bool is_placed = false;
   bool is_provisional = false;  // prepare it now, but switch only when its status is `confirmed`
@@ -46,13 +46,12 @@ struct PlanProposal {
   std::vector<PlanAlternative> alternatives{};
 };
 
-// The source of proposals for the plan switches of a run, such as the adaptation controller. Called after
-// steps, on rank 0.
+// A source of plan proposals for a run, such as the adaptation controller. Called on rank 0 after each step.
 class ProposalSource {
  public:
   virtual ~ProposalSource() = default;
   virtual std::optional<PlanProposal> take_proposal() = 0;
-  // The status of the last proposal that was taken, while it is provisional and is being prepared.
+  // The status of the last proposal that was taken, while it is provisional and being prepared.
   virtual ProvisionalStatus provisional_status() const = 0;
 };
 

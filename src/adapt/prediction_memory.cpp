@@ -7,13 +7,15 @@
 namespace optimus {
 namespace {
 
-// The minimum uncertainty (standard deviation of the logarithm of the step time) for a kind that has not run.
-// In the lab, data-parallel plans were up to 1.9 times slower than predicted from pipelines; e^0.4 is 1.5.
+// The minimum uncertainty (standard deviation of the logarithm of the step time) for a kind of plan that has
+// not run; e^0.4 is 1.5. In lab tests, data-parallel plans were up to 1.9 times slower than predicted from
+// measurements of pipelines.
 constexpr double kMinUncertainty = 0.4;
-// The uncertainty if the kind has run only with another sharding: its collectives were not measured.
+// The uncertainty if the kind of plan has run only with different sharding, so that its collectives have not
+// been measured.
 constexpr double kShardsUncertainty = 0.1;
-// The uncertainty if the kind has run only with another schedule. In the lab, the predicted step time of
-// zero-bubble was 0.83 times that of 1f1b, the measured one 0.86 to 1.2 times.
+// The uncertainty if the kind of plan has run only with another schedule. In lab tests, the step time of the
+// zero-bubble schedule was predicted to be 0.83 times that of 1f1b and measured to be 0.86 to 1.2 times.
 constexpr double kScheduleUncertainty = 0.2;
 
 PredictionMemory::Kind kind_of(const Plan& plan) {
@@ -34,8 +36,8 @@ PredictionMemory::Kind kind_of(const Plan& plan) {
   return {axes, has_stages ? std::optional(plan.schedule) : std::nullopt, has_shards};
 }
 
-// The uncertainty if a prediction for one kind is corrected by the ratio of another kind with the same
-// axes.
+// The uncertainty of a prediction that is corrected by the measured ratio of another kind of plan with the
+// same axes.
 double uncertainty_between(const PredictionMemory::Kind& remembered,
                            const PredictionMemory::Kind& requested) {
   return std::hypot(remembered.has_shards == requested.has_shards ? 0 : kShardsUncertainty,
@@ -49,7 +51,7 @@ void PredictionMemory::record(const Plan& plan, double predicted, double measure
 }
 
 void PredictionMemory::record_slowdown_ratio(Cause cause, double ratio) {
-  constexpr double kMaxValue = 4;  // larger ratios have another reason
+  constexpr double kMaxValue = 4;  // larger ratios have another cause
   slowdown_ratios_[cause] = std::clamp(ratio, 1 / kMaxValue, kMaxValue);
 }
 

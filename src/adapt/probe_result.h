@@ -6,7 +6,8 @@
 
 namespace optimus {
 
-// The measurements of a probe. Training pauses during them, so a request contains only the necessary ones.
+// The measurements that a probe should take. Training pauses during a probe, so a request should contain only
+// what is needed.
 struct ProbeRequest {
   bool speeds = false;    // the network of each node against several others, and the speed of each device
   bool messages = false;  // point-to-point messages of each node with one other
@@ -17,15 +18,15 @@ struct ProbeRequest {
 struct ProbeResult {
   std::vector<double> network{};  // [node]: seconds per byte with its fastest peer; 0 if not measured
   std::vector<double> bytes{};    // [node]: size of the measured message
-  // [rank]: seconds of a matmul, which has the same size on all ranks; empty if not measured.
+  // [rank]: seconds for a matmul of the same size on all ranks; empty if not measured.
   std::vector<double> devices{};
-  // The all-reduce over all ranks; 0 if not measured.
+  // Size and duration of the all-reduce over all ranks; 0 if not measured.
   double ring_bytes = 0, ring_seconds = 0;
   bool operator==(const ProbeResult&) const = default;
 };
 
-// Each value divided by the median of the measured values (those above 0). Empty if fewer than three were
-// measured, because two values do not show which of them is slow.
+// Divides each value by the median of the measured values (those above 0). Returns an empty vector if fewer
+// than three values were measured, because two values do not show which of them is slow.
 std::vector<double> slowdowns(const std::vector<double>& seconds);
 
 }  // namespace optimus

@@ -7,7 +7,7 @@
 namespace optimus {
 
 void ProbeScheduler::observe(bool has_ambiguous_link) {
-  constexpr int kMaxObservations = 10;  // after this number of observations, the probe is given up
+  constexpr int kMaxObservations = 10;  // the probe is abandoned after this number of observations
   num_waited_ = is_idle() ? 0 : num_waited_ + 1;
   if (num_waited_ > kMaxObservations) state_ = State::idle;
   if (!networks_) return;
@@ -25,8 +25,8 @@ void ProbeScheduler::request_for_ambiguous_link(double now) {
   set_request({.speeds = true});
 }
 
-// A probe is short, so it may be wrong: in the lab, one of 28 probes measured normal speed for a host that
-// ran at half its speed. A second probe therefore confirms a recovery.
+// A probe is short, so its result may be wrong. In lab tests, one of 28 probes measured normal speed for a
+// host that ran at half its speed. So a second probe must confirm a recovery.
 void ProbeScheduler::request_for_unseen(const UnseenFindings& unseen, double interval, double now) {
   constexpr double kConfirmedAfter = 1;  // seconds
   if (!is_idle() || !unseen.can_be_probed(sees_networks_)) return;
@@ -36,7 +36,7 @@ void ProbeScheduler::request_for_unseen(const UnseenFindings& unseen, double int
   set_request({.speeds = true});
 }
 
-// Requests this probe once, and early, so that no decision has to wait for it.
+// Requests this probe only once and as early as possible, so that no decision has to wait for it.
 void ProbeScheduler::request_for_channels(const Calibration& calibration) {
   const ProbeRequest missing = calibration.missing_measurements();
   if (has_probed_channels_ || !sees_networks_ || missing == ProbeRequest()) return;

@@ -1,8 +1,8 @@
 // ProbeScheduler: decides when to pause training for a probe of all machines (adapt/probe_result.h), and what
-// to measure.
+// the probe measures.
 //
-// There are three reasons for a probe. The time of a ring does not show which of its nodes is slow. Devices
-// that the plan does not use, or whose slowness it masks, may have recovered. Steps do not show the speed of
+// There are three reasons for a probe: to find out which node of a slow ring has the slow network, to check
+// whether devices that the plan does not use (or whose slowness it masks) have recovered, and to measure
 // channels that only other plans would use. At most one probe is requested or running at a time. Pure; one
 // thread at a time.
 #pragma once
@@ -18,14 +18,15 @@ namespace optimus {
 
 class ProbeScheduler {
  public:
-  // `sees_networks`: probes use the same network as training, which is the case if ranks communicate
+  // `sees_networks` means that probes use the same network as training. This is so if ranks communicate
   // through host memory.
   explicit ProbeScheduler(bool sees_networks) : sees_networks_(sees_networks) {}
 
-  // Called for each observation, before any request. `has_ambiguous_link`: a slow link may be on one of
-  // several nodes.
+  // Must be called for each observation, before any request. `has_ambiguous_link` means that a slow network
+  // may be on one of several nodes.
   void observe(bool has_ambiguous_link);
-  // Requests have no effect while a probe is requested or running, or if a probe would show nothing.
+  // Requests have no effect while a probe is requested or running, or if a probe could not provide the
+  // information.
   void request_for_ambiguous_link(double now);
   void request_for_unseen(const UnseenFindings& unseen, double interval, double now);
   void request_for_channels(const Calibration& calibration);
@@ -33,14 +34,15 @@ class ProbeScheduler {
   bool is_idle() const { return state_ == State::idle; }
   bool take_request();  // whether all ranks should probe now; true once for each request
   const ProbeRequest& request() const { return request_; }
-  // Called when the probe has ended. Returns its request; empty if the request has been dropped meanwhile.
+  // Called when the probe has completed. Returns its request, or nullopt if the request was dropped in the
+  // meantime.
   std::optional<ProbeRequest> complete(const ProbeResult& result);
   void retry_channels() { has_probed_channels_ = false; }
-  // Called when the plan has changed: drops the request and the measurements of networks.
+  // Called when the plan has changed. Drops the request and the network measurements.
   void reset();
 
-  // [node]: slowdown of its network, measured by the last probe for an ambiguous link. Empty if there was
-  // no such probe, or it measured too few nodes.
+  // [node]: the slowdown of its network, measured by the last probe for an ambiguous link. Empty if there was
+  // no such probe, or if it measured too few nodes.
   std::vector<double> network_slowdowns() const;
   bool sees_networks() const { return sees_networks_; }
 

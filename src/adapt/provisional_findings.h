@@ -1,9 +1,9 @@
-// ProvisionalFindings: the findings of the early detector after a few slow steps, before the detector
-// confirms them.
+// ProvisionalFindings: findings that the early detector makes after a few slow steps, before the main
+// detector confirms them.
 //
-// The answer to a provisional finding is computed and prepared while the detector decides, so that the switch
-// can begin as soon as the finding is confirmed. Only devices and hosts count: a slow network is probed
-// first. Pure; one thread at a time.
+// The response to a provisional finding is computed and prepared in advance, so that the switch can begin as
+// soon as the finding is confirmed. Only slow devices and hosts become provisional findings, because a slow
+// network is probed first. Pure; one thread at a time.
 #pragma once
 
 #include <map>
@@ -17,17 +17,17 @@ namespace optimus {
 
 class ProvisionalFindings {
  public:
-  // Restarts with a new early detector. `baseline_seconds` are known baselines, as in the constructor of
+  // Restarts with a new early detector. `baseline_seconds` contains known baselines, as in the constructor of
   // Detector.
   void restart_detector(Topology topology, const std::map<std::pair<int, Measure>, double>& baseline_seconds);
   void observe(const Observation& observation);
   const std::vector<Finding>& findings() const { return findings_; }
 
-  // Whether the findings may be weighed now: not soon after the last weighing or after a rejected proposal.
+  // Whether plans may be compared for these findings now. There is a waiting time after each comparison and
+  // after each rejected proposal.
   bool may_be_weighed(double now) const { return !findings_.empty() && now >= next_time_; }
   void mark_weighed(double now);
-  // Called when a prepared proposal was rejected. Each time this happens, the wait before the next one
-  // grows.
+  // Called when a prepared proposal was rejected. Doubles the waiting time before the next one.
   void mark_rejected(double now);
 
  private:

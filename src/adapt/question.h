@@ -1,5 +1,5 @@
-// Question and Answer: input and result of a weighing (adapt/weighing.h), which the controller runs on
-// another thread. Plain data.
+// Question and Answer: the input and the result of a comparison of plans (adapt/weighing.h), which runs on a
+// separate thread. Plain data.
 #pragma once
 
 #include <map>
@@ -15,27 +15,27 @@
 namespace optimus {
 
 struct Question {
-  Plan plan;                        // the present plan
+  Plan plan;                        // the current plan
   std::vector<Plan> earlier_plans;  // plans that the run may return to
   std::vector<Condition> conditions;
-  // Standard deviation of the logarithm of each condition's factor, by (cause, location).
+  // The standard deviation of the logarithm of each condition's factor, by (cause, location).
   std::map<std::pair<Cause, int>, double> spreads;
   std::vector<OngoingCondition> ongoing;
   HardwareProfile machines;  // calibrated, without current conditions
-  double seconds = 0;        // of a step on the present plan
+  double seconds = 0;        // of a step on the current plan
   double since_switch = 0;   // seconds
   double uncertainty = 0;    // relative uncertainty of the measured step time
   double exploration_left = 0, run_left = Situation{}.run_left;  // seconds
   BlockTimeRatios rates{};
   double ring_factor = 1;
-  // The gains of the last switch. `true_remaining_seconds` is the number of seconds until a scripted
-  // condition changes.
+  // Gains of the last switch, and the number of seconds until a scripted condition changes.
   std::optional<double> predicted_gain, measured_gain, true_remaining_seconds;
   bool is_provisional = false;
   bool is_settled = true;  // `seconds` was measured under these conditions
   GainTotals totals;
   std::map<MeasurementKey, double> step_times;
-  // Step time of the only earlier plan. Set only if nothing has changed since the run left that plan.
+  // The step time of the only plan in `earlier_plans`. Set only if nothing has changed since the run left
+  // that plan.
   std::optional<double> seconds_before;
   std::string evidence;                   // message for users
   std::vector<RecordedFinding> findings;  // to which `evidence` refers
@@ -43,7 +43,7 @@ struct Question {
 };
 
 struct Answer {
-  // At most one of these is set; neither if the last switch is too recent.
+  // At most one of the two is set. Neither is set if the last switch is too recent.
   std::optional<PlanProposal> proposal{};
   std::optional<StayDecision> stay_decision{};
   std::vector<Condition> conditions{};

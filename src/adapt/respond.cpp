@@ -14,8 +14,8 @@ namespace {
 
 constexpr double kSlow = 1.15;  // devices that are slower than the fastest one by this factor may be dropped
 constexpr double kBytesOfState = 12;  // per parameter: fp32 master weight and two moments
-// The mean error of the cost model on published runs (docs/results/accuracy.md). The error is smaller between
-// similar plans.
+// The mean error of the cost model on published runs (docs/results/accuracy.md), and the smaller error when
+// similar plans are compared.
 constexpr double kPredictionUncertainty = 0.06, kNeighborUncertainty = 0.03;
 
 class Responder {
@@ -73,7 +73,7 @@ class Responder {
     options_.push_back(std::move(planned_option));
   }
 
-  // The cost of the head relative to a layer, from the cost model with measured corrections.
+  // The cost of the head relative to a layer, predicted by the cost model and corrected by measurements.
   std::optional<double> head_in_layers(const Plan& plan) const {
     if (plan.pipelines.front().stages.size() < 2) return std::nullopt;
     BlockTimes block_times{};
@@ -87,7 +87,7 @@ class Responder {
            layers;
   }
 
-  // Device speeds, with the devices of nodes that have a slow network counted as slow.
+  // Device speeds, where devices on nodes with a slow network are treated as slow.
   std::vector<double> speeds_with_networks(std::vector<double> speeds) const {
     for (std::size_t i = 0; i < speeds.size(); ++i)
       for (const Condition& condition : conditions_)
@@ -103,13 +103,13 @@ class Responder {
     if (!result) return tl::unexpected(result.error());
     add(Response::replan, result->plan, kPredictionUncertainty, true);
     for (const Alternative& alternative : result->alternatives)
-      // The search also reports better plans that violate constraints; they are skipped.
+      // The search also returns plans that are faster but violate constraints. They are skipped.
       if (alternative.peak_memory.fits() && alternative.objective >= result->objective * (1 - 1e-9))
         add(Response::replan, alternative.plan, kPredictionUncertainty, true);
     return {};
   }
 
-  // The planner's best plan without slow devices and without nodes that have a slow network.
+  // Adds the planner's best plan without slow devices and without nodes that have a slow network.
   void add_without_slow() {
     HardwareProfile profile = cluster_.profile();
     std::vector<int> dropped_devices;
@@ -145,7 +145,7 @@ class Responder {
   const RecoveryCosts& costs_;
   const ResponseLimits& limits_;
   const std::vector<Condition>& conditions_;
-  const Cluster cluster_;  // under the present conditions
+  const Cluster cluster_;  // under the current conditions
   const Demand present_demand_;
   const ClusterView view_, usual_view_;
   std::vector<PlannedOption> options_;

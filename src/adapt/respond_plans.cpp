@@ -1,5 +1,5 @@
-// Implements respond.h: answers that need no search. They distribute sequences or layers by speed, or
-// change the redundant copies of the state.
+// Implements respond.h: responses that do not need a planner search. They distribute sequences or layers by
+// speed, or add or remove the redundant copies of the state.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -14,7 +14,7 @@
 namespace optimus {
 namespace {
 
-// The shape of a pipeline whose layers all have the same tp * cp and the same number of replicas. Such a
+// The shape of a pipeline in which all layers have the same tp * cp and the same number of replicas. Such a
 // pipeline can be split by replicas.
 struct GridShape {
   int unit = 1, replicas = 1;  // unit: tp * cp
@@ -57,15 +57,15 @@ Pipeline part_of(const Pipeline& whole, const GridShape& shape, const std::vecto
   return part;
 }
 
-// Splits sequences into micro-batches of `size`; the last one may be smaller.
+// Splits sequences into micro-batches of `size` sequences. The last one may be smaller.
 std::vector<int> microbatches_of(std::int64_t sequences, int size) {
   std::vector<int> sizes(static_cast<std::size_t>(sequences / size), size);
   if (sequences % size != 0) sizes.push_back(static_cast<int>(sequences % size));
   return sizes;
 }
 
-// Splits sequences into nearly equal micro-batches of about `size` sequences per replica, because a share by
-// speed is rarely a multiple of `size`.
+// Splits sequences into nearly equal micro-batches of about `size` sequences per replica. Used because a
+// number of sequences that is proportional to a speed is rarely a multiple of `size`.
 std::vector<int> even_microbatches_of(std::int64_t sequences, std::int64_t replicas, int size) {
   const std::int64_t per_replica = sequences / replicas;
   const auto count = std::max<std::int64_t>(1, (2 * per_replica + size) / (2 * size));
@@ -111,7 +111,7 @@ std::optional<Plan> shared_by_speed(const Plan& plan, const std::vector<double>&
 
 namespace {
 
-// Whether the shard groups of the plan's layers divide this number of replicas.
+// Whether this number of replicas is divisible by the shard-group size of each layer.
 bool can_share(const Pipeline& pipeline, int replicas) {
   for (const Stage& stage : pipeline.stages)
     for (const Chunk& chunk : stage.chunks)
@@ -134,16 +134,16 @@ std::optional<Plan> without_slow_replicas(const Plan& plan, const std::vector<do
   std::vector<int> remaining;
   for (int r = 0; r < shape->replicas; ++r)
     if (speed_of_replica(pipeline, *shape, r, speeds) >= min_speed * fastest) remaining.push_back(r);
-  // Healthy replicas are dropped too if the shard groups do not divide the remaining number. The batch is
-  // distributed in whole sequences, so dropping a few replicas often adds no work to the remaining ones.
+  // Healthy replicas are dropped too if the remaining number is not divisible by the shard-group sizes. The
+  // batch is distributed in whole sequences, so dropping a few replicas often adds no work to the others.
   while (!remaining.empty() && !can_share(pipeline, static_cast<int>(remaining.size()))) remaining.pop_back();
   const int count = static_cast<int>(remaining.size());
   if (count == 0 || count == shape->replicas || plan.batch < count) return std::nullopt;
   Plan result = plan;
   result.pipelines.front() = part_of(pipeline, *shape, remaining);
   const int size = std::max(1, pipeline.microbatches.front() / shape->replicas);
-  // If the last micro-batch has fewer sequences than there are replicas, it is merged into the preceding
-  // one.
+  // If the last micro-batch has fewer sequences than there are replicas, it is merged into the previous
+  // micro-batch.
   std::vector<int>& sizes = result.pipelines.front().microbatches = microbatches_of(plan.batch, count * size);
   if (sizes.size() > 1 && sizes.back() < count) sizes[sizes.size() - 2] += sizes.back(), sizes.pop_back();
   return result;
@@ -159,8 +159,8 @@ int layers_of(const Plan& plan, int stage) {
   return blocks - (stage == 0 ? 1 : 0) - (is_last ? 1 : 0);
 }
 
-// Merges the chunks of an interleaved stage into one, because stages receive a contiguous range of layers.
-// Returns false if its layers have different strategies.
+// Merges the chunks of an interleaved stage into one, so that the stage can receive a contiguous range of
+// layers. Returns false if the layers have different strategies.
 bool merge_chunks(Stage& stage) {
   const LayerStrategy strategy = stage.chunks.front().runs.front().strategy;
   for (const Chunk& chunk : stage.chunks)
@@ -182,7 +182,7 @@ std::optional<Plan> cut_by_speed(const Plan& plan, const ModelSpec& model, const
   for (Stage& stage : pipeline.stages)
     if (!merge_chunks(stage)) return std::nullopt;
   if (result.schedule == Schedule::interleaved) result.schedule = Schedule::one_f_one_b;
-  // The cost of the head in layers, by its number of parameters.
+  // The cost of the head relative to a layer, estimated from the numbers of parameters.
   const double embedding = static_cast<double>(model.vocab) * static_cast<double>(model.hidden);
   const double layer =
       (static_cast<double>(num_parameters(model)) - (model.is_tied ? 1 : 2) * embedding) / layers;
@@ -193,8 +193,8 @@ std::optional<Plan> cut_by_speed(const Plan& plan, const ModelSpec& model, const
     for (const int device : pipeline.stages[static_cast<std::size_t>(s)].devices)
       slowest = std::min(slowest, speeds[static_cast<std::size_t>(device)]);
     const double extra_layers = s == num_stages - 1 ? head_layers : 0;
-    // The measured load of the stage relative to the mean of all stages, divided by the load expected from
-    // its layers and the head.
+    // The measured load of the stage relative to the mean of all stages, divided by the load that its layers
+    // and the head are expected to cause.
     const double expected = (layers_of(plan, s) + extra_layers) * num_stages / (layers + head_layers);
     const double load = loads.empty() || loads[static_cast<std::size_t>(s)] == 1
                             ? 1

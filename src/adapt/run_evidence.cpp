@@ -20,7 +20,7 @@ double median_value(std::vector<double> values) {
   return *middle;
 }
 
-// Predictions of the cost model for one rank of a stage that StageWork does not contain.
+// Additional predictions of the cost model for one rank of a stage, which StageWork does not contain.
 struct StagePredictions {
   double optimizer = 0, host = 0;
   std::array<double, kChannels> bytes{};  // bytes of the largest message
@@ -79,8 +79,8 @@ class Collector {
     return result;
   }
 
-  // Used if instructions were not timed: attributes the whole error of a step to the layers, with an
-  // uncertainty that grows with the share of everything else in the step.
+  // Used if instructions were not timed. Attributes the whole error of a step to the layers. The uncertainty
+  // grows with the fraction of the step that is not spent in layers.
   std::vector<Evidence> from_steps() const {
     const StepPrediction step = StepSimulator(setup_).run(fitted_constants());
     double compute = 0;
@@ -108,7 +108,7 @@ class Collector {
                 observation.rates[role].predicted);
   }
 
-  // Sums over all stages, so that a stage with little of this work has little weight.
+  // Sums over all stages before dividing, so that stages with little of this work have little weight.
   void add_measure(const Observation& observation, Measure measure, ResidualKind kind,
                    const std::vector<StagePredictions>& predicted_stages, double StagePredictions::*member) {
     double measured = 0, predicted = 0;
@@ -130,7 +130,7 @@ class Collector {
         const bool is_between_nodes = topology_.nodes_of(rank, channel).size() > 1;
         const Spread& spread = steps.of(measure_of(channel));
         if (spread.count == 0) continue;
-        // Bytes; for larger messages, latency is a small part of the time on all known links.
+        // In bytes. For larger messages, latency is a small fraction of the time on all known links.
         constexpr double kSmall = 256 << 10;
         add_ratio(predicted_stages[g].bytes[c] < kSmall ? ResidualKind::small_messages
                                                         : ResidualKind::large_messages,
@@ -144,7 +144,7 @@ class Collector {
   const DeviceMap map_;
   const Setup setup_;
   const Topology topology_;
-  // Logarithms of ratios: one per observation, several for links.
+  // Logarithms of the ratios. Each observation adds one value, or several for links.
   std::map<std::pair<ResidualKind, std::string>, std::vector<double>> logs_;
 };
 

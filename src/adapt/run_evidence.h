@@ -1,10 +1,11 @@
-// Derives the errors of the cost model from a run, for the history (cost/history.h): the ratio of measured to
-// predicted seconds by kind of work.
+// Derives the errors of the cost model from a run, for the history of past runs (cost/history.h). An error is
+// the ratio of measured to predicted seconds for one kind of work.
 //
-// If instructions were timed (several ranks on CPUs), layers, embedding, head, optimizer updates, the host
-// and links are distinguished. Otherwise only step times are known: they are attributed to the layers, with
-// an uncertainty that grows with the share of everything else in the step. Medians ignore short
-// disturbances. A lasting condition distorts the result, until later runs outweigh it. Pure.
+// If instructions were timed (several ranks on CPUs), there are separate ratios for layers, embedding, head,
+// optimizer updates, the host and links. Otherwise only step times are known. They are attributed to the
+// layers, with an uncertainty that grows with the fraction of the step that is not spent in layers. Medians
+// suppress short disturbances, but a lasting condition distorts the result until later runs outweigh it.
+// Pure.
 #pragma once
 
 #include <vector>
@@ -17,8 +18,8 @@
 
 namespace optimus {
 
-// Measurements with the last plan of a run. `cluster` describes the machines as the cost model knows them;
-// device i is rank i.
+// Measurements of the last plan of a run. `cluster` describes the machines without calibration, and device i
+// is rank i.
 struct RunMeasurements {
   const Plan& plan;
   const ModelSpec& model;
@@ -28,11 +29,11 @@ struct RunMeasurements {
   std::vector<double> step_seconds;       // with this plan, without the first few steps
 };
 
-// Shorter runs do not count as evidence.
+// Shorter runs are not used as evidence.
 inline constexpr int kMinSteps = 20, kMinObservations = 4;
 inline constexpr double kMinRunSeconds = 30;
-// Empty if the run does not count as evidence: it is too short, or it trains a custom model, which the cost
-// model does not know.
+// Returns an empty vector if the run is too short, or if it trains a custom model, which the cost model does
+// not support.
 std::vector<Evidence> evidence_of(const RunMeasurements& measurements);
 
 // The plan as the history records it.

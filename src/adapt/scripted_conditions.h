@@ -1,4 +1,4 @@
-// Scripted conditions: a timeline of conditions that the oracle policy knows in advance. They replace the
+// Scripted conditions: a timeline of conditions that the oracle policy knows in advance. It replaces the
 // findings of the detector. Pure.
 #pragma once
 
@@ -15,12 +15,12 @@ struct ScriptedConditions {
   double begin_time = 0;  // time of the controller's clock at which the timeline starts, in seconds
 };
 
-// The conditions of the timeline that are active now, as findings of this step. Locations that do not exist
-// in the cluster are skipped.
+// Returns the currently active conditions of the timeline as findings of this step. Locations that do not
+// exist in the cluster are skipped.
 std::vector<Finding> scripted_findings(const ScriptedConditions& script, double now, const Cluster& cluster,
                                        std::int64_t step);
 
-// Seconds until a condition begins or ends, at most `horizon`.
+// Seconds until the next condition begins or ends, limited to `horizon`.
 double seconds_until_change(const ScriptedConditions& script, double now, double horizon);
 
 }  // namespace optimus

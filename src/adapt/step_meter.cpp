@@ -41,8 +41,8 @@ WorkKind kind_of(const Instruction& instruction) {
   }
 }
 
-// Tokens per step of one rank and of the first rank of its stage, which may differ if the batch does not
-// divide evenly.
+// Tokens per step of a rank and of the first rank in its stage. They may differ if the batch is not evenly
+// divisible.
 struct Tokens {
   double of_rank = 0, of_first_rank = 0;
 };
@@ -73,7 +73,7 @@ double bytes_on_the_wire(const Instruction& instruction, const Group* group) {
   const auto bytes = static_cast<double>(instruction.bytes);
   if (group == nullptr) return bytes;
   const auto size = static_cast<double>(std::max<std::size_t>(1, group->members.size()));
-  // A ring all-reduce sends each element twice, a reduce-scatter once.
+  // A ring all-reduce sends each element twice, and a reduce-scatter sends it once.
   const bool sends_twice = instruction.op == Op::all_reduce || instruction.op == Op::sync_gradients ||
                            (instruction.op == Op::reduce_gradients && group->role != Role::shard);
   return bytes * (size - 1) / size * (sends_twice ? 2 : 1);
@@ -141,7 +141,7 @@ StepMeter::InstructionInfo StepMeter::info_of(const Program& program, const Plan
   info.is_compute = is_computing(instruction.op);
   if (info.is_compute && instruction.block >= 0) info.role = role_of(model, instruction.block);
   if (instruction.op == Op::send || instruction.op == Op::receive) {
-    // Messages to other pipelines, or to stages that are not adjacent, belong to no channel.
+    // Messages to other pipelines or to non-adjacent stages do not belong to a channel.
     const PlanLocation peer = location_of(plan, instruction.peer);
     const int stage_distance = peer.stage - program.location.stage;
     info.is_message =
@@ -172,7 +172,7 @@ void StepMeter::observe(const MeasuredStep& step, const std::vector<InstructionT
   sum_.lengths.sequences += step.sequences, sum_.lengths.tokens += step.tokens;
   sum_.lengths.squares += step.squares;
   const bool is_timed = !times.empty();
-  if (is_timed && num_timed_++ == 0) relative_work_ = 0;  // from now on only the work of timed steps counts
+  if (is_timed && num_timed_++ == 0) relative_work_ = 0;  // from now on, only timed steps contribute
   const double typical = linear_ + attention_ * step.expected_squares;
   if (is_timed || num_timed_ == 0)
     relative_work_ += typical > 0 ? (linear_ + attention_ * step.squares) / typical : 1;

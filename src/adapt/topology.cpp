@@ -32,8 +32,8 @@ Topology::Topology(const Plan& plan, const Cluster& cluster, const DeviceMap& ma
   if (plan.pipelines.size() > 1) find_shared_groups(plan);
 }
 
-// Pipelines all-reduce the gradients of their common layers, even if they are divided into different
-// stages.
+// Pipelines all-reduce the gradients of the layers that they have in common, even if their stages have
+// different layers.
 void Topology::find_shared_groups(const Plan& plan) {
   std::map<int, std::vector<int>> groups_of;  // by block
   const auto for_each_block = [&](const auto& take) {
@@ -67,7 +67,8 @@ std::vector<int> Topology::members(int rank, Channel channel) const {
     result = {rank};
     if (neighbor_group < first_group_[group] || neighbor_group > last_group_[group]) return result;
     const std::vector<int>& neighbor_ranks = ranks_of_group_[static_cast<std::size_t>(neighbor_group)];
-    // If the stages have different numbers of ranks, this is the rank with the same part of the samples.
+    // If the stages have different numbers of ranks, this is the rank that processes the same part of the
+    // samples.
     const std::size_t index =
         static_cast<std::size_t>(position.index) * neighbor_ranks.size() / group_ranks.size();
     result.push_back(neighbor_ranks[index]);
@@ -81,8 +82,8 @@ std::vector<int> Topology::members(int rank, Channel channel) const {
   return result;
 }
 
-// The ranks that store the same shards of the same blocks. If a group has a different tp * cp, all of its
-// ranks are included.
+// The ranks that store the same shards of the same blocks. All ranks of a group are included if its tp * cp
+// is different.
 std::vector<int> Topology::data_members(const Place& position) const {
   const int unit_size = unit_sizes_[static_cast<std::size_t>(position.group)];
   std::vector<int> result;

@@ -1,5 +1,5 @@
-// Topology: which node, stage and pipeline each rank of a plan belongs to, and which ranks each of its
-// channels connects. Ranks are the plan's device indices. Immutable after construction; keeps no
+// Topology: determines the node, stage and pipeline of each rank in a plan, and the ranks that are connected
+// by its channels. Ranks are the device indices of the plan. Immutable after construction; keeps no
 // references.
 #pragma once
 
@@ -26,8 +26,8 @@ class Topology {
   const std::vector<int>& ranks_of_group(int group) const {
     return ranks_of_group_[static_cast<std::size_t>(group)];
   }
-  // The ranks that the channel connects with `rank`, including `rank` itself; only `rank` if it does not
-  // use the channel.
+  // The ranks that the channel connects with `rank`, including `rank` itself. If `rank` does not use the
+  // channel, it is the only element.
   std::vector<int> members(int rank, Channel channel) const;
   // The nodes of members(rank, channel).
   std::vector<int> nodes_of(int rank, Channel channel) const;
@@ -44,8 +44,8 @@ class Topology {
   std::vector<std::vector<int>> ranks_of_group_;
   std::vector<int> unit_sizes_;                // [group]: tp * cp of the group's first layers
   std::vector<int> first_group_, last_group_;  // [group]: first and last group of its pipeline
-  // [group]: the groups of all pipelines that have at least one of the group's blocks, including itself.
-  // Empty for plans with one pipeline.
+  // [group]: the groups in all pipelines that contain at least one of the group's blocks, including the group
+  // itself. Empty if the plan has only one pipeline.
   std::vector<std::vector<int>> groups_with_same_blocks_;
 };
 

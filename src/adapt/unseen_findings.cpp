@@ -12,7 +12,7 @@ namespace {
 
 bool is_same(const Finding& a, const Finding& b) { return a.cause == b.cause && a.locations == b.locations; }
 
-// Slowdowns by device, relative to the speeds that the cluster specifies.
+// The slowdown of each device, relative to the speeds that the cluster specifies.
 std::vector<double> device_slowdowns(const ProbeResult& probe, const Cluster& cluster) {
   std::vector<double> seconds = probe.devices;
   for (std::size_t i = 0; i < seconds.size(); ++i)
@@ -64,10 +64,10 @@ bool UnseenFindings::needs_confirmation() const {
                      [](const Entry& entry) { return entry.seemed_recovered; });
 }
 
-// A probe pauses training, and until a recovery is noticed, half of the interval later on average, the run
-// uses fewer devices than it could. Let a probe take c seconds, let the condition end with probability h
-// per second, and let g be the fraction of devices that are unused (or one masked device). Probing every t
-// seconds costs c / t + g h t / 2 per second, which is least at t = sqrt(2 c / (g h)).
+// Frequent probes pause training, but rare probes let recovered devices stay unused: a recovery is noticed
+// half an interval later on average. Let a probe take c seconds, let the condition end with probability h per
+// second, and let g be the fraction of devices that are unused (or one masked device). Probing every t
+// seconds costs c / t + g h t / 2 per second. The minimum is at t = sqrt(2 c / (g h)).
 double UnseenFindings::probe_interval(double now, int num_used_devices) const {
   constexpr double kProbeSeconds = 0.2, kMinInterval = 10,
                    kMaxInterval = 600;  // seconds; measured probes take 0.1 to 0.3
@@ -79,14 +79,14 @@ double UnseenFindings::probe_interval(double now, int num_used_devices) const {
   return std::clamp(std::sqrt(2 * kProbeSeconds / std::max(loss_rate, 1e-9)), kMinInterval, kMaxInterval);
 }
 
-// A device counts as recovered when its slowdown is below max(1.15, sqrt(factor)), that is, about halfway
-// back to normal: the detector finds the rest of the condition.
+// A device is considered recovered when its slowdown is below max(1.15, sqrt(factor)), which is about halfway
+// back to normal. If it is still slow, the detector will find it again.
 std::vector<Finding> UnseenFindings::apply_probe(const ProbeResult& probe, bool sees_networks,
                                                  double keep_until) {
   constexpr double kRecoveredSlowdown = 1.15;
   const std::vector<double> devices = device_slowdowns(probe, cluster_),
                             networks = sees_networks ? slowdowns(probe.network) : std::vector<double>();
-  // The slowdown of the slowest device or node of the finding; 0 if none was measured.
+  // The slowdown of the slowest device or node in the finding, or 0 if none of them was measured.
   const auto slowdown_of = [&](const Finding& finding) {
     double maximum = 0;
     const std::vector<double>& slowdowns_by_index = finding.cause == Cause::link ? networks : devices;
@@ -107,7 +107,7 @@ std::vector<Finding> UnseenFindings::apply_probe(const ProbeResult& probe, bool 
       continue;
     }
     entry.seemed_recovered = is_recovered;
-    // The device is probed again before it is tried.
+    // The device is probed again before the run uses it.
     if (slowdown > 0) entry.end_time = std::max(entry.end_time, keep_until);
     entries_.push_back(std::move(entry));
   }

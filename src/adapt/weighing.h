@@ -1,6 +1,6 @@
-// Weighing: the decision whether to switch to another plan. The planner finds the options, their predicted
-// step times are corrected by measurements, and the policy chooses. Pure functions over values; any thread.
-// A weighing takes seconds on large clusters.
+// Weighing: compares plans and decides whether to switch. The planner finds the options, measurements correct
+// their predicted step times, and the policy chooses one. Pure function; any thread. Takes seconds on large
+// clusters.
 #pragma once
 
 #include "adapt/adaptation_context.h"
@@ -8,8 +8,8 @@
 
 namespace optimus {
 
-// `cluster` must be the cluster of context.machines. Reads only the context's constants and those callbacks
-// that any thread may call.
+// `cluster` must be built from context.machines. Reads only constants of the context and calls only callbacks
+// that are marked "any thread".
 Answer weigh(const Question& question, const AdaptationContext& context, const Cluster& cluster);
 
 }  // namespace optimus

@@ -19,8 +19,8 @@ std::int64_t offset_of(const Index& position, const Box& box) {
 template <typename Real>
 void copy(const StoredBox& source, const Box& common, const Box& target, std::span<Real> out) {
   if (common.is_empty()) return;
-  // The last dims that are contiguous in both boxes are copied as one run; the loop iterates over the other
-  // dims.
+  // The trailing dimensions that are contiguous in both boxes are copied in one run. The loop iterates over
+  // the other dimensions.
   int outer_dims = common.num_dims - 1;
   std::int64_t length = common[outer_dims].size();
   while (outer_dims > 0 && common[outer_dims] == source.box[outer_dims] &&

@@ -34,7 +34,7 @@ void check_checksum(const Path& path, Checksum actual, Checksum expected) {
 }  // namespace
 
 struct Checkpoint::State {
-  // The first thread that needs a shard opens it, while other threads that need the same shard wait.
+  // The first thread that needs a shard opens it. Other threads that need the same shard wait.
   struct Shard {
     std::mutex mutex;
     std::unique_ptr<SafetensorsFile> file;

@@ -1,6 +1,6 @@
-// Checkpoint: reads any box of any stored tensor, assembled from all pieces that contain parts of it, so
-// that any plan can load the checkpoints of any other plan. Errors in the checkpoint are UserErrors that name
-// the file and the tensor; nothing is guessed or repaired.
+// Checkpoint: reads any box of any stored tensor and assembles it from all pieces that contain parts of it.
+// So any plan can load the checkpoints of any other plan. Errors in the checkpoint throw UserError with the
+// file and the tensor. Errors are never repaired.
 //
 //   const Checkpoint saved = Checkpoint::open(find_checkpoint(run));
 //   const TrainingState state = parse_training_state(saved.small_file(kTrainingStateFile), "state.json");
@@ -22,14 +22,14 @@
 
 namespace optimus {
 
-// when_read: the checksum of a whole shard is verified before its first value is used.
+// With when_read, the checksum of a whole shard is verified before its first value is used.
 enum class ChecksumCheck { when_read, never };
 
 // Thread-safe. Shards are memory-mapped at first use.
 class Checkpoint {
  public:
-  // Opens a checkpoint folder. Throws a UserError unless the folder has a valid manifest and all files that
-  // the manifest lists exist with the right size.
+  // Opens a checkpoint folder. Throws UserError if the folder has no valid manifest, or if a file in the
+  // manifest is missing or has the wrong size.
   static Checkpoint open(const Path& folder, ChecksumCheck check = ChecksumCheck::when_read);
   Checkpoint(Checkpoint&&) noexcept;
   ~Checkpoint();
@@ -37,22 +37,22 @@ class Checkpoint {
   const Path& folder() const;
   const Manifest& manifest() const;
   std::int64_t step() const { return manifest().step; }
-  // nullptr if there is no tensor of this name.
+  // Returns nullptr if there is no tensor with this name.
   const CheckpointTensor* find(std::string_view tensor) const;
-  // The type in which a field of a tensor is stored.
+  // The element type in which a field of a tensor is stored.
   ElementType type_of(StateField field, std::string_view tensor) const;
 
-  // Reads the values of `box`, row-major; out.size() must be box.num_elements(). Throws a UserError if the
-  // tensor or the field is not stored, the box is outside the tensor, or a shard is damaged.
+  // Reads the values of `box` in row-major order. out.size() must be box.num_elements(). Throws UserError if
+  // the tensor or the field is not stored, the box is outside the tensor, or a shard is damaged.
   void read(StateField field, std::string_view tensor, const Box& box, std::span<float> out) const;
   void read(StateField field, std::string_view tensor, const Box& box, std::span<double> out) const;
 
   bool has_file(std::string_view name) const;
-  // The content of a file that is not a shard, checked against its checksum. Throws a ReportedError if it
-  // does not exist.
+  // Reads a file that is not a shard and verifies its checksum. Throws ReportedError if it does not exist or
+  // is damaged.
   std::string small_file(std::string_view name) const;
 
-  // Verifies every byte of every file. Throws a RuntimeFailure that names the first damaged file.
+  // Verifies every byte of every file. Throws RuntimeFailure with the name of the first damaged file.
   void verify(EventSink& events) const;
 
  private:
@@ -61,8 +61,7 @@ class Checkpoint {
   std::unique_ptr<State> state_;
 };
 
-// Throws a UserError that names the checkpoint and the tensor if the checkpoint belongs to a different
-// model.
+// Throws UserError with the checkpoint and the tensor if the checkpoint belongs to a different model.
 void ensure_same_model(const Checkpoint& checkpoint, const ModelSpec& model);
 
 }  // namespace optimus

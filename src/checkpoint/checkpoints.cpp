@@ -11,7 +11,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Sorted by step. If a step has several folders, the folder with the final name is the last of them.
+// Returns the folders sorted by step. If a step has several folders, the one with the final name comes last.
 std::vector<StepFolder> step_folders(const Path& run) {
   const Path parent = run / kCheckpointsFolder;
   std::vector<StepFolder> result;
@@ -41,7 +41,7 @@ Bytes bytes_in(const Path& folder) {
   return sum;
 }
 
-// Whether the manifest is for this step and every file that it lists exists with the right size.
+// Whether the manifest is for this step and all files that it lists exist with the right size.
 bool is_complete(const StepFolder& folder) {
   try {
     const Manifest manifest = read_manifest(folder.path);
@@ -67,7 +67,7 @@ bool has_manifest(const Path& folder) {
   return fs::exists(folder / kManifestFile, error) || error;
 }
 
-// Returns whether the path is a checkpoint; false for a run. Throws a UserError if it is neither.
+// Returns true if the path is a checkpoint and false if it is a run. Throws UserError if it is neither.
 bool is_checkpoint(const Path& path) {
   std::error_code error;
   if (!fs::is_directory(path, error))
@@ -103,7 +103,7 @@ std::optional<CheckpointEntry> newest_complete(const Path& run) {
 
 std::vector<CheckpointEntry> checkpoints_at(const Path& run_or_checkpoint) {
   if (!is_checkpoint(run_or_checkpoint)) return list_checkpoints(run_or_checkpoint);
-  // A copied checkpoint may have any folder name; the step is then read from the manifest.
+  // The folder of a copied checkpoint may have any name, so the step is read from the manifest.
   const auto folder = parse_step_folder(run_or_checkpoint);
   CheckpointEntry entry{folder ? folder->step : 0, run_or_checkpoint, bytes_in(run_or_checkpoint), false};
   try {
@@ -123,8 +123,8 @@ Path find_checkpoint(const Path& run_or_checkpoint) {
 Outcome<void> clear_leftovers(FileSystem& files, const Path& run) {
   try {
     for (const StepFolder& folder : step_folders(run)) {
-      // Removes only the remains of killed saves or removals. The user decides about a damaged folder that
-      // has a manifest.
+      // Removes only the remains of killed saves or removals. A damaged folder that has a manifest is left to
+      // the user.
       if (folder.is_temporary ? restore_final_name(files, folder) : has_manifest(folder.path)) continue;
       if (Outcome<void> outcome = remove_checkpoint(files, folder.path); !outcome) return outcome;
     }
@@ -154,7 +154,7 @@ Outcome<void> apply_retention(FileSystem& files, const Path& run, const Retentio
 
 Outcome<void> remove_checkpoint(FileSystem& files, const Path& folder) {
   if (Outcome<void> outcome = files.remove(folder / kManifestFile); !outcome) return outcome;
-  // Syncing may fail on a full disk; in the worst case, files without the manifest reappear after a crash.
+  // Syncing may fail if the disk is full. In the worst case, files without a manifest reappear after a crash.
   (void)files.sync_folder(folder);
   std::vector<Path> paths;
   std::error_code error;

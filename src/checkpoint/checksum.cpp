@@ -33,7 +33,7 @@ class ChecksummingFile final : public WritableFile {
       : file_(std::move(file)), sum_(sum) {}
 
   Outcome<void> write(std::span<const std::byte> bytes) override {
-    // A slice stays in the cache between computing its checksum and copying it to the operating system.
+    // Slices are small enough to stay in the cache between the checksum and the write.
     constexpr std::size_t kSlice = 1 << 18;
     while (!bytes.empty()) {
       const auto slice = bytes.first(std::min(bytes.size(), kSlice));

@@ -1,5 +1,5 @@
-// Checksums of files: XXH3, 64 bits. They detect damage (flipped bits, truncated files, swapped shards), but
-// not malicious changes.
+// File checksums (64-bit XXH3). They detect damage such as flipped bits, truncated files and swapped shards,
+// but not malicious changes.
 #pragma once
 
 #include <cstdint>
@@ -36,8 +36,8 @@ class RunningChecksum {
   std::unique_ptr<State> state_;
 };
 
-// A file system that computes the checksum of one file at a time while the file is written and its bytes
-// are still in the CPU cache. `files` must outlive it.
+// A file system that computes the checksum of a file while it is written, when its bytes are still in the CPU
+// cache. Only one file can be written at a time. `files` must outlive this object.
 class ChecksummingFileSystem final : public FileSystem {
  public:
   explicit ChecksummingFileSystem(FileSystem& files) : files_(files) {}

@@ -59,9 +59,10 @@ void write_model_folder(FileSystem& files, const Path& folder, const HfDescripti
 
 namespace {
 
-constexpr std::int64_t kMaxValuesInMemory = 1 << 28;  // number of values in memory at a time
+constexpr std::int64_t kMaxValuesInMemory = 1 << 28;  // maximum number of values in memory
 
-// Groups of consecutive tensors; the tensors of a group are in memory and written together.
+// Groups of consecutive tensors. The tensors of a group are in memory at the same time and are written
+// together.
 std::vector<std::vector<LogicalTensor>> groups_of(const ModelSpec& model) {
   std::vector<std::vector<LogicalTensor>> groups(1);
   std::int64_t num_values = 0;
@@ -134,8 +135,9 @@ void declare(OptionTable& table, ConvertOptions& o) {
                                                 {"bf16", ElementType::bf16},
                                                 {"fp16", ElementType::f16}},
                                                "element type of the weights (default: unchanged)");
-  table.add("shard-size", o.largest_shard, "SIZE", "maximum size of a weight file; larger models are split");
-  table.add("no-check", o.skips_check, "do not compare the logits of both models");
+  table.add("shard-size", o.largest_shard, "SIZE",
+            "maximum size of a weight file; larger models are split into several files");
+  table.add("no-check", o.skips_check, "do not compare the logits of the two models");
   table.add("threads", o.threads, "N", "number of threads for the comparison (default: all cores)");
 }
 
@@ -145,7 +147,7 @@ ConvertedModel convert(const ConvertOptions& options, FileSystem& files, EventSi
   require_empty_folder(options.to);
   const OpenedModel from = open_trained_model(options.from, events);
   ConvertedModel converted{from.spec, from.weights->type(), options.type.value_or(from.weights->type())};
-  // Training resumes from master weights, which always have at least 32 bits.
+  // Checkpoints contain master weights, which always have at least 32 bits.
   if (options.format == ModelFormat::checkpoint && !options.type && width(converted.to_type) < 4)
     converted.to_type = ElementType::f32;
   const HfDescription description{converted.model, converted.to_type, from.folder.string(), from.folder};

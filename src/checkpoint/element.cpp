@@ -36,12 +36,13 @@ float from_bf16(std::uint16_t stored) { return std::bit_cast<float>(std::uint32_
 
 std::uint16_t to_bf16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
-  // sets the quiet bit, so that truncation does not turn the NaN into an infinity
+  // Sets the quiet bit, so that truncation does not turn the NaN into an infinity.
   if (std::isnan(value)) return static_cast<std::uint16_t>(bits >> 16 | 0x40);
   return static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-// Half precision has 1 sign bit, 5 exponent bits (bias 15; single: 127) and 10 fraction bits (single: 23).
+// Half precision has 1 sign bit, 5 exponent bits with bias 15, and 10 fraction bits. Single precision has
+// bias 127 and 23 fraction bits.
 float from_half(std::uint16_t stored) {
   const std::uint32_t sign = std::uint32_t{stored} << 16 & 0x80000000, magnitude = stored & 0x7fff;
   if (magnitude >= 0x7c00) return std::bit_cast<float>(sign | 0x7f800000 | magnitude << 13);
@@ -61,8 +62,8 @@ std::uint16_t to_half(float value) {
   return static_cast<std::uint16_t>(sign | ((magnitude >> 13) - (112 << 10)));
 }
 
-// Rounds to single precision such that a second rounding to fewer bits gives the same result as rounding
-// once: an inexact result becomes the neighbor whose last bit is 1 ("round to odd").
+// Rounds to single precision so that a second rounding to fewer bits gives the same result as rounding once.
+// For this, an inexact result becomes the neighbor whose last bit is 1 ("round to odd").
 float round_to_odd(double value) {
   const auto nearest = static_cast<float>(value);
   if (std::isnan(value) || static_cast<double>(nearest) == value) return nearest;
@@ -95,7 +96,7 @@ void check_sizes(ElementType type, std::size_t num_bytes, std::size_t num_values
          "{} bytes do not match {} values of type {}", num_bytes, num_values, text(type));
 }
 
-// Whether elements of `type` can be copied without conversion.
+// Whether elements of type `type` can be copied without conversion.
 template <typename Real>
 bool is_stored_as(ElementType type) {
   return type == (std::is_same_v<Real, float> ? ElementType::f32 : ElementType::f64);

@@ -1,6 +1,6 @@
-// The element types of stored tensors, and their conversion to and from float and double. Conversion is
-// exact if the target type can represent the value; otherwise it rounds to nearest even. Bytes are
-// little-endian and need no alignment. Read next: checkpoint/safetensors.h.
+// The element types of stored tensors, and their conversion to and from float and double. Values that the
+// target type cannot represent are rounded to nearest even. Bytes are little-endian and do not have to be
+// aligned. Read next: checkpoint/safetensors.h.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ std::string element_type_names();  // "F64, F32, …", for messages
 std::int64_t width(ElementType type);
 bool is_float(ElementType type);
 
-// Float types only. bytes.size() == values.size() * width(type).
+// Only for float types. bytes.size() must be values.size() * width(type).
 void decode(ElementType type, std::span<const std::byte> bytes, std::span<float> values);
 void decode(ElementType type, std::span<const std::byte> bytes, std::span<double> values);
 void encode(ElementType type, std::span<const float> values, std::span<std::byte> bytes);

@@ -39,7 +39,7 @@ Bytes size_of(const HfTensor& tensor, ElementType type) {
   return Bytes(tensor.shape.num_elements() * width(type));
 }
 
-// Assigns tensors to shards in order; starts a new shard if the next tensor does not fit.
+// Assigns tensors to shards in order. Starts a new shard if the next tensor does not fit.
 std::vector<ShardPlan> plan_shards(std::vector<HfTensor> tensors, const HfExport& options) {
   std::vector<ShardPlan> shards(1);
   for (HfTensor& tensor : tensors) {
@@ -67,7 +67,7 @@ std::string index_text(std::span<const ShardPlan> shards) {
          "\n";
 }
 
-// Encodes in blocks, which avoids a second copy of a large tensor.
+// Encodes in blocks to avoid a second copy of a large tensor.
 template <typename Real>
 Outcome<void> write_values(SafetensorsWriter& writer, ElementType type, std::span<const Real> values) {
   constexpr std::size_t kBlock = 1 << 18;
@@ -105,7 +105,7 @@ Outcome<void> write_shard(FileSystem& files, const Path& path, const ShardPlan& 
   for (const HfTensor& tensor : shard.tensors)
     headers.push_back(
         {tensor.name, type, {tensor.shape.dims.begin(), tensor.shape.dims.begin() + tensor.shape.num_dims}});
-  // transformers rejects files whose metadata does not name the framework.
+  // transformers rejects files whose metadata does not specify the framework.
   Outcome<SafetensorsWriter> writer = SafetensorsWriter::create(files, path, headers, {{"format", "pt"}});
   if (!writer) return tl::unexpected(writer.error());
   for (const HfTensor& tensor : shard.tensors) {
@@ -123,11 +123,11 @@ Outcome<void> write_all(FileSystem& files, const Path& folder, const std::vector
   for (const ShardPlan& shard : shards)
     if (Outcome<void> outcome = write_shard(files, folder / shard.file, shard, read, options.type); !outcome)
       return outcome;
-  // removes the index of an earlier export
+  // Removes the index of an earlier export.
   if (shards.size() == 1) return files.remove(folder / kWeightsIndex);
   if (Outcome<void> outcome = write_atomically(files, folder / kWeightsIndex, index_text(shards)); !outcome)
     return outcome;
-  return files.remove(folder / kWeightsFile);  // transformers would read it instead of the shards
+  return files.remove(folder / kWeightsFile);  // transformers would read this file instead of the shards
 }
 
 }  // namespace

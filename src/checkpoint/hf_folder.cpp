@@ -17,7 +17,7 @@ bool file_exists(const Path& path) {
   return std::filesystem::is_regular_file(path, error);
 }
 
-// Reads a small JSON file of the folder that the model came from; null if it does not exist.
+// Reads a small JSON file from the folder that the model came from. Returns null if the file does not exist.
 Json read_origin_json(const Path& folder, const char* name) {
   if (folder.empty() || !file_exists(folder / name)) return nullptr;
   const Path path = folder / name;
@@ -46,8 +46,8 @@ const char* torch_name(ElementType type) {
   return "";
 }
 
-// The ids of the tokens that begin and end a text: those in the origin folder's config, otherwise the
-// tokenizer's end-of-document token, which also precedes each document.
+// The ids of the tokens that begin and end a text. They come from the config in the origin folder if it has
+// them. Otherwise both are the tokenizer's end-of-document token, which also precedes each document.
 struct BoundaryTokens {
   Json begin, end;
 };

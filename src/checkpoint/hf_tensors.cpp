@@ -13,10 +13,10 @@
 namespace optimus {
 namespace {
 
-// Names in files that were saved from a model without its head lack these prefixes.
+// If a file was saved from a model without a head, tensor names lack these prefixes.
 constexpr std::string_view kPrefixes[] = {"transformer.", "model.", "bert."};
 
-// Alternative suffixes in published files.
+// Alternative suffixes of tensor names in published files.
 struct Alias {
   std::string_view usual_suffix, alternative_suffix;
 };
@@ -26,7 +26,7 @@ constexpr Alias kAliases[] = {
     {"cls.predictions.bias", "cls.predictions.decoder.bias"},  // one parameter with two names
 };
 
-// The name under which a tied word embedding may be stored in addition to, or instead of, its own name.
+// An additional or alternative name under which a tied word embedding may be stored.
 struct TiedHead {
   std::string_view embedding, head;
 };
@@ -36,7 +36,7 @@ constexpr TiedHead kTiedHeads[] = {
     {"bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"},
 };
 
-// Name endings of tensors that are ignored: buffers, and heads that are not trained.
+// The name endings of tensors that are ignored: buffers, and heads that are not trained.
 constexpr std::string_view kIgnoredEndings[] = {
     ".attn.bias",
     ".attn.masked_bias",    // GPT-2's causal mask
@@ -62,7 +62,7 @@ std::string_view tied_head(std::string_view embedding) {
   return row == std::end(kTiedHeads) ? "" : row->head;
 }
 
-// The names under which a file may contain a tensor, the preferred one first.
+// The names under which a file may contain a tensor, with the preferred name first.
 std::vector<std::string> possible_names(const LogicalTensor& tensor) {
   const std::string& name = tensor.hf.name;
   std::vector<std::string> names{name, std::string(without_prefix(name))};
@@ -98,7 +98,7 @@ const StoredTensor& stored_tensor(const SafetensorsFolder& folder, const Logical
   return *match;
 }
 
-// Rows and columns of a box; a one-dimensional box is a single row.
+// The rows and columns of a box. A one-dimensional box is a single row.
 struct Region {
   Span rows, columns;
 };
@@ -152,8 +152,8 @@ void read_box(const SafetensorsFolder& folder, const LogicalTensor& tensor, cons
               out.subspan(static_cast<std::size_t>(row - region.rows.begin) * num_columns, num_columns));
 }
 
-// A head that is stored although the config ties it to the embedding must have the same values; otherwise
-// its values would be lost.
+// If the config ties the head to the embedding but the file also contains a head, both must have the same
+// values. Otherwise the values of the head would be lost.
 void check_tied_head(const SafetensorsFolder& folder, const LogicalTensor& embedding) {
   const std::string_view name = tied_head(embedding.hf.name);
   const StoredTensor& table = stored_tensor(folder, embedding);
@@ -163,7 +163,7 @@ void check_tied_head(const SafetensorsFolder& folder, const LogicalTensor& embed
                        std::memcmp(head->bytes.data(), table.bytes.data(), table.bytes.size()) == 0;
   if (!is_same)
     throw UserError(
-        "{}: tensor {} differs from {}, although the config ties them; set tie_word_embeddings to false",
+        "{}: tensor {} differs from {}, but config.json ties them; set tie_word_embeddings to false",
         file->path().string(), in_quotes(name), in_quotes(table.name, 200));
 }
 

@@ -1,4 +1,4 @@
-// Implements hf_tokenizer_files of hf_folder.h: copies a tokenizer.json and the related files in its folder.
+// Implements hf_tokenizer_files() of hf_folder.h: copies tokenizer.json and the related files in its folder.
 #include <algorithm>
 
 #include "base/json.h"
@@ -12,13 +12,13 @@ constexpr Bytes kMaxTokenizerBytes{std::int64_t{1} << 30};
 constexpr const char* kTokenizer = "tokenizer.json";
 constexpr const char* kSettings = "tokenizer_config.json";
 
-// The files that may accompany a tokenizer.json.
+// The files that may accompany tokenizer.json.
 constexpr const char* kCompanionFiles[] = {
     kSettings,   "special_tokens_map.json", "added_tokens.json",   "vocab.json",        "merges.txt",
     "vocab.txt", "tokenizer.model",         "chat_template.jinja", "chat_template.json"};
 
-// A tokenizer_config.json with the generic tokenizer class, which uses tokenizer.json as it is for every
-// model family.
+// A tokenizer_config.json with the generic tokenizer class, which uses tokenizer.json unchanged for all model
+// families.
 SmallFile generic_tokenizer_config(const std::string& end_token) {
   OrderedJson settings;
   settings["tokenizer_class"] = "PreTrainedTokenizerFast";
@@ -47,7 +47,7 @@ std::vector<SmallFile> hf_tokenizer_files(const std::string& tokenizer) {
   std::vector<SmallFile> files;
   const bool has_table = !is_folder || std::filesystem::exists(file, ignored);
   if (has_table) files.push_back({kTokenizer, read_input_file(file, kMaxTokenizerBytes)});
-  // A tokenizer file with another name may be in a folder with unrelated files, so no companion files are
+  // A tokenizer file with a different name may be in a folder with unrelated files, so no companion files are
   // copied.
   if (file.filename() == kTokenizer)
     for (const char* name : kCompanionFiles)

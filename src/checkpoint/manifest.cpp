@@ -13,8 +13,8 @@
 namespace optimus {
 namespace {
 
-// Limit per field and tensor. Each rank stores one or two boxes of a tensor; the coverage check needs
-// memory for each box.
+// The maximum number of pieces per field and tensor. Each rank stores one or two boxes of a tensor. The limit
+// bounds the memory of the coverage check.
 constexpr std::size_t kMaxPieces = 1 << 17;
 constexpr std::int64_t kMaxElementBytes = 8;
 
@@ -34,12 +34,12 @@ void check_files(const std::vector<CheckpointFile>& files, const std::string& so
   std::int64_t sum = 0;
   for (const CheckpointFile& file : files) {
     if (!is_plain_name(file.name))
-      throw UserError("{}: file {} is not the plain name of a file in the folder of the manifest", source,
-                      in_quotes(file.name));
+      throw UserError("{}: file {}: expected the name of a file in the manifest's folder, without a path",
+                      source, in_quotes(file.name));
     if (!names.insert(file.name).second)
       throw UserError("{}: file {} is listed twice", source, in_quotes(file.name));
     if (file.bytes.value < 0 || __builtin_add_overflow(sum, file.bytes.value, &sum))
-      throw UserError("{}: file {}: the size of {} bytes is not valid", source, in_quotes(file.name),
+      throw UserError("{}: file {}: invalid size of {} bytes", source, in_quotes(file.name),
                       file.bytes.value);
   }
 }
@@ -64,7 +64,7 @@ void check_piece(const CheckpointPiece& piece, const Manifest& manifest, const s
     throw UserError("{}: a piece refers to tensor {}, but there are {} tensors", source, piece.tensor,
                     manifest.tensors.size());
   const CheckpointTensor& tensor = manifest.tensors[static_cast<std::size_t>(piece.tensor)];
-  // Formatted only on demand, because there may be millions of pieces.
+  // The text is formatted only on demand, because there may be millions of pieces.
   const auto description = [&] { return fmt::format("{}: tensor {}", source, in_quotes(tensor.name)); };
   if (piece.file < 0 || piece.file >= std::ssize(manifest.files))
     throw UserError("{}: a piece refers to file {}, but there are {} files", description(), piece.file,
@@ -96,7 +96,8 @@ void check_coverage(StateField field, const Manifest& manifest, const std::strin
     for (const CheckpointPiece& piece : pieces) boxes.push_back(piece.box);
     const auto mistake = find_tiling_mistake(tensor.shape, boxes);
     if (mistake && mistake->num_boxes == 0)
-      throw UserError("{}: element {} is in no piece", description, text_of(*mistake, tensor.shape.num_dims));
+      throw UserError("{}: element {} is not in any piece", description,
+                      text_of(*mistake, tensor.shape.num_dims));
     if (mistake)
       throw UserError("{}: element {}: expected one piece, got {}", description,
                       text_of(*mistake, tensor.shape.num_dims), mistake->num_boxes);

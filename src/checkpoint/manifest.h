@@ -1,11 +1,11 @@
-// The manifest of a checkpoint: lists the files that belong to it and the location of every box of every
-// tensor. It is written last, so a folder is a checkpoint exactly if it has a valid manifest.
-// docs/use/checkpoints.md describes the file.
+// The manifest of a checkpoint lists its files and the location of every box of every tensor. It is written
+// last, so a folder is a checkpoint if and only if it has a valid manifest. docs/use/checkpoints.md describes
+// the file.
 //
-// A checkpoint stores the fields of the optimizer state: master weights and the two moments of Adam.
-// Working weights are the rounded master weights and are not stored. Tensors are the canonical logical
-// tensors of model/tensors.h; each may be split into any boxes, so loading does not depend on the plan that
-// saved. Read next: checkpoint/save.h, checkpoint/checkpoint.h.
+// A checkpoint stores the optimizer state: master weights and the two moments of Adam. Working weights are
+// not stored, because they are the rounded master weights. Tensors are the canonical logical tensors of
+// model/tensors.h. Each may be split into any boxes, so a checkpoint can be loaded with any plan. Read next:
+// checkpoint/save.h, checkpoint/checkpoint.h.
 #pragma once
 
 #include <array>
@@ -39,7 +39,7 @@ struct CheckpointTensor {
   bool operator==(const CheckpointTensor&) const = default;
 };
 
-// One box of one field of one tensor. Its file stores it under the name stored_name().
+// One box of one field of one tensor. It is stored in its file under the name stored_name().
 struct CheckpointPiece {
   StateField field = StateField::master;
   int tensor = 0;  // index into Manifest::tensors
@@ -54,7 +54,7 @@ struct Manifest {
   std::vector<CheckpointTensor> tensors;
   std::vector<CheckpointPiece> pieces;  // sorted by field, tensor and box
 
-  // The pieces of one tensor; empty if the field is not stored.
+  // The pieces of one tensor. Returns an empty span if the field is not stored.
   std::span<const CheckpointPiece> pieces_of(StateField field, int tensor) const;
   bool has_field(StateField field) const;
   Bytes bytes() const;  // total size of all files
@@ -67,23 +67,23 @@ inline constexpr std::string_view kManifestFile = "manifest.json";
 // "master/layers.0.attention.q.weight[0:128, 0:768]"
 std::string stored_name(StateField field, std::string_view tensor, const Box& box);
 
-// Sorts the pieces, then validates the manifest. Throws a UserError that starts with `source` unless names
-// are unique and plain, sizes fit into 63 bits, boxes are inside their tensors, every field that is present
-// covers every tensor exactly once, and master weights are present.
+// Sorts the pieces, then validates the manifest. Throws UserError with `source` unless file names are unique
+// and have no path, sizes fit into 63 bits, boxes are inside their tensors, the pieces of each stored field
+// cover every tensor exactly once, and master weights are stored.
 void make_valid(Manifest& manifest, const std::string& source);
 
 std::string manifest_text(const Manifest& manifest);  // content of the file; the manifest must be valid
-// Throw a UserError if the text is not a manifest, has another version, or is not valid.
+// Throw UserError if the text is not a manifest, has an unsupported version, or is invalid.
 Manifest parse_manifest(std::string_view text, const std::string& source);
 Manifest read_manifest(const Path& folder);
 
-// The shard list of one rank is a manifest that contains only the files and pieces of that rank, which
-// alone do not cover the tensors. It is stored as rank-00000.json in the checkpoint's folder until the
-// checkpoint is committed.
+// The shard list of a rank is a manifest that contains only the files and pieces of that rank, so its pieces
+// do not cover the tensors. It is stored as rank-00000.json in the checkpoint's folder until the checkpoint
+// is committed.
 std::string shard_list_text(const Manifest& list);
 Manifest parse_shard_list(std::string_view text, const std::string& source);  // throws UserError
-// Combines the lists of all ranks into one manifest, which is not validated yet. Throws a UserError if two
-// lists disagree about the step or a shape.
+// Combines the lists of all ranks into one manifest, which is not validated yet. Throws UserError if two
+// lists have different steps or different shapes for a tensor.
 Manifest merge(std::span<const Manifest> lists, const std::string& source);
 
 }  // namespace optimus

@@ -1,6 +1,6 @@
-// The JSON format of the manifest and of the shard list of one rank; see manifest.h. Each box is one row of
-// numbers, which keeps the manifest of thousands of ranks within megabytes; boxes that several fields store
-// in the same file share one row.
+// The JSON format of manifests and of shard lists; see manifest.h. Each box is one row of numbers, so the
+// manifest has only a few megabytes for thousands of ranks. If several fields store the same box in the same
+// file, they share a row.
 #include <algorithm>
 #include <charconv>
 #include <map>
@@ -106,7 +106,7 @@ std::int64_t number_at(const Json& row, std::size_t index) {
 // Reads the row without a JsonView per number, because there may be millions of numbers.
 CheckpointPiece parse_row(const Json& row, const std::string& location) {
   const auto refuse = [&] {
-    JsonView(row, location).refuse("[tensor, file, begin, end, …] of whole numbers, for 1 to 4 dims");
+    JsonView(row, location).refuse("[tensor, file, begin, end, …] with integers for 1 to 4 dimensions");
   };
   if (!row.is_array() || row.size() < 4 || row.size() > 2 + 2 * kMaxDims || row.size() % 2 != 0) refuse();
   for (std::size_t i = 0; i < row.size(); ++i)
@@ -125,8 +125,7 @@ void parse_group(const JsonView& group, std::vector<CheckpointPiece>& pieces) {
   std::vector<StateField> fields;
   for (const JsonView& name : group.at("fields").elements()) {
     fields.push_back(parse_field(name));
-    if (std::count(fields.begin(), fields.end(), fields.back()) > 1)
-      name.refuse("a field that appears only once");
+    if (std::count(fields.begin(), fields.end(), fields.back()) > 1) name.refuse("a unique field");
   }
   const JsonView boxes = group.at("boxes");
   if (!boxes.raw().is_array()) boxes.refuse("a list");
@@ -189,7 +188,7 @@ Manifest read_manifest(const Path& folder) {
   const std::string content = value_or_throw(read_file(path, kMaxManifestBytes));
   try {
     return parse_manifest(content, path.string());
-  } catch (const UserError& damage) {  // users do not edit manifests
+  } catch (const UserError& damage) {  // a damaged manifest is not a user mistake
     throw RuntimeFailure("{}", damage.what());
   }
 }

@@ -88,14 +88,14 @@ bool path_exists(const Path& path) {
 }
 
 bool has_hf_weights(const Path& folder) {
-  // A file in the format of another library also counts as weights; opening the folder then reports the
+  // A weight file in an unsupported format is also treated as weights, so that opening the folder reports the
   // problem.
   return path_exists(folder / kWeightsFile) || path_exists(folder / kWeightsIndex) ||
          path_exists(folder / "pytorch_model.bin");
 }
 
-// Whether weights for one spec fit the other. Names, dropout rates and the length of rotary positions do
-// not affect weights.
+// Whether the weights for one spec fit the other. Names, dropout rates and the maximum length with rotary
+// positions do not affect weights.
 bool is_same_model(ModelSpec a, ModelSpec b) {
   for (ModelSpec* spec : {&a, &b}) {
     spec->name.clear();
@@ -123,11 +123,11 @@ std::unique_ptr<WeightSource> open_weights(const std::string& model, const Model
   if (!is_checkpoint && !has_hf_weights(folder)) return nullptr;
   if (spec.is_mixture())
     throw UserError(
-        "{} is a mixture of experts: it can be planned and simulated, but its weights cannot be read yet",
+        "{} is a mixture of experts, which can be planned and simulated, but its weights cannot be read yet",
         folder.string());
   if (!is_same_model(spec, open_model(folder.string())))
     throw UserError(
-        "{} has weights that do not fit the overridden dimensions; remove the overrides, or pass "
+        "the weights in {} do not fit the overridden dimensions; remove the overrides, or pass "
         "--from-scratch",
         folder.string());
   if (is_checkpoint) return std::make_unique<CheckpointWeights>(Checkpoint::open(folder), spec);
@@ -157,7 +157,7 @@ std::unique_ptr<Tokenizer> tokenizer_for_text(const OpenedModel& model, const st
   const bool is_guess = requested.empty() && model.tokenizer == "bytes";
   if (is_guess && tokenizer->vocab_size() != model.spec.vocab)
     events.report(Warning{fmt::format(
-        "{} has no tokenizer.json: text is read as bytes, although the model's vocabulary has {} tokens",
+        "{} has no tokenizer.json; text is read as bytes, although the model's vocabulary has {} tokens",
         model.folder.string(), model.spec.vocab)});
   return tokenizer;
 }

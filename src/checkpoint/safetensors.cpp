@@ -1,5 +1,5 @@
-// Implements safetensors.h. The header is parsed as a stream of JSON events, not as a tree, so that a large
-// malicious header needs no more memory than the tensors that it lists, and duplicate names are detected.
+// Implements safetensors.h. The header is parsed as a stream of JSON events instead of a tree. So a large
+// malicious header needs only as much memory as the tensors that it lists, and duplicate names are detected.
 #include "checkpoint/safetensors.h"
 
 #include <fmt/format.h>
@@ -26,8 +26,8 @@ struct Entry {
   std::optional<std::vector<std::int64_t>> shape, offsets;
 };
 
-// Receives the JSON events of a header, which is known to start with "{". Depth 1 is the header object,
-// depth 2 a tensor or the metadata, depth 3 a list.
+// Receives the JSON events of a header, which must start with "{". Depth 1 is the header object, depth 2 is a
+// tensor or the metadata, and depth 3 is a list.
 class HeaderEvents final : public nlohmann::json_sax<Json> {
  public:
   explicit HeaderEvents(const std::string& source) : source_(source) {}
@@ -122,13 +122,13 @@ class HeaderEvents final : public nlohmann::json_sax<Json> {
   // nullptr: the format does not define the key.
   const char* expected_value() const {
     if (depth_ == 1) return "an object with dtype, shape and data_offsets";
-    if (depth_ == 3) return "whole numbers of at least 0";
+    if (depth_ == 3) return "non-negative integers";
     if (is_metadata_ || key_ == "dtype") return "a string";
-    if (key_ == "shape" || key_ == "data_offsets") return "a list of whole numbers";
+    if (key_ == "shape" || key_ == "data_offsets") return "a list of integers";
     return nullptr;
   }
 
-  // Never returns; declared bool so that event functions can return its call.
+  // Never returns. The return type is bool so that event functions can return the result of the call.
   [[noreturn]] bool refuse(std::string_view actual) const {
     const char* const expectation = expected_value();
     if (expectation == nullptr)
@@ -145,7 +145,7 @@ class HeaderEvents final : public nlohmann::json_sax<Json> {
   std::vector<std::int64_t>* list_ = nullptr;
 };
 
-// The size in bytes of a tensor with this shape and type; nullopt if it overflows.
+// The size in bytes of a tensor with this shape and type, or nullopt if it overflows.
 std::optional<std::int64_t> checked_bytes(std::span<const std::int64_t> shape, ElementType type) {
   if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return 0;
   std::int64_t product = width(type);

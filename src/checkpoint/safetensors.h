@@ -1,11 +1,12 @@
-// safetensors files: tensors as raw bytes after a JSON header, the format in which models are published.
+// Reads and writes safetensors files, the format in which models are published: a JSON header followed by
+// tensors as raw bytes.
 //
 //   8 bytes   length of the header, little-endian
 //   header    {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, …, "__metadata__": {…}}
 //   data      the tensors without gaps, row-major
 //
-// Reading maps the file and validates everything: sizes are checked before memory is allocated, and the
-// offsets must cover the data exactly once. Errors in a file are UserErrors that name file and tensor. This
+// Files are memory-mapped and fully validated. Sizes are checked before memory is allocated, and the offsets
+// must cover the data exactly once. Errors in a file throw UserError with the file and the tensor. This
 // module is independent of models. Read next: checkpoint/hf_tensors.h.
 #pragma once
 
@@ -22,8 +23,8 @@
 
 namespace optimus {
 
-// The header entry of one tensor. Up to kMaxStoredDims dimensions; a tensor without dimensions is a single
-// value.
+// The header entry of one tensor. It has up to kMaxStoredDims dimensions. A tensor without dimensions is a
+// single value.
 struct TensorHeader {
   std::string name;
   ElementType type = ElementType::f32;
@@ -33,7 +34,7 @@ struct TensorHeader {
 };
 inline constexpr std::size_t kMaxStoredDims = 64;
 
-// A tensor inside a file. The bytes belong to the file and may be unaligned.
+// A tensor in a file. The bytes are owned by the file and may be unaligned.
 struct StoredTensor : TensorHeader {
   std::span<const std::byte> bytes;
 };
@@ -45,11 +46,11 @@ struct SafetensorsContent {
   SafetensorsMetadata metadata;
 };
 
-// `file` is the content of the whole file; the result refers to it. `source` is the file name that messages
-// show. Throws UserError.
+// `file` is the content of the whole file, and the result refers to it. `source` is the file name for error
+// messages. Throws UserError if the file is invalid.
 SafetensorsContent parse_safetensors(std::span<const std::byte> file, const std::string& source);
 
-// A memory-mapped file. Thread-safe; tensors are valid as long as this object lives.
+// A memory-mapped safetensors file. Thread-safe. Tensors are valid during the lifetime of this object.
 class SafetensorsFile {
  public:
   static SafetensorsFile open(const Path& path);  // throws ReportedError
@@ -68,12 +69,12 @@ class SafetensorsFile {
   std::unordered_map<std::string_view, std::size_t> tensor_index_;  // the names are owned by content_
 };
 
-// The weights in a Hugging Face folder: model.safetensors, or otherwise the shards listed in
+// The weights in a Hugging Face folder, from model.safetensors or from the shards listed in
 // model.safetensors.index.json.
 class SafetensorsFolder {
  public:
-  // Opens a folder, or one safetensors file. Throws a ReportedError; every tensor must be in the shard that
-  // the index assigns it to, and in no other shard.
+  // Opens a folder or a single safetensors file. Throws ReportedError if a tensor is not in the shard that
+  // the index assigns it to, or if it is also in another shard.
   static SafetensorsFolder open(const Path& path);
 
   struct Match {
@@ -93,17 +94,17 @@ class SafetensorsFolder {
 inline constexpr std::string_view kWeightsFile = "model.safetensors";
 inline constexpr std::string_view kWeightsIndex = "model.safetensors.index.json";
 
-// The file that contains a tensor, according to an index. parse_safetensors_index() throws a UserError
-// unless the files are plain names of .safetensors files.
+// The file that contains a tensor, according to the index. parse_safetensors_index() throws UserError unless
+// all files are names of .safetensors files without a path.
 struct SafetensorsIndexRow {
   std::string tensor, file;
 };
 std::vector<SafetensorsIndexRow> parse_safetensors_index(std::string_view text, const std::string& source);
 
-// Writes one file: create() writes the header, then write() takes the bytes of the tensors in the order of
-// the headers, in blocks of any size. The file appears at commit(). Data starts at a multiple of 8 bytes; a
-// tensor is aligned if the sizes of the tensors before it are multiples of its alignment, for example if
-// wider types come first. Not thread-safe.
+// Writes one file. create() writes the header. write() then writes the bytes of the tensors in the order of
+// the headers, in blocks of any size. commit() gives the file its name. The data starts at a multiple of 8
+// bytes. A tensor is aligned if the sizes of all tensors before it are multiples of its alignment, for
+// example if wider types come first. Not thread-safe.
 class SafetensorsWriter {
  public:
   // Names must be unique and valid UTF-8.
@@ -111,7 +112,7 @@ class SafetensorsWriter {
                                            std::span<const TensorHeader> tensors,
                                            const SafetensorsMetadata& metadata = {});
   Outcome<void> write(std::span<const std::byte> bytes);
-  // Requires that all bytes declared in the headers have been written.
+  // All bytes that are declared in the headers must have been written.
   Outcome<void> commit();
   std::int64_t size() const { return file_.size(); }  // bytes written so far, with the header
 

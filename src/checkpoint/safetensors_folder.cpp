@@ -1,4 +1,4 @@
-// Implements SafetensorsFolder of safetensors.h: one file, or the shards of an index.
+// Implements SafetensorsFolder of safetensors.h: opens one file, or the shards of an index.
 #include <algorithm>
 
 #include "base/json.h"
@@ -11,12 +11,12 @@ namespace {
 constexpr Bytes kMaxIndexBytes{std::int64_t{64} << 20};  // 100,000 tensors need about 10 MB
 constexpr std::size_t kMaxShards = 10'000;
 
-// A shard must be in the folder of its index; names with a path are rejected.
+// A shard must be in the same folder as its index, so names with a path are rejected.
 void check_shard_name(const JsonView& view, const std::string& name) {
   const bool is_plain =
       !name.empty() && name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
   if (!is_plain || !ends_with(name, ".safetensors"))
-    throw UserError("{}: expected the name of a .safetensors file in the folder of the index, got {}",
+    throw UserError("{}: expected the name of a .safetensors file in the index's folder, got {}",
                     view.location(), in_quotes(name));
 }
 

@@ -13,8 +13,8 @@ std::string header_text(std::span<const TensorHeader> tensors, const Safetensors
   std::set<std::string_view> names;
   OrderedJson header = OrderedJson::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
-  // Members are appended to the underlying vector, because an ordered object looks up names linearly, which
-  // would take quadratic time in total.
+  // Members are appended to the underlying vector, because each lookup in an ordered object is linear, so the
+  // total time would be quadratic.
   auto& members = header.get_ref<OrderedJson::object_t&>();
   std::int64_t offset = 0;
   for (const TensorHeader& tensor : tensors) {

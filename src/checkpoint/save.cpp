@@ -42,8 +42,8 @@ TensorHeader header_of(const StatePiece& piece) {
   return header;
 }
 
-// The metadata of a shard: the shapes of the whole tensors. The names of the stored tensors contain their
-// boxes.
+// The metadata of a shard contains the shapes of the whole tensors. Their boxes are part of the names of the
+// stored tensors.
 SafetensorsMetadata metadata_of(std::span<const StatePiece> pieces) {
   std::map<std::string, std::string> texts;
   for (const StatePiece& piece : pieces) texts.emplace(piece.tensor, text(piece.shape));
@@ -53,7 +53,7 @@ SafetensorsMetadata metadata_of(std::span<const StatePiece> pieces) {
   return {{"format", "optimus-checkpoint"}, {"shapes", "{" + shapes + "}"}};
 }
 
-// The number of pieces that fit into the next file.
+// The number of pieces that fit in the next file.
 std::size_t num_pieces_of_shard(std::span<const StatePiece> pieces, Bytes largest) {
   std::int64_t bytes = 0;
   std::size_t count = 0;
@@ -117,9 +117,9 @@ Outcome<void> write_manifest(FileSystem& files, const Path& folder, Manifest man
   return write_atomically(files, folder / kManifestFile, manifest_text(manifest));
 }
 
-// An existing checkpoint of this step is first renamed to a temporary name. If the process is killed between
-// the two renames, both folders are complete under temporary names, and clear_leftovers() renames one of them
-// to the final name.
+// An existing checkpoint for this step is first renamed to a temporary name. If the process is killed between
+// the two renames, both checkpoints are complete but have temporary names. clear_leftovers() then renames one
+// of them to the final name.
 Outcome<void> rename_to_final(FileSystem& files, const StepFolder& folder) {
   const Path name = folder.final_path(), parent = name.parent_path();
   const Path replaced = temporary_step_folder(parent, folder.step).path;
@@ -178,7 +178,7 @@ Outcome<Bytes> write_shards(FileSystem& files, const Path& folder, Rank rank,
 Outcome<Path> commit_checkpoint(FileSystem& files, const Path& folder, const CommitOptions& options) {
   ensure(std::any_of(options.files.begin(), options.files.end(),
                      [](const SmallFile& file) { return file.name == kTrainingStateFile; }),
-         "a checkpoint needs the file {}", kTrainingStateFile);
+         "a checkpoint requires the file {}", kTrainingStateFile);
   Outcome<Manifest> manifest = merge_shard_lists(folder, options.num_writers);
   if (!manifest) return tl::unexpected(manifest.error());
   if (Outcome<void> outcome = write_manifest(files, folder, std::move(*manifest), options.files); !outcome)

@@ -1,14 +1,14 @@
-// Saves a checkpoint. All files are written into RUN/checkpoints/step-N.tmp-ID and synced, the manifest last;
-// then the folder is renamed to step-N. A folder with that name is therefore always complete, and the remains
-// of a killed save are recognizable by their name.
+// Saves a checkpoint. All files are written to RUN/checkpoints/step-N.tmp-ID and synced; the manifest is
+// written last. The folder is then renamed to step-N. So a folder with that name is always complete, and the
+// remains of a killed save can be recognized by their name.
 //
 //   one rank                       every rank                             one rank
 //   begin_checkpoint  ── folder ──>  write_shards (its own pieces)  ──all──>  commit_checkpoint
 //
-// No rank needs the data of another: the committing rank reads only the shard lists of the other ranks,
-// which are small. Environment failures (full disk, lost folder) are Outcomes: a failed save does not end a
-// run; call abandon_checkpoint(), continue, and try again later. Only one save per run may be in progress.
-// Read next: checkpoint/checkpoints.h (retention), checkpoint/checkpoint.h (reading).
+// No rank needs the data of another rank. The committing rank reads only the small shard lists of the other
+// ranks. Environment failures (full disk, lost folder) are returned as Outcomes, because a failed save does
+// not end a run. In this case, call abandon_checkpoint(), continue, and try again later. Only one save per
+// run may be in progress. Read next: checkpoint/checkpoints.h (retention), checkpoint/checkpoint.h (reading).
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,8 @@
 
 namespace optimus {
 
-// One box of one field of a tensor to be stored. The values are not copied: they must not change until
-// write_shards returns.
+// One box of one field of a tensor that should be stored. The values are not copied, so they must not change
+// until write_shards() returns.
 struct StatePiece {
   StateField field = StateField::master;
   std::string tensor;
@@ -36,15 +36,16 @@ struct StatePiece {
   std::span<const std::byte> values;    // of the box, row-major, contiguous
 };
 
-// Removes the remains of killed saves (clear_leftovers() in checkpoints.h) and creates the temporary
-// folder, whose path it returns.
+// Removes the remains of killed saves (clear_leftovers() in checkpoints.h), creates the temporary folder, and
+// returns its path.
 Outcome<Path> begin_checkpoint(FileSystem& files, const Path& run, std::int64_t step);
 
 struct ShardOptions {
-  Bytes largest{std::int64_t{4} << 30};  // maximum size of one file's data; a single piece may be larger
+  Bytes largest{
+      std::int64_t{4} << 30};  // maximum size of a file's data; a file with a single piece may be larger
 };
-// Writes the pieces of one rank in order into rank-00000.safetensors (followed by -2, -3, … if `largest` is
-// exceeded), then the list of them. Returns the number of bytes written.
+// Writes the pieces of one rank to rank-00000.safetensors (and to further files -2, -3, … if `largest` is
+// exceeded), then their list. Returns the number of bytes written.
 Outcome<Bytes> write_shards(FileSystem& files, const Path& folder, Rank rank,
                             std::span<const StatePiece> pieces, const ShardOptions& options = {});
 
@@ -53,35 +54,35 @@ struct CommitOptions {
   std::vector<SmallFile> files{};  // must include state.json
 };
 // Writes the small files and the manifest, renames the folder to its final name, and returns the new path.
-// Replaces an existing checkpoint of this step. Fails if the pieces do not cover every tensor exactly once.
+// Replaces an existing checkpoint for this step. Fails if the pieces do not cover every tensor exactly once.
 Outcome<Path> commit_checkpoint(FileSystem& files, const Path& folder, const CommitOptions& options);
 
-// Removes a temporary folder; ignores failures.
+// Removes a temporary folder. Ignores failures.
 void abandon_checkpoint(FileSystem& files, const Path& folder);
 
 struct SavedCheckpoint {
   Path folder;
   Bytes bytes;
 };
-// Performs all three steps for a run with one rank. Abandons the checkpoint after a failure.
+// Begins, writes and commits a checkpoint for a run with one rank. Abandons the checkpoint if a step fails.
 Outcome<SavedCheckpoint> save_checkpoint(FileSystem& files, const Path& run, std::int64_t step,
                                          std::span<const StatePiece> pieces,
                                          std::vector<SmallFile> small_files,
                                          const ShardOptions& options = {});
 
-// Determines the boxes that each rank stores, so that replicated data is stored once: of the ranks that
-// hold an element, the one with the fewest elements assigned so far stores it. The result is indexed by
-// rank; the boxes of a rank are sorted by tensor. Every rank computes the same result, at the cost of
-// sync() in layout/sync.h. Throws a UserError if the layout is invalid.
+// Determines the boxes that each rank stores, so that replicated data is stored only once. Of the ranks that
+// hold an element, the rank with the fewest assigned elements so far stores it. The result is indexed by
+// rank, and the boxes of a rank are sorted by tensor. All ranks compute the same result. The cost is similar
+// to that of sync() in layout/sync.h. Throws UserError if the layout is invalid.
 std::vector<std::vector<TensorBox>> boxes_to_save(const Layout& layout);
 
-// The assignment when some ranks are lost: other holders store their boxes, and boxes without a remaining
-// holder are listed in `lost`.
+// The assignment of boxes to ranks when some ranks are lost. Other ranks that hold the boxes of lost ranks
+// store them. Boxes that no remaining rank holds are listed in `lost`.
 struct SaveAssignment {
   std::vector<std::vector<TensorBox>> boxes;  // [rank]: boxes that it stores; empty for lost ranks
   std::vector<TensorBox> lost;                // sorted by tensor
 };
-// `is_present[rank]` is false if the rank is lost; ranks beyond the end of the vector are lost.
+// `is_present[rank]` is false if the rank is lost. Ranks beyond the end of the vector are also lost.
 SaveAssignment boxes_to_save(const Layout& layout, const std::vector<bool>& is_present);
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// Names of checkpoint folders: step-N, and step-N.tmp-ID while one is being written. Internal to
+// Names of checkpoint folders: step-N, or step-N.tmp-ID while the checkpoint is being written. Internal to
 // src/checkpoint.
 #pragma once
 
@@ -18,10 +18,10 @@ struct StepFolder {
   Path final_path() const;
 };
 
-// Returns nullopt if the path is not of either form.
+// Returns nullopt if the path has neither form.
 std::optional<StepFolder> parse_step_folder(const Path& path);
-// Returns a new name on each call, so that a rank that is still writing for an abandoned save cannot write
-// into the folder of the next save.
+// Returns a new name on each call, so that a rank that is still writing to the folder of an abandoned save
+// cannot write to the folder of the next save.
 StepFolder temporary_step_folder(const Path& parent, std::int64_t step);
 
 }  // namespace optimus

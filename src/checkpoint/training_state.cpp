@@ -11,8 +11,8 @@ namespace {
 
 constexpr const char* kFormat = "optimus-training-state";
 
-// Format: {"layers": 4, "steps": 16, "maxima": {"layers.1.attention.qkv.input": [16 numbers, oldest first],
-// …}}. fp8 slots whose maximum was 0 in all steps are omitted.
+// The format is {"layers": 4, "steps": 16, "maxima": {"layers.1.attention.qkv.input": [16 numbers, oldest
+// first], …}}. fp8 slots whose amax was 0 in all steps are omitted.
 OrderedJson history_json(const Fp8History& history) {
   OrderedJson maxima = OrderedJson::object();
   const std::size_t num_slots = history.steps.front().size();
@@ -38,10 +38,10 @@ Fp8History parse_history(const JsonView& json) {
       throw UserError("{}: {} is not an operand of an fp8 GEMM in a model with {} layers", json.location(),
                       in_quotes(name), num_slots / kFp8SlotsOfLayer);
     const std::vector<JsonView> values = row.elements();
-    if (values.size() != num_steps) row.refuse(fmt::format("{} maxima, one per step", num_steps));
+    if (values.size() != num_steps) row.refuse(fmt::format("{} values, one per step", num_steps));
     for (std::size_t step = 0; step < num_steps; ++step) {
       const auto value = static_cast<float>(values[step].number());
-      if (!std::isfinite(value) || value < 0) values[step].refuse("a maximum of at least 0");
+      if (!std::isfinite(value) || value < 0) values[step].refuse("a non-negative number");
       history.steps[step][static_cast<std::size_t>(slot)] = value;
     }
   }

@@ -21,7 +21,7 @@ std::vector<int> parse_ranks(const JsonView& view) {
   return result;
 }
 
-// The newest step whose update is complete on some rank.
+// The latest step whose update is complete on at least one rank.
 std::optional<std::int64_t> newest_step(const std::vector<SurvivorState>& survivor_states) {
   std::optional<std::int64_t> newest;
   for (const SurvivorState& survivor_state : survivor_states)
@@ -31,7 +31,8 @@ std::optional<std::int64_t> newest_step(const std::vector<SurvivorState>& surviv
 
 }  // namespace
 
-// JSON cannot represent values that are not finite, and the sums of a gate may not be finite.
+// Writes numbers as strings, because JSON cannot represent non-finite values and the gradient sums of a step
+// may be non-finite.
 Json exact_numbers(const std::vector<double>& numbers) {
   Json result = Json::array();
   for (const double number : numbers) result.push_back(fmt::format("{:a}", number));

@@ -44,7 +44,7 @@ bool EmergencyCheckpointHost::poll(const std::vector<bool>& is_gone_worker) {
       collect_survivor_states();
       update_heartbeats();
       if (options_.coordinator != nullptr && has_claim(options_.run, keys_.generation + 1)) {
-        // Adopts that decision if it includes these ranks.
+        // Adopts the decision of the other partition if it includes these ranks.
         if (!continue_run()) refuse("the other ranks of the run have continued without this partition");
         break;
       }
@@ -85,7 +85,7 @@ void EmergencyCheckpointHost::collect_survivor_states() {
   }
 }
 
-// A delayed process is not lost: its heartbeat continues (heartbeat.h), and it reports later.
+// A slow process is not lost. Its heartbeat continues (heartbeat.h), and it reports later.
 void EmergencyCheckpointHost::update_heartbeats() {
   constexpr Seconds kHeartbeatTimeout{2};
   if (options_.coordinator == nullptr) return;
@@ -106,8 +106,8 @@ bool EmergencyCheckpointHost::has_heartbeat(int rank) const {
          !is_ending_run_;
 }
 
-// Ranks that have ended without a report will not report. Ranks that others report as missing may still
-// report within a short time, because they may only have waited for other ranks.
+// Ranks that exited without a report will not report. Ranks that others report as missing may still report
+// soon, because they may have been waiting for other ranks.
 bool EmergencyCheckpointHost::have_all_reported(const std::vector<bool>& is_gone) const {
   std::set<int> missing_ranks;
   for (const auto& [rank, survivor_state] : survivor_states_)
@@ -127,7 +127,8 @@ bool EmergencyCheckpointHost::have_all_reported(const std::vector<bool>& is_gone
          (are_all_missed && late_deadline_->has_passed());
 }
 
-// At most half of the ranks may be an isolated partition, so the larger partition acts first.
+// If only half of the ranks or fewer are reachable, they may be an isolated partition. They wait, so that the
+// larger partition can act first.
 bool EmergencyCheckpointHost::has_majority() const {
   if (options_.coordinator == nullptr || !options_.may_be_partitioned || is_ending_run_ ||
       partition_deadline_->has_passed())
@@ -147,8 +148,8 @@ void EmergencyCheckpointHost::refuse(const std::string& why) {
   stage_ = Stage::finished;
 }
 
-// Plans change between two steps, and the state of a rank that failed in the middle of a change is torn, so
-// all other states are laid out by one plan.
+// Plans change only between steps, and the state of a rank that failed during a change is marked as torn. So
+// all usable states have the layout of one plan.
 void EmergencyCheckpointHost::load_layout() {
   for (const auto& [rank, survivor_state] : survivor_states_)
     if (!survivor_state.is_torn) epoch_ = std::max(epoch_, survivor_state.epoch);
@@ -163,7 +164,7 @@ std::vector<SurvivorState> EmergencyCheckpointHost::all_survivor_states() const 
   return result;
 }
 
-// After success the host waits for the next loss.
+// If the run continues, the host waits for the next loss.
 bool EmergencyCheckpointHost::continue_run() {
   if (options_.coordinator == nullptr) return false;
   const auto order = options_.coordinator->change_membership(all_survivor_states());
@@ -189,7 +190,7 @@ void EmergencyCheckpointHost::decide() {
   for (const auto& [rank, survivor_state] : survivor_states_)
     if (survivor_state.epoch == epoch_) states_of_epoch.push_back(survivor_state);
   plan_ = plan_emergency_checkpoint(layout_, states_of_epoch);
-  if (!plan_.is_whole()) return refuse("lost with the ranks: " + lost_text(layout_, plan_.lost));
+  if (!plan_.is_whole()) return refuse("state lost with the ranks: " + lost_text(layout_, plan_.lost));
   std::optional<CheckpointEntry> newest = newest_complete(options_.run);
   if (plan_.step == 0 || (newest && newest->step >= plan_.step)) return refuse("");
   const Outcome<Path> folder = begin_checkpoint(files_, options_.run, plan_.step);
@@ -232,7 +233,7 @@ void EmergencyCheckpointHost::commit(const std::vector<EmergencyCheckpointPart>&
     }
   CommitOptions options{.num_writers = static_cast<int>(parts.size()), .files = options_.small_files};
   options.files.push_back({std::string(kTrainingStateFile), training_state_text(state)});
-  for (SmallFile& file : options.files)  // the files have their content at the start of the run
+  for (SmallFile& file : options.files)  // the content of the files is from the start of the run
     if (file.name == "plan.json")
       file.content = read_file(plan_path(options_.run, epoch_)).value_or(file.content);
   if (const Outcome<Path> checkpoint = commit_checkpoint(files_, order_.folder, options); !checkpoint) {
@@ -243,7 +244,7 @@ void EmergencyCheckpointHost::commit(const std::vector<EmergencyCheckpointPart>&
   Retention retention = options_.retention;
   retention.newest = order_.step;
   (void)apply_retention(files_, options_.run, retention);
-  // Rank 0 may have been lost after the step and before it wrote the step's metrics line.
+  // Rank 0 may have been lost after the step but before it wrote the metrics of the step.
   for (const EmergencyCheckpointPart& part : parts)
     if (!part.metrics.empty()) {
       (void)complete_metrics(files_, options_.run / "metrics.jsonl", order_.step, part.metrics);
@@ -259,7 +260,7 @@ std::string EmergencyCheckpointHost::last_checkpoint() const {
     const auto newest_in_memory = options_.memory ? newest_complete(*options_.memory) : std::nullopt;
     is_in_memory = newest_in_memory && (!newest || newest_in_memory->step > newest->step);
     if (is_in_memory) newest = newest_in_memory;
-  } catch (const ReportedError&) {  // the folder is unreadable, so no checkpoint is named
+  } catch (const ReportedError&) {  // the folder is unreadable, so the message does not name a checkpoint
   }
   if (!newest) return stage_ == Stage::idle ? "" : "; there is no checkpoint yet";
   const std::int64_t age = plan_.step - newest->step;
@@ -271,11 +272,11 @@ std::string EmergencyCheckpointHost::last_checkpoint() const {
 
 std::string EmergencyCheckpointHost::finish() {
   if (!is_saved_ && !order_.folder.empty()) abandon_checkpoint(files_, order_.folder);
-  // Removes files of a save that was in progress; a resume would remove them too.
+  // Removes the files of an incomplete save. A resume would also remove them.
   (void)clear_leftovers(files_, options_.run);
   if (options_.memory) (void)clear_leftovers(files_, *options_.memory);
   if (stage_ == Stage::collecting || stage_ == Stage::writing)
-    save_error_ = "the run was ended before the remaining ranks could save";
+    save_error_ = "the run was stopped before the remaining ranks could save their state";
   if (!is_saved_)
     return continue_error_ + (save_error_.empty() ? "" : "; " + save_error_) + last_checkpoint();
   const std::size_t count = order_.ranks.size();

@@ -1,6 +1,6 @@
-// Decides about an emergency checkpoint (emergency_checkpoint.h) in the process that hosts the run's store,
-// and commits the checkpoint. Does not start or end processes; the owner (workers.h) calls poll()
-// periodically and does not end ranks meanwhile.
+// Decides about emergency checkpoints (emergency_checkpoint.h) in the process that hosts the run's store, and
+// commits them. Does not start or stop processes. The owner (launch/workers.h) calls poll() periodically and
+// does not stop ranks while it returns true.
 #pragma once
 
 #include <map>
@@ -24,18 +24,19 @@ struct EmergencyCheckpointOptions {
   Retention retention{};
   std::vector<SmallFile> small_files{};  // stored in addition to state.json
   Seconds report_timeout{10};            // for all ranks to report, after the first report
-  // After the last report, for ranks that other ranks report as missing but that may still report.
+  // The time after the last report during which ranks that are reported as missing may still report.
   Seconds late_grace{2};
-  // For ranks whose heartbeat continues; must be shorter than the time for which ranks wait for an order.
+  // Timeout for ranks whose heartbeat continues. Must be shorter than the time for which ranks wait for an
+  // order.
   Seconds slow_rank_grace{45};
-  // If at most half of the ranks are present, they wait this long before they continue, so that in a
-  // network partition the majority acts first. Longer than ranks need to detect that the store is
-  // unreachable, and to agree on another one.
+  // If at most half of the ranks are reachable, they wait this long before they continue, so that the
+  // majority acts first in a network partition. Must be longer than ranks need to detect that the store is
+  // unreachable and to agree on another one.
   Seconds partition_timeout{25};
   Seconds write_timeout{300};
-  // If set, the ranks continue when possible; if null, the state is only saved.
+  // If set, the ranks continue if possible. If null, the state is only saved.
   MembershipCoordinator* coordinator = nullptr;
-  // Unreachable ranks may be alive and continue without the ranks of this host.
+  // True if unreachable ranks may be alive and may continue without the ranks on this host.
   bool may_be_partitioned = false;
 };
 
@@ -45,14 +46,15 @@ class EmergencyCheckpointHost {
   // `board` and `files` must outlive this object.
   EmergencyCheckpointHost(Board& board, FileSystem& files, EmergencyCheckpointOptions options);
 
-  // `is_gone[worker_id]`: whether the worker has ended or counts as lost. Returns true while an emergency
-  // checkpoint or membership change is in progress; the caller must not end ranks then. Never blocks.
+  // `is_gone[worker_id]` is true if the worker has exited or is considered lost. Returns true while an
+  // emergency checkpoint or membership change is in progress. The caller must not stop ranks during that
+  // time. Never blocks.
   bool poll(const std::vector<bool>& is_gone);
-  // Called when the launcher is ending the ranks: from now on, the host waits only briefly for the reports of
-  // ranks.
+  // Called when the launcher is stopping the ranks. From then on, the host waits only briefly for their
+  // reports.
   void stop_waiting();
-  // Called when no rank is running anymore: removes an incomplete checkpoint. Returns what to append to the
-  // run's failure line, beginning with "; ", or an empty string.
+  // Called when all ranks have exited. Removes an incomplete checkpoint. Returns a text to append to the
+  // run's failure line, which begins with "; ", or an empty string.
   std::string finish();
 
  private:
@@ -65,7 +67,8 @@ class EmergencyCheckpointHost {
   bool has_majority() const;
   bool continue_run();
   std::vector<SurvivorState> all_survivor_states() const;
-  // Converts from [worker id] to [rank] of the membership; without membership changes they are equal.
+  // Converts a vector indexed by worker id to one indexed by rank. Without membership changes, they are
+  // equal.
   std::vector<bool> by_rank(const std::vector<bool>& is_gone) const;
   void refuse(const std::string& why);
   void collect(const std::vector<bool>& is_gone);
@@ -85,7 +88,7 @@ class EmergencyCheckpointHost {
   std::size_t num_holders_ = 0;
   std::optional<Deadline> report_deadline_, late_deadline_, slow_rank_deadline_, partition_deadline_,
       write_deadline_;
-  // By rank: its last heartbeat, and the deadline for the next one.
+  // By rank: the last heartbeat and the deadline for the next one.
   std::map<int, std::pair<std::string, Deadline>> heartbeats_;
   EmergencyCheckpointPlan plan_;
   EmergencyCheckpointOrder order_;

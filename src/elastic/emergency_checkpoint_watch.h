@@ -1,5 +1,5 @@
-// Runs an EmergencyCheckpointHost on a separate thread, for a process that hosts the store and is also a
-// rank.
+// Runs an EmergencyCheckpointHost on a separate thread. Used by a process that is a rank and also hosts the
+// store.
 #pragma once
 
 #include <atomic>
@@ -15,9 +15,9 @@ namespace optimus {
 
 class EmergencyCheckpointWatch {
  public:
-  // `find_lost_workers` returns for each rank whether it is known to have ended; `stop` is requested when the
-  // launcher ends the run. The thread calls both while a save is in progress, and `find_lost_workers` also
-  // when the thread starts. `board` and `files` must outlive this object.
+  // `find_lost_workers` returns for each rank whether it is known to have exited. `stop` is requested when
+  // the launcher stops the run. The thread calls both while a save is in progress, and `find_lost_workers`
+  // also when it starts. `board` and `files` must outlive this object.
   EmergencyCheckpointWatch(Board& board, FileSystem& files, EmergencyCheckpointOptions options,
                            std::function<std::vector<bool>()> find_lost_workers, StopToken stop)
       : host_(board, files, std::move(options)),
@@ -27,13 +27,13 @@ class EmergencyCheckpointWatch {
   ~EmergencyCheckpointWatch() { stop(); }
   EmergencyCheckpointWatch(const EmergencyCheckpointWatch&) = delete;
 
-  // Called when this process has nothing more to do for the run. Waits for a save in progress; deadlines
+  // Called when this process has completed its work for the run. Waits for a save in progress. Deadlines
   // limit the wait.
   void end() {
     stop();
     while (poll()) std::this_thread::sleep_for(kPause);
   }
-  // See EmergencyCheckpointHost::finish(); call after end().
+  // See EmergencyCheckpointHost::finish(). Must be called after end().
   std::string finish() { return host_.finish(); }
 
  private:

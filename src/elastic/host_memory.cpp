@@ -36,7 +36,7 @@ std::optional<std::int64_t> step_of(const Path& path) {
   return folder && folder->is_temporary ? std::optional(folder->step) : std::nullopt;
 }
 
-// Entries of a folder, in any order; empty if it cannot be read.
+// The entries of a folder, in any order. Returns an empty vector if the folder cannot be read.
 std::vector<Path> entries_of(const Path& folder) {
   std::vector<Path> result;
   std::error_code error;
@@ -50,7 +50,7 @@ void remove_inside(const Path& folder) {
   for (const Path& entry : entries_of(folder)) fs::remove_all(entry, error);
 }
 
-// Several hosts may write the same file, with the same content. The file is renamed to `to` only when it is
+// Several hosts may write the same file with the same content, so the file is renamed to `to` only when it is
 // complete.
 void export_file(const Path& from, const Path& to) {
   std::error_code error;
@@ -63,7 +63,7 @@ void export_file(const Path& from, const Path& to) {
 void export_step(const Path& from, const Path& to) {
   std::error_code error;
   fs::create_directories(to / kSmallFiles, error);
-  // Copy the shard lists after the shards, because a rank's part counts as complete once its list exists.
+  // Copies the shard lists after the shards, because the list marks a rank's part as complete.
   std::vector<Path> paths = entries_of(from);
   std::sort(paths.begin(), paths.end(), [](const Path& a, const Path& b) {
     return std::pair(a.extension() == ".json", a) < std::pair(b.extension() == ".json", b);
@@ -97,7 +97,7 @@ Outcome<void> commit_exported(FileSystem& files, const Path& run, std::int64_t s
   }
   std::error_code error;
   if (!fs::exists(from / kSmallFiles / kTrainingStateFile, error))
-    return failure("no host has all files of the step");
+    return failure("no host has all files for this step");
   const Outcome<Path> folder = begin_checkpoint(files, run, step);
   if (!folder) return tl::unexpected(folder.error());
   for (const Path& file : entries_of(from))
@@ -145,7 +145,7 @@ Path HostMemory::step_folder(int writer, std::int64_t step) const {
          fmt::format("step-{}.tmp-part", step);
 }
 
-// The writers of a host are assigned round-robin to the writers of the next host.
+// The writers on a host are assigned round-robin to the writers on the next host.
 std::optional<int> HostMemory::copy_holder_of(int writer) const {
   const int host = host_of.at(static_cast<std::size_t>(writer));
   const auto index_on_host = std::count(host_of.begin(), host_of.begin() + writer, host);
@@ -188,7 +188,8 @@ void write_list(FileSystem& files, const Path& run, const HostMemory& memory) {
 HostMemory announce_host_memory(FileSystem& files, const Path& run, const Path& base,
                                 std::vector<int> host_of) {
   HostMemory memory{fs::absolute(base) / (std::string(kMemoryName) + generate_token()), std::move(host_of)};
-  // Reuses the previous folder, so that files that the run has left on hosts are removed with it.
+  // Reuses the previous folder, so that files that the run has left there on other hosts are also removed
+  // later.
   if (const auto before = find_host_memory(run); before && before->folder.parent_path() == fs::absolute(base))
     memory.folder = before->folder;
   write_list(files, run, memory);
@@ -212,25 +213,26 @@ std::optional<HostMemory> find_host_memory(const Path& run) {
     return std::nullopt;
   for (const JsonView& host : hosts->elements())
     memory.host_of.push_back(static_cast<int>(host.integer(0, kMaxStoringRanks)));
-  // Every host index must have a rank; otherwise no rank could store copies there.
+  // Every host must have a rank. Otherwise no rank could store copies there.
   std::vector<bool> is_present(memory.host_of.size());
   for (const int host : memory.host_of) {
-    if (host >= static_cast<int>(is_present.size())) hosts->refuse("host numbers that count from 0");
+    if (host >= static_cast<int>(is_present.size()))
+      hosts->refuse("consecutive host numbers that start at 0");
     is_present[static_cast<std::size_t>(host)] = true;
   }
   for (int host = 0; host < memory.num_hosts(); ++host)
-    if (!is_present[static_cast<std::size_t>(host)]) hosts->refuse("a rank on every host");
+    if (!is_present[static_cast<std::size_t>(host)]) hosts->refuse("at least one rank on every host");
   if (memory.host_of.empty()) hosts->refuse("a host for each rank");
   return memory;
 }
 
 void make_memory_folder(const HostMemory& memory) {
-  // A folder that another user has created is detected below.
+  // The check below detects a folder that was created by another user.
   if (::mkdir(memory.folder.c_str(), 0700) != 0 && errno != EEXIST)
     throw RuntimeFailure("--memory-folder {}: cannot create a folder there: {}",
                          memory.folder.parent_path().string(), std::strerror(errno));
   if (!is_own_folder(memory.folder))
-    throw UserError("{} is not a folder that only this user can access: choose another --memory-folder",
+    throw UserError("{} is not a folder that only this user can access; choose another --memory-folder",
                     memory.folder.string());
 }
 

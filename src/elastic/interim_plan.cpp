@@ -11,10 +11,9 @@
 namespace optimus {
 namespace {
 
-// Typical number of seconds until the planner's plan is available; until then the run uses the interim
-// plan.
+// Typical number of seconds until the planner's plan is available. Until then, the run uses the interim plan.
 constexpr double kPlannerSeconds = 5;
-// A switch is worthwhile if new step time / present step time is below this value.
+// A switch is worthwhile if (new step time) / (current step time) is below this value.
 constexpr double kMaxStepTimeRatio = 0.98;
 
 bool is_ready(const auto& future) {
@@ -30,14 +29,14 @@ std::string text(InterimPlan::Kind kind) {
     case InterimPlan::Kind::from_templates:
       return "plan from pipeline templates";
     case InterimPlan::Kind::takeover:
-      return "the ranks with the same layers take over";
+      return "takeover by the ranks with the same layers";
   }
   return "";
 }
 
 AvailableRanks present_ranks(const StateLocation& state) {
-  // The plan may have been made for another phase; it gets that phase's batch later
-  // (membership_change.cpp).
+  // The plan may be for a different training phase. membership_change.cpp later sets the batch of the current
+  // phase.
   return {.num_ranks = state.num_present,
           .num_staying = state.num_staying,
           .copies = MasterCopies::owned,
@@ -46,7 +45,7 @@ AvailableRanks present_ranks(const StateLocation& state) {
 
 std::optional<Plan> takeover_plan(const StateLocation& state) {
   if (state.plan.copy_distance != 0)
-    return std::nullopt;  // the assignment of repeated updates would change too
+    return std::nullopt;  // the ranks that repeat updates for copies would also change
   std::optional<Plan> plan = state.plan;
   while (plan && num_device_numbers(*plan) > state.num_staying)
     plan = without_device(*plan, num_device_numbers(*plan) - 1);
@@ -58,7 +57,7 @@ InterimPlanner::InterimPlanner(Inputs inputs) : inputs_(std::move(inputs)) {
   templates_ =
       std::async(std::launch::async, [make = inputs_.make_templates] {
         Feasible<PipelineTemplates> templates = make();
-        // Null if no number of these devices can hold the model as a pipeline.
+        // Null if the model does not fit on these devices as a pipeline.
         return templates ? std::make_shared<const PipelineTemplates>(*std::move(templates)) : nullptr;
       }).share();
 }

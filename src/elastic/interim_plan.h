@@ -1,6 +1,6 @@
-// Chooses the first plan when ranks are lost, join or leave. For the ranks that are present, it chooses among
-// plans that were prepared in advance or are found quickly. The run waits for the planner only if there is no
-// such plan. The planner's plan may replace the first one later.
+// Chooses the first plan after ranks were lost, joined or left. It chooses among plans for the available
+// ranks that were prepared in advance or can be found quickly. The run waits for the planner only if there is
+// no such plan. Later, the planner's plan may replace the first plan.
 //
 //   the planner's plan for this number of devices, if it was prepared in advance (one fewer, one more)
 //   else the fastest substitute: a plan from pipeline templates, or a takeover by ranks with the same layers
@@ -27,22 +27,22 @@ struct InterimPlan {
 };
 std::string text(InterimPlan::Kind kind);
 
-// The location of the training state: devices with index `num_present` and above are lost; the first
-// `num_staying` devices may be used by the new plan.
+// The location of the training state. Devices with index `num_present` and above are lost. The new plan may
+// use the first `num_staying` devices.
 struct StateLocation {
   const Plan& plan;
   int num_present = 0, num_staying = 0;
 };
 AvailableRanks present_ranks(const StateLocation& state);
-// A plan with which the present ranks compute the whole model without moving state; nullopt if they do not
-// have all layers.
+// Returns a plan with which the available ranks compute the whole model without moving state. Returns nullopt
+// if they do not have all layers.
 std::optional<Plan> takeover_plan(const StateLocation& state);
 
 // One thread. Plans are prepared on other threads.
 class InterimPlanner {
  public:
   struct Inputs {
-    // All may be called on any thread.
+    // All of these functions may be called on any thread.
     std::function<Feasible<Plan>(int num_devices)> choose;  // the planner
     // Empty if there are no templates.
     std::function<Feasible<PipelineTemplates>()> make_templates{};
@@ -52,12 +52,12 @@ class InterimPlanner {
   };
   explicit InterimPlanner(Inputs inputs);
 
-  // Called periodically with the present number of devices.
+  // Called periodically with the current number of devices.
   void plan_ahead(int num_devices);
-  // `state` is nullopt if all state is read from files. Infeasible if there is no plan.
+  // `state` is nullopt if all state is read from files. Infeasible if no plan exists.
   Feasible<InterimPlan> plan_for(int num_devices, const std::optional<StateLocation>& state);
-  // The planner's plan for this number of devices, once it is available, if switching to it from
-  // `interim_plan` is worthwhile. Poll until it returns a plan or is_settled().
+  // Returns the planner's plan for this number of devices when it is available, if a switch from
+  // `interim_plan` is worthwhile. Call it repeatedly until it returns a plan or is_settled() is true.
   std::optional<Plan> improvement(const InterimPlan& interim_plan, int num_devices);
   bool is_settled(int num_devices);
 

@@ -6,8 +6,8 @@
 
 namespace optimus {
 
-// Rank r is the worker with id worker_ids[r]; a process or thread keeps its worker id for life. Each change
-// increases the generation.
+// Rank r is the worker with id worker_ids[r]. The worker id of a process or thread never changes. Each
+// membership change increments the generation.
 struct Membership {
   int generation = 0;
   std::vector<int> worker_ids;

@@ -20,15 +20,15 @@ const std::vector<std::pair<MembershipChange::Source, std::string>> kSources = {
     {MembershipChange::Source::checkpoint, "checkpoint"},
     {MembershipChange::Source::begin, "begin"}};
 
-// The state that ranks have under the plan of one epoch.
+// The state that the ranks have in the layout of one plan epoch.
 struct CompleteState {
   std::int64_t epoch = 0;
   EmergencyCheckpointPlan emergency_checkpoint;
   TrainingState state{};
 };
 
-// The state that a rank has in the layout of an epoch's plan, if any. A rank that has completed a move
-// still has its complete state from before the move.
+// The state that a rank has in the layout of a plan epoch, if any. After a rank has moved state to a new
+// plan, it still has its state from before the move.
 std::optional<SurvivorState> state_under_epoch(const SurvivorState& survivor_state, std::int64_t epoch) {
   SurvivorState result = survivor_state;
   if (survivor_state.epoch == epoch) return survivor_state.is_torn ? std::nullopt : std::optional(result);
@@ -37,8 +37,8 @@ std::optional<SurvivorState> state_under_epoch(const SurvivorState& survivor_sta
   return result;
 }
 
-// The newest epoch whose state is complete on the ranks. A rank drops an epoch's state only after all live
-// ranks have the next one.
+// Finds the newest plan epoch whose state is complete. There is one, because a rank drops the state of an
+// epoch only after all live ranks have the state of the next epoch.
 std::optional<CompleteState> find_state(const MembershipChangeInputs& inputs,
                                         const std::vector<SurvivorState>& survivor_states) {
   std::set<std::int64_t, std::greater<>> epochs;
@@ -61,7 +61,7 @@ std::optional<CompleteState> find_state(const MembershipChangeInputs& inputs,
   return std::nullopt;
 }
 
-// Staying ranks first, each part sorted by worker id.
+// Staying ranks come first, then leaving ranks, both sorted by worker id.
 void assign_members(const MembershipChangeInputs& inputs, const std::vector<SurvivorState>& survivor_states,
                     MembershipChange& order) {
   std::vector<int> staying = inputs.joining_workers, leaving;
@@ -76,9 +76,9 @@ void assign_members(const MembershipChangeInputs& inputs, const std::vector<Surv
   order.membership.worker_ids.insert(order.membership.worker_ids.end(), leaving.begin(), leaving.end());
 }
 
-// Devices of ranks without usable state are numbered after all ranks. Devices that were lost when this
-// generation began already have such indices, for the case that the generation ends before all ranks have
-// its plan.
+// Devices of ranks without usable state are numbered after all ranks. Devices that were already lost when
+// this generation began have such indices too. They are kept in case the generation ends before all ranks
+// have its plan.
 Plan renumber_devices(const MembershipChangeInputs& inputs, const CompleteState& complete_state,
                       const MembershipChange& order) {
   const std::set<int> ranks_with_state(complete_state.emergency_checkpoint.ranks.begin(),
@@ -105,7 +105,7 @@ std::string joined_text(const std::vector<std::string>& items) {
   return result;
 }
 
-// A rank that has not reported is lost, unless it was about to leave.
+// Ranks that have not reported are lost, unless they were about to leave.
 std::vector<std::string> describe_lost_ranks(const MembershipChangeInputs& inputs,
                                              const std::vector<SurvivorState>& survivor_states) {
   std::set<int> reporting_ranks;
@@ -144,7 +144,7 @@ void use_checkpoint(const MembershipChangeInputs& inputs, const std::vector<Surv
     order.state.seed = survivor_state.state.seed, order.state.precision = survivor_state.state.precision;
   }
   order.source = MembershipChange::Source::begin;
-  // A checkpoint that is newer than the state of all ranks belongs to another branch of the run's history.
+  // A checkpoint that is newer than the state of all ranks is from before a rollback, so it is not used.
   if (const auto checkpoint = inputs.find_checkpoint(); checkpoint && checkpoint->second.step <= newest) {
     order.source = MembershipChange::Source::checkpoint;
     order.checkpoint = checkpoint->first, order.state = checkpoint->second;
@@ -153,8 +153,8 @@ void use_checkpoint(const MembershipChangeInputs& inputs, const std::vector<Surv
   order.from = order.to;
 }
 
-// Plans are made for the phase with which the run began, while the state may be in another phase. If ranks
-// are lost between two phases, the old batch and length are named in the message.
+// Plans are made for the first training phase of the run, but the state may be in a later phase. If ranks are
+// lost between two phases, the message includes the change of batch size and sequence length.
 Plan with_phase_of_state(const MembershipChangeInputs& inputs, const Plan& plan, MembershipChange& order) {
   if (inputs.phases.empty()) return plan;
   const std::vector<Phase> phases = with_decided_starts(inputs.phases, order.state.phase_begins);

@@ -1,7 +1,7 @@
-// Membership changes: when ranks of a run are lost, join or leave, the other ranks continue without a
-// restart. This file decides on the new members, the plan, and the source of its state. The process that
-// hosts the run's store decides from the reports of the ranks (emergency_checkpoint.h), and all ranks apply
-// the decision (run/rank_membership.cpp). Pure.
+// Membership changes: when ranks are lost, join or leave, the other ranks continue without a restart. This
+// file decides on the new members, the new plan, and the source of its state. The process that hosts the
+// run's store makes the decision from the reports of the ranks (emergency_checkpoint.h), and all ranks apply
+// it (run/rank_membership.cpp). Pure.
 //
 //   generation 0     workers 0 1 2 3 = ranks 0 1 2 3    dp4
 //   worker 2 is killed
@@ -9,7 +9,7 @@
 //   worker 4 joins
 //   generation 2     workers 0 1 3 4 = ranks 0 1 2 3    dp4
 //
-// A worker keeps its id for life; a rank is its number in one generation.
+// The id of a worker never changes. Its rank is its number in one generation.
 #pragma once
 
 #include <functional>
@@ -26,18 +26,18 @@
 namespace optimus {
 
 struct MembershipChange {
-  // The source of the state. `live`: the ranks that have it. `checkpoint`: files, or hosts' memory.
-  // `begin`: the initial state of the run.
+  // The source of the state: the live ranks, a checkpoint (in files or in host memory), or the initial state
+  // of the run (`begin`).
   enum class Source { live, checkpoint, begin };
 
   Membership membership;  // leaving ranks come last
   int num_staying = 0;
-  // Number of worker ids assigned so far, and thus the id of the next joining worker, whichever process
-  // hosts the run then.
+  // Number of worker ids assigned so far. It is also the id of the next joining worker, even if another
+  // process then hosts the run.
   int num_worker_ids = 0;
-  // The state is laid out by the plan `from`, whose devices are ranks of the new membership; devices that
+  // The state has the layout of the plan `from`, whose devices are ranks of the new membership. Devices that
   // are lost or have no usable state are numbered after all ranks. `to` is the new plan, with the placement
-  // that all ranks agree on.
+  // that all ranks use.
   Plan from, to;
   Source source = Source::live;
   Path checkpoint{};
@@ -56,9 +56,9 @@ MembershipChange parse_membership_change(const std::string& text);
 
 struct MembershipChangeInputs {
   const ModelSpec& model;
-  Membership membership;  // the membership that ends
-  int num_staying = 0;    // number of members that stay; the members after them have left, or are about to
-  // [epoch]: the plans by which state may be laid out; their devices are ranks of the old membership.
+  Membership membership;  // the old membership
+  int num_staying = 0;    // number of members that stay; the other members have left or are about to leave
+  // [epoch]: the plans whose layout the state may have. Their devices are ranks of the old membership.
   std::map<std::int64_t, Plan> plans;
   std::vector<int> joining_workers;  // new worker ids
   std::map<int, std::string> lost;   // by worker id: a description of what happened
@@ -69,8 +69,8 @@ struct MembershipChangeInputs {
   std::function<Feasible<Plan>(int num_devices, const std::optional<StateLocation>& state)> choose;
 };
 
-// Returns the decision, or the reason why the ranks cannot continue. `survivor_states` are the reports of
-// ranks of the membership that ends.
+// Returns the decision, or the reason why the ranks cannot continue. `survivor_states` contains the reports
+// of ranks in the old membership.
 tl::expected<MembershipChange, std::string> plan_membership_change(
     const MembershipChangeInputs& inputs, const std::vector<SurvivorState>& survivor_states);
 

@@ -32,8 +32,8 @@ Path claim_path(const Path& run, int generation) {
   return run / "logs" / fmt::format("{}{}", kClaimPrefix, generation);
 }
 
-// Returns 0 on success, EEXIST if the path already exists, or another errno. Without hard links the file is
-// empty for a moment.
+// Returns 0 on success, EEXIST if the path already exists, or another errno. If the file system has no hard
+// links, the file is empty for a short time.
 int create_exclusively(const Path& draft, const Path& path) {
   if (::link(draft.c_str(), path.c_str()) == 0) return 0;
   if (errno == EEXIST) return EEXIST;
@@ -134,7 +134,7 @@ MembershipCoordinator::MembershipCoordinator(Board& board, Inputs inputs,
   reserve_worker_ids(order);
 }
 
-// Adds entries for lost workers whose ids alone are known, so that worker ids remain valid indices.
+// Adds entries for lost workers of which only the ids are known, so that worker ids remain valid indices.
 void MembershipCoordinator::reserve_worker_ids(const MembershipChange& order) {
   const int max_worker_id =
       *std::max_element(order.membership.worker_ids.begin(), order.membership.worker_ids.end());
@@ -142,8 +142,9 @@ void MembershipCoordinator::reserve_worker_ids(const MembershipChange& order) {
   if (count > workers_.size()) workers_.resize(count);
 }
 
-// Two partitions of a run that cannot reach each other may both try to continue. A file in the run's folder
-// admits only one: it contains the order and appears atomically, so it outlives the process that made it.
+// If a network failure splits a run into two partitions, both may try to continue. A claim file in the run's
+// folder allows only one of them. It appears atomically and contains the order, so the order is not lost if
+// its process fails.
 Outcome<void> MembershipCoordinator::claim_generation(const MembershipChange& order) const {
   const Path path = claim_path(inputs_.run, order.membership.generation);
   const Path draft = path.string() + fmt::format(".{}-{}", host_name(), ::getpid());
@@ -158,7 +159,7 @@ Outcome<void> MembershipCoordinator::claim_generation(const MembershipChange& or
                                 : failure("cannot create {}: {}", path.string(), std::strerror(error_number));
 }
 
-// Adopts a claimed order: the process that made it may have died before all ranks received it.
+// Adopts an order that was claimed by a process which may have failed before all ranks received the order.
 tl::expected<MembershipChange, std::string> MembershipCoordinator::adopt_claimed_change(
     MembershipChange order, const std::vector<SurvivorState>& survivor_states) {
   const std::vector<int>& worker_ids = order.membership.worker_ids;
@@ -211,8 +212,8 @@ std::string MembershipCoordinator::hang_of(int worker_id) const {
   return it == hanging_workers_.end() ? "" : it->second;
 }
 
-// A process reports that it hangs, and the heartbeats of the other ranks show whether it blocks them. If
-// not all of them wait, it is only slow, or all ranks are.
+// If a process reports that it hangs, the heartbeats of the other ranks show whether it blocks them. If not
+// all of them are waiting, the process is only slow, or all ranks are slow.
 void MembershipCoordinator::detect_hangs() {
   constexpr double kMinWait = 1;
   std::map<int, std::string> hanging_workers;
@@ -300,7 +301,7 @@ void MembershipCoordinator::propose_improvement() {
     improvement_ = std::async(std::launch::async, inputs_.propose_improvement, *better_plan);
 }
 
-// The plans with which this generation began, and the plans to which it has changed since.
+// The plans from the start of this generation, and the plans to which the run has switched since then.
 std::map<std::int64_t, Plan> MembershipCoordinator::plans_of(
     const std::vector<SurvivorState>& survivor_states) const {
   std::map<std::int64_t, Plan> plans = plans_;
@@ -309,7 +310,7 @@ std::map<std::int64_t, Plan> MembershipCoordinator::plans_of(
     try {
       plans[survivor_state.epoch] = read_plan(plan_path(inputs_.run, survivor_state.epoch));
     } catch (const ReportedError&) {
-      // Rank 0 was lost before it wrote the plan: the layout of that state is unknown.
+      // Rank 0 was lost before it wrote the plan, so the layout of that state is unknown.
     }
   }
   return plans;
@@ -338,7 +339,7 @@ bool MembershipCoordinator::should_wait_for_lost(const std::vector<SurvivorState
   return !wait_deadline_->has_passed();
 }
 
-// Waits until all copies are made. A rank that was asked to copy is waited for as long as its heartbeat
+// Waits until all copies are complete. Waits for each rank that was asked to copy as long as its heartbeat
 // continues.
 void MembershipCoordinator::collect_memory(const std::vector<SurvivorState>& survivor_states) {
   if (!find_host_memory(inputs_.run)) return;
@@ -368,7 +369,7 @@ void MembershipCoordinator::wait_for_memory(int rank, const Deadline& deadline) 
   }
 }
 
-// A host that was already known keeps its index.
+// Hosts that are already known keep their index.
 void MembershipCoordinator::add_joining_workers_to_memory(const std::vector<int>& joining_workers) const {
   const auto memory = find_host_memory(inputs_.run);
   if (!memory || joining_workers.empty()) return;

@@ -1,6 +1,6 @@
-// Tracks the members of a run and its plan from one generation to the next, in the process that hosts the
-// run's store, and produces the MembershipChange that all ranks apply. Does not communicate with ranks
-// (emergency_checkpoint_host.h does) and does not start or end processes.
+// Tracks the members of a run and its plan across membership generations, in the process that hosts the run's
+// store. Produces the MembershipChange that all ranks apply. Does not start or stop processes, and leaves the
+// communication with ranks to emergency_checkpoint_host.h.
 #pragma once
 
 #include <functional>
@@ -20,8 +20,8 @@
 
 namespace optimus {
 
-// The request of a process to join, stored under a number that it received from a counter in the run's
-// store.
+// A process's request to join the run. It is stored under a number that the process obtained from a counter
+// in the run's store.
 struct WorkerJoinRequest {
   int pid = 0;
   std::string host, device;
@@ -48,14 +48,14 @@ class MembershipCoordinator {
     InterimPlanner::Inputs interim_planner_inputs;
     std::vector<Phase> phases{};  // phases of the training; empty if it has only one
     RecoveryCosts costs{};        // costs of continuing without a rank, and of admitting it again
-    // Proposes a better plan than the one that the run continued with; any thread. If empty, the plan is
-    // kept.
+    // Proposes a better plan than the one with which the run has continued. Called on any thread. If empty,
+    // the plan is kept.
     std::function<void(const Plan& plan)> propose_improvement{};
-    // Called when an order was made, with the new members as listed in workers.json.
+    // Called after a membership change was ordered, with the new members as listed in workers.json.
     std::function<void(const MembershipChange& order, const std::vector<WorkerEntry>& members)>
         on_change_done{};
   };
-  // For a run in its first generation: the workers have ids 0, 1, … and use `plan`, whose epoch is `epoch`.
+  // For a run in its first generation. The workers have ids 0, 1, … and use `plan`, whose epoch is `epoch`.
   // `board` must outlive this object.
   MembershipCoordinator(Board& board, Inputs inputs, const std::vector<WorkerEntry>& workers,
                         const Plan& plan, std::int64_t epoch);
@@ -67,43 +67,44 @@ class MembershipCoordinator {
   const Membership& membership() const { return membership_; }
   bool is_member(int worker_id) const;
   std::vector<int> remaining_workers() const;  // worker ids of the members that have not been asked to leave
-  // Whether leaving ranks may still have state that others need: true until some rank has completed the move
-  // that this generation began with.
+  // Whether leaving ranks may still have state that other ranks need. This is true until a rank has completed
+  // the move of state with which this generation began.
   bool needs_leaving_ranks(const std::vector<SurvivorState>& survivor_states) const;
-  // All present and former workers of the run, by worker id.
+  // All current and former workers of the run, by worker id.
   const std::vector<WorkerEntry>& workers() const { return workers_; }
-  // The present members, as listed in workers.json.
+  // The current members, as listed in workers.json.
   std::vector<WorkerEntry> members() const;
-  // Whether a step has begun. Before the first step, the other ranks may not be connected to a lost rank,
-  // and then wait for it without noticing its loss.
+  // Whether a step has begun. Before the first step, ranks may not be connected to a lost rank yet. They then
+  // wait for it without noticing its loss.
   bool has_begun();
-  // Describes how a live process hangs and blocks all other workers; empty if it does not.
+  // Describes the hang of a live process that blocks all other workers. Returns an empty string if it does
+  // not hang.
   std::string hang_of(int worker_id) const;
   // Records the reason for the loss of a worker.
   void record_lost(int worker_id, const std::string& reason) { lost_[worker_id] = reason; }
 
-  // The keys of the board that are polled periodically during normal operation.
+  // The board keys that are polled periodically during normal operation.
   std::vector<std::string> watched_keys() const;
-  // Called periodically: detects join requests and, if there are any, asks the ranks to stop at the end of a
+  // Called periodically. Detects join requests and, if there are any, asks the ranks to stop at the end of a
   // step.
   void poll();
-  // Asks all workers to end. Needed because workers that joined have no launcher that would end them.
+  // Asks all workers to exit. Needed because workers that joined later have no launcher that would stop them.
   void ask_to_end() { (void)board_.set(kStopKey, ""); }
   // Interrupts the waits of all ranks, so that they report their survivor state.
   void request_survivor_states();
-  // The report of an ended worker that was not started by this process, if there is one.
+  // The report of an exited worker that was not started by this process, if there is one.
   std::optional<WorkerReport> report_of(int worker_id) const;
   std::optional<WorkerReport> wait_for_report(int worker_id) const;
-  // Whether it is better to wait for lost ranks than to continue without them (recovery/repair.h): waiting
-  // lasts for a limited time, and at most until a worker joins.
+  // Whether it is better to wait for lost ranks than to continue without them (recovery/repair.h). The wait
+  // is limited in time and ends when a worker joins.
   bool should_wait_for_lost(const std::vector<SurvivorState>& survivor_states);
   // Called when all live ranks have reported their survivor state.
   tl::expected<MembershipChange, std::string> change_membership(
       const std::vector<SurvivorState>& survivor_states);
 
  private:
-  // Makes hosts copy the checkpoints in their memory to the run's folder: the newest state may be there,
-  // and only processes on those hosts can read it.
+  // Makes all hosts copy the checkpoints in their memory to the run's folder. The newest state may be in host
+  // memory, which only processes on that host can read.
   void collect_memory(const std::vector<SurvivorState>& survivor_states);
   void wait_for_memory(int rank, const Deadline& deadline) const;
   void add_joining_workers_to_memory(const std::vector<int>& joining_workers) const;
@@ -125,7 +126,7 @@ class MembershipCoordinator {
   Membership membership_;  // includes leaving ranks until they have left
   int num_staying_;
   std::vector<WorkerEntry> workers_;
-  // [epoch]: plans up to the beginning of this generation; later plans are in the run's folder.
+  // [epoch]: plans up to the start of this generation. Later plans are in the run's folder.
   std::map<std::int64_t, Plan> plans_;
   std::map<int, std::string> lost_;  // worker ids lost in this generation
   bool has_begun_ = false;
@@ -139,17 +140,18 @@ class MembershipCoordinator {
   std::optional<Deadline> wait_deadline_;  // the end of the wait for lost ranks to return
 };
 
-// The key under which a joined worker reports its end.
+// The key under which a joined worker stores its final report.
 std::string worker_report_key(int worker_id);
-// Whether some process has claimed (started) this generation. Claims that earlier runs left in the folder
-// are removed when a run starts.
+// Whether a process has claimed (started) this generation. Claims that earlier runs left in the folder are
+// removed when a run starts.
 bool has_claim(const Path& run, int generation);
-// The order of the claimed generation; nullopt if it is not claimed or cannot be read.
+// The order of the claimed generation. Returns nullopt if the generation is not claimed or its order cannot
+// be read.
 std::optional<MembershipChange> claimed_change(const Path& run, int generation);
 // Whether the other ranks have started this generation without this worker.
 bool is_excluded(const Path& run, int generation, int worker_id);
 void clear_claims(const Path& run);
-// Set to make the ranks of a generation stop together at the end of a step, although no rank is lost.
+// Set to make the ranks of a generation stop together at the end of a step when no rank is lost.
 std::string membership_change_key(int generation);
 
 }  // namespace optimus

@@ -28,7 +28,7 @@ void check_space(const Path& base, const MemoryRequirement& requirement) {
   if (::statvfs(base.c_str(), &space) != 0)
     throw RuntimeFailure("--memory-folder {}: {}", base.string(), std::strerror(errno));
   const Bytes free(static_cast<std::int64_t>(space.f_bavail * space.f_frsize));
-  // One tenth extra for metadata around the tensors.
+  // Adds a tenth for the metadata of the tensors.
   const Bytes needed(2 * requirement.state.value + requirement.state.value / 10);
   if (needed > free)
     throw UserError(

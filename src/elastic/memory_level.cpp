@@ -50,7 +50,7 @@ Outcome<void> remove_memory_level(FileSystem& files, const Path& run) {
       for (const Path& rest : {*folder / kCheckpointsFolder, *folder})
         if (Outcome<void> outcome = files.remove(rest); !outcome) return outcome;
     }
-    // Other hosts may have folders of the run too, so the record in the run's folder is kept.
+    // Other hosts may also have folders for this run, so the record in the run's folder is kept.
     if (find_host_memory(run)) {
       remove_host_memory(run, false);
       return {};

@@ -1,13 +1,13 @@
-// The first checkpoint level: in shared memory of the host (a tmpfs folder). It is fast and therefore written
-// often, and it survives the death of the run's processes but not of the host. Files in the run's folder are
-// the second level (checkpoint/save.h); both have the same format, and a resume uses the newest checkpoint of
-// either.
+// The first checkpoint level, in the host's shared memory (a tmpfs folder). It is fast, so checkpoints can be
+// written often. They survive a failure of the run's processes but not of the host. Files in the run's folder
+// are the second level (checkpoint/save.h). Both levels have the same format, and a resume uses the newest
+// checkpoint of either.
 //
-// The folder is BASE/optimus-XXXXXX, recorded in RUN/memory.json: a random name and access for its owner
-// only, since other users can write to BASE. A run that was moved or copied has no memory folder, because
-// two runs must not share one. It is removed when the run ends successfully, and by `optimus checkpoint
-// clear RUN`. Used for workers that the command itself started; host_memory.h is used for workers that a
-// launcher started. Pure.
+// The folder is BASE/optimus-XXXXXX and is recorded in RUN/memory.json. Because other users can write to
+// BASE, the folder has a random name and only its owner can access it. A run that was moved or copied has no
+// memory folder, because two runs must not share one. The folder is removed when the run ends successfully,
+// and by `optimus checkpoint clear RUN`. Used for workers that `optimus train` starts. host_memory.h is used
+// for workers that a launcher starts. Pure.
 #pragma once
 
 #include <optional>
@@ -18,14 +18,14 @@
 
 namespace optimus {
 
-// Returns the run's folder, existing or new. Throws ReportedError if `base` does not exist or has too
-// little space.
+// Returns the run's memory folder and creates it if needed. Throws ReportedError if `base` does not exist or
+// has too little space.
 Path make_memory_level(FileSystem& files, const Path& run, const Path& base,
                        const MemoryRequirement& requirement);
-// The run's memory folder; nullopt if the run has none, if it no longer exists (the host was restarted), or
-// if it belongs to another run folder.
+// Returns the run's memory folder. Returns nullopt if the run has none, if it no longer exists (because the
+// host was restarted), or if it belongs to another run folder.
 std::optional<Path> find_memory_level(const Path& run);
-// Removes the folder with its content. Fails if something cannot be removed.
+// Removes the folder and its content. Fails if anything cannot be removed.
 Outcome<void> remove_memory_level(FileSystem& files, const Path& run);
 
 }  // namespace optimus

@@ -15,7 +15,7 @@
 namespace optimus {
 namespace {
 
-// Delay after a poll that found a notice, so that slower processes see it too.
+// The delay after a poll that found a notice, so that slower processes also see it.
 constexpr std::chrono::milliseconds kSpreadDelay{500};
 constexpr Seconds kResponseTimeout{0.4};
 constexpr std::string_view kScheme = "http://";
@@ -38,7 +38,7 @@ bool is_preemption_notice(int status, std::string_view body) {
     const Json json = parse_json(body, "a notice");
     const auto events = JsonView(json, "a notice").find("Events");
     return !events || reclaims_machine(*events);
-  } catch (const UserError&) {  // a response that is not JSON counts as a notice
+  } catch (const UserError&) {  // a response that is not JSON is a notice
     return true;
   }
 }

@@ -1,5 +1,5 @@
-// Preemption notices: a spot machine announces that it is about to be reclaimed through a file that appears,
-// or at a URL of its provider. Its ranks then leave the run in time, and no work is repeated.
+// Preemption notices: before a spot machine is reclaimed, a file appears or a URL of the cloud provider
+// announces it. The ranks on the machine then leave the run in time, so no work is repeated.
 #pragma once
 
 #include <atomic>
@@ -13,12 +13,12 @@
 
 namespace optimus {
 
-// Interprets a provider's response: HTTP 200 is a notice unless the content is empty, "FALSE" or "NONE"
-// (Google, Amazon); in a JSON object with "Events", only events that reclaim the machine count (Azure:
-// Preempt, Terminate).
+// Interprets the response of a cloud provider. HTTP 200 is a notice unless the content is empty, "FALSE" or
+// "NONE" (Google, Amazon). In a JSON object with "Events" (Azure), only Preempt and Terminate events are
+// notices.
 bool is_preemption_notice(int status, std::string_view body);
 
-// Polls once a second, at the same instant in all processes of a machine, so that they leave together.
+// Polls once per second, at the same time in all processes on a machine, so that they leave together.
 class PreemptionNotice {
  public:
   struct Place {
@@ -26,7 +26,7 @@ class PreemptionNotice {
     int port = 0;
     std::string path;
   };
-  // A file path, or http://HOST[:PORT]/PATH. Throws UserError for anything else.
+  // `source` is a file path or http://HOST[:PORT]/PATH. Throws UserError if it is anything else.
   static Place parse(const std::string& source);
   explicit PreemptionNotice(const std::string& source);
   ~PreemptionNotice();
@@ -45,8 +45,8 @@ class PreemptionNotice {
   std::thread thread_;
 };
 
-// A token that is also requested to leave by a preemption notice: from $OPTIMUS_NOTICE if that is set, else
-// from --notice.
+// Returns a token that also requests a departure when there is a preemption notice. The source of notices is
+// $OPTIMUS_NOTICE if that is set, otherwise --notice.
 StopToken with_preemption_notice(const StopToken& stop, const std::string& option,
                                  const Environment& environment);
 

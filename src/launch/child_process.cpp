@@ -28,7 +28,7 @@ struct Pipe {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0)
       throw RuntimeFailure("cannot create a pipe for a child process: {}", ::strerror(errno));
-    // Use descriptors above those that the child uses, because dup2 of a descriptor onto itself would keep
+    // Uses descriptors above those that the child uses, because dup2() of a descriptor to itself would keep
     // its close-on-exec flag.
     read = ::fcntl(ends[0], F_DUPFD_CLOEXEC, 16), write = ::fcntl(ends[1], F_DUPFD_CLOEXEC, 16);
     ::close(ends[0]), ::close(ends[1]);
@@ -116,8 +116,8 @@ std::optional<int> ChildProcess::code() {
   return code_;
 }
 
-// Signals the whole process group, including its own children. Callers should send each signal only once,
-// because programs often treat a second SIGINT as a request to end at once.
+// Sends a signal to the whole process group, including the children of the process. Callers should send each
+// signal only once, because programs often treat a second SIGINT as a request to exit immediately.
 void ChildProcess::signal(int number) const {
   if (pid_ > 0 && !code_) ::kill(-pid_, number);
 }

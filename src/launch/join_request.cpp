@@ -42,7 +42,7 @@ std::vector<PresentRank> parse_present_ranks(const JsonView& view) {
   std::vector<PresentRank> ranks;
   for (const JsonView& entry : view.elements()) {
     const auto fields = entry.elements();
-    if (fields.size() != 4) entry.refuse("host, address, process and local rank");
+    if (fields.size() != 4) entry.refuse("[host, address, process id, local rank]");
     ranks.push_back({fields[0].text(), fields[1].text(), static_cast<int>(fields[2].integer(0, INT32_MAX)),
                      static_cast<int>(fields[3].integer(0, INT32_MAX))});
   }

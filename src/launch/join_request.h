@@ -1,5 +1,5 @@
-// Join requests and the list of all ranks in rank 0's reply (rendezvous.h). These texts come from the
-// network: sizes and numbers are checked. Pure.
+// Join requests, and the list of all ranks in rank 0's reply (rendezvous.h). Sizes and numbers are checked,
+// because these texts come from the network. Pure.
 #pragma once
 
 #include <string>
@@ -20,10 +20,10 @@ struct RankJoinRequest {
   std::string store_address;  // address at which this rank reaches the store
 };
 std::string text(const RankJoinRequest& join_request);
-// Throws UserError for an invalid text.
+// Throws UserError if the text is invalid.
 RankJoinRequest parse_rank_join_request(const std::string& text);
 
-// Numbers hosts in the order of their first ranks.
+// Returns the host number of each rank. Hosts are numbered in the order of their first ranks.
 std::vector<int> host_numbers(const std::vector<PresentRank>& ranks);
 
 Json ranks_json(const std::vector<PresentRank>& ranks);

@@ -1,4 +1,4 @@
-// Implements the host's side of launch_hosts.h.
+// Implements launch_here() of launch_hosts.h, which runs on each host.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
@@ -18,11 +18,11 @@ namespace optimus {
 namespace {
 
 constexpr Seconds kTaskTimeout{60};
-// Time that the other ranks of the host have after one has failed or they were asked to end.
+// How long the ranks on this host may continue after one of them has failed or they were asked to stop.
 constexpr Seconds kRankGrace{15};
 constexpr std::size_t kMaxTaskBytes = 1 << 20;
 
-// Reads lines from standard input without blocking, and detects its end.
+// Reads lines from standard input without blocking, and detects the end of the input.
 class ControlInput {
  public:
   ControlInput() { ::fcntl(STDIN_FILENO, F_SETFL, O_NONBLOCK); }
@@ -121,15 +121,15 @@ int launch_here(const StopToken& stop) {
     if (has_ended) return code;
     if (code == 1 && !grace_deadline) grace_deadline = Deadline::after(kRankGrace, "the other ranks");
     const auto line = input.line(20);
-    if (input.is_closed()) break;  // the starting side has ended, so the ranks are ended now
+    if (input.is_closed()) break;  // the launching process has exited, so the ranks are stopped
     if (!is_end_requested && (stop.is_requested() || line == "end")) {
       is_end_requested = true, grace_deadline = Deadline::after(kRankGrace, "the ranks");
-      // SIGINT ends the run; SIGTERM would only make one rank leave
+      // SIGINT stops the run; SIGTERM would only make one rank leave
       for (ChildProcess& rank : ranks) rank.signal(SIGINT);
     }
     if (grace_deadline && grace_deadline->has_passed()) break;
   }
-  return code == 0 ? 1 : code;  // the destructors end the ranks
+  return code == 0 ? 1 : code;  // the destructors kill the ranks
 }
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// Implements the starting side of launch_hosts.h.
+// Implements launch_on_hosts() of launch_hosts.h.
 #include "launch/launch_hosts.h"
 
 #include <fmt/format.h>
@@ -24,7 +24,7 @@ constexpr Seconds kHostGrace{20};         // time that other hosts have after th
 constexpr Seconds kControlInputGrace{8};  // time that hosts have after their standard input was closed
 constexpr std::size_t kMaxLineBytes = 1 << 16;
 
-// Quotes a word for the shell of the other host.
+// Quotes a word for the shell on the other host.
 std::string shell_quoted(const std::string& word) {
   std::string result = "'";
   for (const char c : word) result += c == '\'' ? std::string("'\\''") : std::string(1, c);
@@ -35,15 +35,15 @@ std::vector<std::string> split_hosts(const std::string& text) {
   std::vector<std::string> hosts = split(text, ',');
   for (std::string& host : hosts) {
     host = trim(host);
-    // ssh would treat a name that begins with a dash as an option.
+    // ssh would interpret a name that begins with a dash as an option.
     if (host.empty() || host[0] == '-' || host.find_first_of(" \t\n'\"\\") != std::string::npos)
-      throw UserError("--hosts {}: {} is not a host name; separate names by commas, as in a,b,c",
+      throw UserError("--hosts {}: {} is not a host name; separate names with commas, as in a,b,c",
                       in_quotes(text), in_quotes(host));
   }
   return hosts;
 }
 
-// The host name in user@host.
+// Returns the host name from user@host.
 std::string name_of_host(const std::string& host) { return host.substr(host.find('@') + 1); }
 
 class Host {
@@ -120,7 +120,8 @@ std::vector<Host> start_hosts(const LaunchOptions& options, const std::string& t
   const int port = options.port > 0 ? options.port : port_of_job(job);
   std::vector<std::string> ssh = split(options.ssh, ' ');
   std::erase(ssh, "");
-  if (ssh.empty()) throw UserError("--ssh is empty: specify the program that connects to a host, as in ssh");
+  if (ssh.empty())
+    throw UserError("--ssh is empty; specify a program that connects to a host, for example ssh");
   std::vector<Host> hosts;
   for (std::size_t i = 0; i < names.size(); ++i) {
     const Json settings = {{"folder", std::filesystem::current_path().string()},

@@ -1,8 +1,7 @@
-// `optimus launch`: runs the same command on several hosts through ssh. The starting side (launch_on_hosts)
-// opens a connection to each host and runs `optimus launch --here` there (launch_here), which starts the
-// host's ranks. Settings, including the token, are sent through the connection's standard input, because a
-// command line is visible to all users of a host. When that input ends for any reason, the ranks of the host
-// are ended.
+// `optimus launch`: runs the same command on several hosts through ssh. launch_on_hosts() connects to each
+// host and runs `optimus launch --here` there (launch_here), which starts the ranks on that host. Settings,
+// including the token, are sent through standard input, because command lines are visible to all users of a
+// host. When this input is closed for any reason, the ranks on the host are stopped.
 #pragma once
 
 #include <string>
@@ -25,13 +24,13 @@ struct LaunchOptions {
   std::vector<std::string> command;  // train …
 };
 
-// Runs until all hosts have ended. Lines of their standard error are prefixed with the host's name;
-// standard output is passed through (only rank 0 writes there). When one host fails, the other hosts' ranks
-// are ended. Returns 0, 1 or 130.
+// Runs until the command has exited on all hosts. Lines from standard error are prefixed with the host name.
+// Standard output is passed through, because only rank 0 writes to it. If one host fails, the ranks on the
+// other hosts are stopped. Returns the exit code 0, 1 or 130.
 int launch_on_hosts(const LaunchOptions& options, const Environment& environment, const StopToken& stop);
 
-// Called on each host: reads its settings from standard input and runs the host's ranks. Returns 0, 1 or
-// 130.
+// Called on each host. Reads the settings from standard input and runs the ranks on this host. Returns the
+// exit code 0, 1 or 130.
 int launch_here(const StopToken& stop);
 
 }  // namespace optimus

@@ -19,8 +19,9 @@ void announce_memory(const TrainOptions& options, const Path& run, const std::ve
   if (options.memory_every == 0) return;
   if (find_memory_level(run))
     throw UserError(
-        "--memory-every: an earlier run without a launcher left its state in the memory of this host; resume "
-        "it there (optimus train --resume {}), or remove that state (optimus checkpoint clear {})",
+        "--memory-every: the run was started without a launcher before and left its state in the memory of "
+        "this host; resume it here without a launcher (optimus train --resume {}), or remove the state "
+        "(optimus checkpoint clear {})",
         run.string(), run.string());
   RealFileSystem files;
   announce_host_memory(files, run, options.memory_folder, host_numbers(ranks));
@@ -54,11 +55,11 @@ void make_memory_of_joining_worker(const TrainOptions& options, const Path& run)
   const std::optional<HostMemory> memory = find_host_memory(run);
   if (!memory || options.memory_every == 0) return;
   make_memory_folder(*memory);
-  // Steps left by processes that have ended are outdated, because the run has advanced since.
+  // Steps that were left by exited processes are outdated, because the run has advanced in the meantime.
   if (!has_other_local_workers(run)) remove_steps(*memory);
 }
 
-// The location is read before `run_training` is called, because the first rank that ends removes the
+// The location is read before `run_training` is called, because the first rank that finishes removes the
 // record.
 TrainResult run_and_remove_memory(const Path& run, const std::function<TrainResult()>& run_training) {
   const std::optional<HostMemory> memory = find_host_memory(run);

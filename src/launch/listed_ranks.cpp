@@ -35,8 +35,8 @@ ListedRanks::ListedRanks(Path run, const std::vector<PresentRank>& ranks,
   (void)write_atomically(files, run_ / "workers.json", workers_json(entries));
 }
 
-// Clears the list only if it still lists this process: other processes may have continued without this one
-// and written their own list.
+// Clears the list only if it still contains this process. Other processes may have continued without this one
+// and written a new list.
 ListedRanks::~ListedRanks() {
   try {
     for (const WorkerEntry& entry : listed_workers(run_))
@@ -45,7 +45,7 @@ ListedRanks::~ListedRanks() {
         (void)write_atomically(files, run_ / "workers.json", workers_json({}));
         return;
       }
-  } catch (const ReportedError&) {  // the list is unreadable and is left as it is
+  } catch (const ReportedError&) {  // the list is unreadable, so it is left unchanged
   }
 }
 

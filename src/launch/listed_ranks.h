@@ -1,6 +1,6 @@
-// Lists the ranks of a run in its workers.json during the lifetime of this object: for a run of one process,
-// and for ranks that are threads of one process. Ranks in processes of their own are listed by the process
-// that starts them (workers.h).
+// Lists the ranks of a run in workers.json during the lifetime of this object. Used if the run has one
+// process or its ranks are threads of one process, and for ranks that were started by a launcher. Other
+// worker processes are listed by the process that starts them (workers.h).
 #pragma once
 
 #include <string>
@@ -13,9 +13,9 @@ namespace optimus {
 
 class ListedRanks {
  public:
-  // `devices[rank]` is the device of each rank. Creates a log file per rank. Write errors are ignored.
+  // `devices[rank]` is the device of each rank. Creates a log file for each rank. Write errors are ignored.
   ListedRanks(Path run, const std::vector<std::string>& devices);
-  // For ranks that a launcher started, each in its own process with its own log.
+  // For ranks that were started by a launcher, each in a separate process with a separate log.
   ListedRanks(Path run, const std::vector<PresentRank>& ranks, const std::vector<std::string>& devices);
   // Clears the list.
   ~ListedRanks();

@@ -32,13 +32,13 @@ Outcome<void> skip(Socket& socket, std::size_t size, const Deadline& deadline) {
   while (size > 0) {
     const Outcome<std::string> piece = socket.receive_some(size, deadline);
     if (!piece) return tl::unexpected(piece.error());
-    if (piece->empty()) return failure("the other host has closed the connection");
+    if (piece->empty()) return failure("the other host closed the connection");
     size -= piece->size();
   }
   return {};
 }
 
-// Sends one message and receives it back. Returns the round-trip time in seconds.
+// Sends a message and waits for its echo. Returns the round-trip time in seconds.
 Outcome<double> exchange(Socket& socket, const std::string& message, const Deadline& deadline) {
   const auto begin_time = Deadline::Clock::now();
   if (auto sent = socket.send(fmt::format("{:08}", message.size()), deadline); !sent)
@@ -49,8 +49,8 @@ Outcome<double> exchange(Socket& socket, const std::string& message, const Deadl
   return std::chrono::duration<double>(Deadline::Clock::now() - begin_time).count();
 }
 
-// Seconds of the fastest of as many messages as fit into `budget`, because other load on the two hosts only
-// slows messages down. nullopt if `budget` is too small for one message.
+// Sends as many messages as possible within `budget` and returns the seconds of the fastest one, because
+// other load on the hosts only slows messages down. Returns nullopt if `budget` is too small for one message.
 Outcome<std::optional<double>> message_time(Socket& socket, std::size_t size, Seconds budget, double expected,
                                             const Deadline& deadline) {
   if (expected > budget.value) return std::nullopt;
@@ -70,7 +70,8 @@ Outcome<std::vector<MessageTime>> measure_pair(Socket& socket, Seconds budget) {
   const Deadline pair_deadline = Deadline::after(budget, "a pair's time");
   std::vector<MessageTime> times;
   for (const std::size_t size : kMessageSizes) {
-    // Round-trip time, extrapolated from the previous size; small messages do not predict it well.
+    // The expected round-trip time, extrapolated from the previous size. This is inaccurate for small
+    // messages, so they are not limited.
     const double expected = size <= kFirstLarge || times.empty()
                                 ? 0
                                 : 2 * times.back().seconds * static_cast<double>(size) / times.back().bytes;
@@ -87,7 +88,7 @@ Outcome<std::vector<MessageTime>> measure_pair(Socket& socket, Seconds budget) {
   return times;
 }
 
-// The answering end: sends every message back, until it receives a message of size 0.
+// Runs on the other host of the pair: sends every message back until it receives a message of size 0.
 Outcome<void> echo_messages(Socket& socket, Seconds budget) {
   const Deadline deadline = Deadline::after(Seconds(budget.value + 10), "messages between two hosts");
   while (true) {
@@ -95,7 +96,8 @@ Outcome<void> echo_messages(Socket& socket, Seconds budget) {
     if (!text) return tl::unexpected(text.error());
     const std::size_t size = std::strtoul(text->c_str(), nullptr, 10);
     if (size == 0) return {};
-    if (size > *std::rbegin(kMessageSizes)) return failure("a message of {} bytes was announced", size);
+    if (size > *std::rbegin(kMessageSizes))
+      return failure("a message of {} bytes exceeds the maximum size", size);
     if (auto received = skip(socket, size, deadline); !received) return received;
     if (auto sent = socket.send(std::string(size, 'x'), deadline); !sent) return sent;
   }
@@ -108,10 +110,10 @@ Outcome<Socket> accept_connection(const Socket& listener, const Deadline& deadli
     Socket socket(::accept4(listener.handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (socket.is_open()) return socket;
   }
-  return failure("no connection in time ({})", deadline.name());
+  return failure("timeout while waiting for {} to connect", deadline.name());
 }
 
-// Listens on a port of its own and accepts only the partner.
+// Listens on a separate port and accepts a connection only from the partner.
 Outcome<void> serve_partner(const LinkMeasurement& measurement, int round) {
   const Deadline deadline = Deadline::after(measurement.partner_timeout, "the other host of a pair");
   const Socket listener =
@@ -181,7 +183,7 @@ std::optional<int> partner_in_round(int host, int round, int num_hosts) {
 }
 
 LinkSpec link_from_messages(const std::vector<MessageTime>& times) {
-  ensure(times.size() >= 2, "{} message sizes (at least two are needed)", times.size());
+  ensure(times.size() >= 2, "expected at least 2 message sizes, got {}", times.size());
   const MessageTime &last = times.back(), &second_last = times[times.size() - 2];
   LinkSpec link{.bytes_per_second = 0, .latency = Seconds(times.front().seconds)};
   const double extra_seconds = last.seconds - second_last.seconds;
@@ -245,7 +247,8 @@ LinkSpec fastest_link_of(int host, const std::string& name, const std::vector<Pa
   return *fastest_link;
 }
 
-// Tolerance for measurement noise: hosts whose bandwidths differ by a larger ratio are of different kinds.
+// Tolerance for measurement noise. If the bandwidths of two hosts differ by a larger ratio, the hosts belong
+// to different groups.
 constexpr double kSimilarityRatio = 1.2;
 bool are_similar(const NodeGroup& group, const ProbedHost& host, const LinkSpec& link) {
   const double ratio = group.network.nic.bytes_per_second / link.bytes_per_second;

@@ -21,22 +21,22 @@ constexpr double kJoinRequestInterval = 1;
 constexpr Seconds kRefusalTimeout{10};
 
 constexpr const char* kLostKey = "gone";
-// How long to wait for a store that was reachable before: rank 0 may only have been stopped, or may
-// restart. The overall timeout limits this too.
+// How long to wait if the store becomes unreachable. Rank 0 may only have been stopped, or may restart. The
+// overall timeout also limits this wait.
 constexpr Seconds kReconnectTimeout{30};
 
 std::string join_request_key(int rank) { return fmt::format("hello/{}", rank); }
 std::string join_reply_key(const std::string& nonce) { return "welcome/" + nonce; }
 std::string torch_key(const LaunchInfo& launch) { return "optimus-megatron/" + launch.job; }
 
-// For runs over several hosts: checks all settings that must be known in advance, and returns the token.
+// For runs on several hosts. Checks all settings that must be known in advance, and returns the token.
 std::string token_for_hosts(const RendezvousOptions& options) {
   const LaunchInfo& launch = options.launch;
   if (!launch.missing.empty())
-    throw UserError("{}: ranks on several hosts need {}, the host of rank 0", launch.launcher,
-                    join(launch.missing, ", "));
+    throw UserError("{}: ranks on several hosts require {}, which must specify the host of rank 0",
+                    launch.launcher, join(launch.missing, ", "));
   if (!options.token)
-    throw UserError("{}: a run on several hosts needs a token, the same on all hosts; {}", launch.launcher,
+    throw UserError("{}: a run on several hosts requires the same token on all hosts; {}", launch.launcher,
                     token_instructions());
   return options.token->text;
 }
@@ -47,9 +47,9 @@ RankJoinRequest own_join_request(const LaunchInfo& launch, const KeyStore& store
           store.store_address()};
 }
 
-// A rank that reaches the store through the loopback interface is on rank 0's machine, so both are given
-// the address at which other ranks reach rank 0. With etcd, each rank has the address from which it reaches
-// etcd.
+// A rank that reaches the store through the loopback interface is on the same machine as rank 0. So both get
+// the address at which other ranks reach rank 0. With etcd, the address of a rank is the one from which it
+// reaches etcd.
 void resolve_addresses(std::vector<RankJoinRequest>& join_requests, bool is_etcd) {
   std::string rank_0_address = join_requests[0].rank.address;
   if (!is_etcd)
@@ -97,7 +97,8 @@ void Rendezvous::Impl::host() {
 
 namespace {
 
-// torchrun's store may be on another host than rank 0: returns this machine's address on the route to it.
+// torchrun's store may be on a different host than rank 0. Returns this machine's address on the route to the
+// store.
 std::string address_towards(const LaunchInfo& launch) {
   const Outcome<Socket> connection = Socket::connect(launch.master_host, launch.master_port,
                                                      Deadline::after(Seconds(10), "torchrun's store"));
@@ -159,7 +160,8 @@ std::vector<PresentRank> Rendezvous::wait_for_others(
     impl_->is_waiting = !deadline.has_passed();
     if (!impl_->is_waiting)
       throw RuntimeFailure(
-          "{}, after {}; check that the token is the same on all hosts and that they can reach {}",
+          "{}, after waiting for {}; check that the token is the same on all hosts and that they can reach "
+          "{}",
           missing_text(), text(impl_->options.timeout), impl_->address.host);
     if (!is_notified && report_missing_after.has_passed())
       report_progress(missing_text()), is_notified = true;
@@ -181,7 +183,7 @@ RendezvousResult Rendezvous::send_join_replies(const Json& settings) {
     result.ranks.push_back(join_request.rank);
   const Json answer = {
       {"prefix", result.prefix}, {"ranks", ranks_json(result.ranks)}, {"settings", settings}};
-  // The settings, which are long, are stored once; each reply refers to them.
+  // The settings are long, so they are stored only once, and each reply refers to them.
   value_or_throw(result.store->set(result.prefix + "settings", answer.dump()));
   for (const auto& [rank, join_request] : impl_->join_requests_by_rank)
     value_or_throw(
@@ -208,13 +210,14 @@ void Rendezvous::refuse(const std::string& why) {
     // Gives the other ranks time to read the reply before the store is closed.
     for (int i = 0; i < 6; ++i) pause_before_query(6);
   } catch (...) {
-    // The store is unreachable, or the user interrupts; the other ranks detect this on their own.
+    // The store is unreachable, or the user has interrupted the run. The other ranks detect this on their
+    // own.
   }
 }
 
 namespace {
 
-// The address of rank 0's store, if it is known at present.
+// The current address of rank 0's store, if it is known.
 std::optional<StoreAddress> current_store_address(const RendezvousOptions& options) {
   const LaunchInfo& launch = options.launch;
   StoreAddress address;
@@ -235,14 +238,14 @@ std::optional<StoreAddress> current_store_address(const RendezvousOptions& optio
   return address;
 }
 
-// Sends join requests until a reply arrives. Fails if the store fails; rank 0 may then have another
+// Sends join requests until a reply arrives. Fails if the store fails, because rank 0 may then have a new
 // address.
 Outcome<std::string> wait_for_join_reply(const RendezvousOptions& options, KeyStore& store,
                                          const Deadline& deadline) {
   const RankJoinRequest join_request = own_join_request(options.launch, store);
   for (int poll = 0;; ++poll) {
-    // Repeat the request periodically: rank 0 removes the keys that an earlier run left in etcd, and with
-    // them requests that arrived too early.
+    // The request is repeated periodically, because rank 0 removes keys that an earlier run left in etcd,
+    // including requests that arrived too early.
     if (poll % static_cast<int>(kJoinRequestInterval / 0.05) == 0)
       if (const auto stored = store.set(join_request_key(options.launch.rank), text(join_request)); !stored)
         return tl::unexpected(stored.error());
@@ -273,8 +276,8 @@ Outcome<void> read_join_reply(const RendezvousOptions& options, const std::strin
   return {};
 }
 
-// Registers a last will first, so that other ranks do not wait for this one if it dies. `was_reachable` is
-// set when the store has responded.
+// First registers a last-will, so that other ranks do not wait for this rank if it fails. Sets
+// `was_reachable` when the store has responded.
 Outcome<RendezvousResult> send_join_request(const RendezvousOptions& options, const StoreAddress& address,
                                             const Deadline& deadline, bool& was_reachable) {
   auto store = address.is_etcd ? open_etcd_store(address, deadline) : open_tcp_store(address, deadline);
@@ -290,7 +293,7 @@ Outcome<RendezvousResult> send_join_request(const RendezvousOptions& options, co
   const Outcome<void> outcome =
       answer ? read_join_reply(options, *answer, result) : Outcome<void>(tl::unexpected(answer.error()));
   if (!outcome) {
-    (void)result.store->set_last_will("", "");  // removes the last will, because this rank will try again
+    (void)result.store->set_last_will("", "");  // removes the last-will, because this rank will try again
     return tl::unexpected(outcome.error());
   }
   value_or_throw(result.store->set_last_will(result.prefix + kEndedKey, will));
@@ -301,7 +304,7 @@ Outcome<RendezvousResult> send_join_request(const RendezvousOptions& options, co
 
 RendezvousResult join_rendezvous(const RendezvousOptions& options) {
   const Deadline deadline = Deadline::after(options.timeout, "rank 0");
-  // Deadline for rank 0 to return after its store became unreachable.
+  // The deadline for rank 0 to return after its store became unreachable.
   std::optional<Deadline> reconnect_deadline;
   std::string reason = "it has not published the address of its store";
   for (int poll = 0;; ++poll) {
@@ -317,7 +320,7 @@ RendezvousResult join_rendezvous(const RendezvousOptions& options) {
     if (reconnect_deadline && reconnect_deadline->has_passed())
       throw RuntimeFailure("rank {}: lost the connection to rank 0: {}", options.launch.rank, reason);
     if (deadline.has_passed())
-      throw RuntimeFailure("rank {} has not found rank 0 within {}: {}", options.launch.rank,
+      throw RuntimeFailure("rank {} did not find rank 0 within {}: {}", options.launch.rank,
                            text(options.timeout), reason);
     options.check_interrupted();
     pause_before_query(poll);

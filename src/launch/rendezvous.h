@@ -1,13 +1,13 @@
-// Rendezvous of ranks that an external launcher started: rank 0 hosts the store (or all ranks use etcd),
-// each other rank sends a join request, and the reply contains all settings. Only the store is needed for
-// this: hosts need not share a file system until the run's folder is used.
+// Rendezvous of ranks that were started by an external launcher. Rank 0 hosts the store, or all ranks use
+// etcd. The other ranks send join requests, and rank 0 replies with all settings. Only the store is needed:
+// hosts do not have to share a file system until the run's folder is used.
 //
 //   other ranks                                store       rank 0
 //   join request {nonce, host, pid, …}  ──>            <── reads all join requests
 //   reads its reply                     <──            <── join reply of each nonce {session, settings}
 //
-// If a rank dies in the meantime, its last will sets the key `gone`, and the run does not start. Each rank
-// has its own nonce, so that it never receives a reply that an earlier run left in etcd.
+// If a rank fails in the meantime, its last-will sets the key `gone`, and the run does not start. Each rank
+// uses a random nonce, so that it never reads a reply that an earlier run left in etcd.
 #pragma once
 
 #include <functional>
@@ -24,8 +24,8 @@
 
 namespace optimus {
 
-// Access to torchrun's store, through which ranks on several hosts find rank 0's store if torchrun uses
-// MASTER_PORT. The functions are implemented in comm/, which this folder does not include.
+// Access to torchrun's store. If torchrun uses MASTER_PORT, ranks on several hosts find rank 0's store
+// through it. The functions are implemented in comm/, on which this folder does not depend.
 struct TorchStore {
   std::function<void(const std::string& host, int port, const std::string& key, const std::string& value)>
       announce;
@@ -51,23 +51,23 @@ struct RendezvousResult {
   Json settings;
 };
 
-// Key under `prefix` that is set, to a description, when a rank has failed or disconnected; the run must
-// then end. Each rank's last will sets it.
+// The key under `prefix` that is set to a description when a rank has failed or disconnected. The run must
+// then end. The last-will of each rank sets this key.
 inline constexpr const char* kEndedKey = "ended";
 
-// Rank 0's side of the rendezvous. Must live as long as the run.
+// Rank 0's side of the rendezvous. Must exist until the end of the run.
 class Rendezvous {
  public:
-  // Hosts the store and publishes its address. Throws UserError if there is no token or no port, or if etcd
-  // is unreachable.
+  // Hosts the store and publishes its address. Throws UserError if the token or the port is missing, or if
+  // etcd is unreachable.
   explicit Rendezvous(RendezvousOptions options);
   ~Rendezvous();
 
-  // Waits for the other ranks. `report_progress` receives a line about missing ranks. Throws ReportedError
-  // if they do not join in time.
+  // Waits for the other ranks. `report_progress` is called with a line about missing ranks. Throws
+  // ReportedError if they do not join in time.
   std::vector<PresentRank> wait_for_others(const std::function<void(const std::string&)>& report_progress);
   RendezvousResult send_join_replies(const Json& settings);
-  // Informs all ranks that join within the next few seconds that the run does not start; never throws.
+  // Informs all ranks that join within the next few seconds that the run does not start. Never throws.
   void refuse(const std::string& why);
 
  private:
@@ -79,7 +79,7 @@ class Rendezvous {
 // if rank 0 refuses the run.
 RendezvousResult join_rendezvous(const RendezvousOptions& options);
 
-// Thrown on other ranks when rank 0 has refused the run and has already shown the user the reason.
+// Thrown on the other ranks when rank 0 has refused the run and has already reported the reason to the user.
 struct RankRefused {
   std::string why;
 };

@@ -29,7 +29,7 @@ Path own_folder(const Environment& environment) {
   const Path folder = fmt::format("/tmp/optimus-{}", ::geteuid());
   ::mkdir(folder.c_str(), 0700);
   struct stat folder_stat {};
-  // lstat: do not follow a symbolic link that another user created.
+  // Uses lstat() so that a symbolic link created by another user is not followed.
   if (::lstat(folder.c_str(), &folder_stat) != 0 || !S_ISDIR(folder_stat.st_mode) ||
       folder_stat.st_uid != ::geteuid() || (folder_stat.st_mode & 077) != 0)
     throw UserError(
@@ -41,14 +41,14 @@ Path own_folder(const Environment& environment) {
 
 constexpr Bytes kMaxRendezvousFileBytes{1 << 12};
 
-// Process ids are comparable only in the same "pid" namespace, ports of the loopback interface only in the
-// same "net" namespace.
+// Process ids can be compared only within a "pid" namespace, and ports of the loopback interface only within
+// a "net" namespace.
 std::string own_namespace(const std::string& kind) {
   char name[64] = {};
   return ::readlink(("/proc/self/ns/" + kind).c_str(), name, sizeof name - 1) > 0 ? name : "";
 }
 
-// Whether the file was left by a rank 0 that was killed.
+// Whether the file was left behind by a rank 0 that was killed.
 bool is_stale(const Path& path) {
   const Outcome<std::string> text = read_file(path, kMaxRendezvousFileBytes);
   if (!text) return false;
@@ -89,7 +89,7 @@ RendezvousFile::RendezvousFile(Path path, const RendezvousAddress& address)
   write_private_file(path_, document.dump() + "\n");
 }
 
-// Another run with the same name may have begun before this one ended.
+// Removes the file only if it is unchanged, because another run with the same name may have started already.
 RendezvousFile::~RendezvousFile() {
   const auto current = read_rendezvous_file(path_);
   if (current && current->port == address_.port && current->token == address_.token) ::unlink(path_.c_str());

@@ -1,6 +1,6 @@
-// Lets ranks on one machine find the run's store under any launcher: a file that only this user can read
-// contains the store's port on the loopback interface and its token. Users need not choose a port, and two
-// runs do not interfere.
+// With any launcher, ranks on one machine find the run's store through a file that only this user can read.
+// It contains the store's port on the loopback interface and its token. So users do not have to choose a
+// port, and two runs do not interfere.
 #pragma once
 
 #include <optional>
@@ -16,13 +16,13 @@ struct RendezvousAddress {
   std::string token;
 };
 
-// The name depends on the job and the network namespace, so hosts that share folders use different files.
-// The file is in $XDG_RUNTIME_DIR, otherwise in /tmp/optimus-UID, which is created. Throws UserError if that
-// folder does not belong to this user alone.
+// Returns the path of the file. The name depends on the job and the network namespace, so hosts that share
+// folders use different files. The folder is $XDG_RUNTIME_DIR if that is set, otherwise /tmp/optimus-UID,
+// which is created. Throws UserError if other users can access the folder.
 Path rendezvous_file(const Environment& environment, const std::string& job);
 
-// Written by rank 0 and removed by the destructor, unless another run has replaced it; files of processes
-// that were killed are removed, too. Throws RuntimeFailure.
+// Rank 0 writes the file. The destructor removes it unless another run has replaced it. Files of killed
+// processes are also removed. Throws RuntimeFailure if the file cannot be written.
 class RendezvousFile {
  public:
   RendezvousFile(Path path, const RendezvousAddress& address);
@@ -34,8 +34,8 @@ class RendezvousFile {
   const RendezvousAddress address_;
 };
 
-// nullopt if the file does not exist or is invalid. A file that an earlier run left behind names a port
-// without a listener, or a server that rejects its token; the caller should then read the file again later.
+// Returns nullopt if the file does not exist or is invalid. If an earlier run left the file behind, no server
+// listens on its port, or the server rejects its token. The caller should then read the file again later.
 std::optional<RendezvousAddress> read_rendezvous_file(const Path& path);
 
 }  // namespace optimus

@@ -11,8 +11,8 @@ namespace optimus {
 namespace {
 
 constexpr std::chrono::milliseconds kPollInterval{50};
-// Seconds, in addition to the silence limit, after which a silent rank counts as lost; it may only be slow
-// to report.
+// Additional seconds after the silence limit until a silent rank is considered lost, because it may only be
+// slow to report.
 constexpr double kExtraSilence = 1.5;
 
 EmergencyCheckpointOptions with_coordinator(EmergencyCheckpointOptions options,
@@ -53,11 +53,11 @@ void RunHost::watch() {
   }
 }
 
-// Fetches all keys of a regular poll in one request: the store may share a core with a device, and there may
-// be many ranks.
+// Fetches all keys of a regular poll in one request, because there may be many ranks and the store may share
+// a CPU core with a worker.
 void RunHost::fetch() {
-  // Keys of lost workers before keys of reports: a worker that reports and then ends is never seen as lost
-  // without a report.
+  // The keys of lost workers come before the keys of reports. So a worker that reports and then exits never
+  // appears to be lost without a report.
   std::vector<std::string> keys;
   for (int worker_id = 0; worker_id < static_cast<int>(coordinator_.workers().size()); ++worker_id)
     keys.push_back(lost_key(worker_id));
@@ -79,9 +79,9 @@ void RunHost::update_heartbeats() {
   }
 }
 
-// Seconds since the last heartbeat of this worker or the last step of the training, whichever is later.
-// Every step requires all ranks, so a rank whose heartbeats are delayed on a congested network is not
-// silent.
+// Seconds since the last heartbeat of this worker or the last step of the training, whichever is later. Every
+// step requires all ranks, so a rank is not silent if steps complete while its heartbeats are delayed by a
+// congested network.
 double RunHost::silence_of(int worker_id) const {
   const auto it = heartbeats_.find(worker_id);
   if (it == heartbeats_.end()) return 0;

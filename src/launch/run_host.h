@@ -1,8 +1,8 @@
-// Hosts the store of a run that survives the loss of ranks: a thread watches the ranks' heartbeats, detects
-// join requests, and decides how the others continue after a loss (EmergencyCheckpointHost,
-// MembershipCoordinator). It runs in the process of rank 0 and, after the loss of rank 0, in the process of
-// the first survivor (elastic_rank.h). Ranks that are children of one process are watched by that process
-// instead (workers.h).
+// Coordinates a run that survives the loss of ranks. A thread watches the heartbeats of the ranks, detects
+// join requests, and decides how the other ranks continue after a loss (EmergencyCheckpointHost,
+// MembershipCoordinator). It runs in the process of rank 0. If rank 0 is lost, it runs in the process of the
+// first remaining rank (elastic_rank.h). If all ranks are child processes of one process, that process
+// watches them instead (workers.h).
 #pragma once
 
 #include <atomic>
@@ -22,9 +22,10 @@ namespace optimus {
 struct RunHostOptions {
   MembershipCoordinator::Inputs coordinator;
   EmergencyCheckpointOptions emergency_checkpoint;
-  std::vector<WorkerEntry> workers;               // by worker id
-  std::optional<MembershipChange> last_change{};  // the run is in this generation; nullopt: in its first
-  Plan plan{};                                    // of the first generation
+  std::vector<WorkerEntry> workers;  // by worker id
+  std::optional<MembershipChange>
+      last_change{};  // the change that started the current generation; nullopt in the first generation
+  Plan plan{};        // of the first generation
   std::int64_t epoch = 0;
   Seconds silence{2};  // time without a heartbeat after which all ranks report their survivor state
 };
@@ -36,12 +37,12 @@ class RunHost {
   ~RunHost();
   RunHost(const RunHost&) = delete;
 
-  // Whether all staying ranks have reported their end or are lost. Thread-safe.
+  // Whether all staying ranks have reported that they have finished, or are lost. Thread-safe.
   bool have_all_ended() const { return have_all_ended_; }
-  // Called when this process has nothing more to do for the run: waits for work in progress, which has
+  // Called when this process has completed its work for the run. Waits for work in progress, which has
   // deadlines.
   void end();
-  // See EmergencyCheckpointHost::finish(); call after end().
+  // See EmergencyCheckpointHost::finish(). Must be called after end().
   std::string finish() { return emergency_checkpoint_.finish(); }
   // Valid after end().
   const MembershipCoordinator& coordinator() const { return coordinator_; }

@@ -26,8 +26,8 @@ StoreFile::StoreFile(const Path& run, const RunStoreAddress& store_address)
   write_private_file(path_, text_);
 }
 
-// Removes the file only if it is unchanged, because another process that hosts the run now may have written
-// its own.
+// Removes the file only if it is unchanged, because another process may host the run now and may have
+// replaced the file.
 StoreFile::~StoreFile() {
   if (is_left_) return;
   if (const Outcome<std::string> text = read_file(path_); text && *text == text_) ::unlink(path_.c_str());
@@ -43,7 +43,7 @@ void remove_store_file(const Path& run) { ::unlink(store_path(run).c_str()); }
 RunStoreAddress read_store_file(const Path& run) {
   const Path path = store_path(run);
   if (!has_store_file(run))
-    throw UserError("{}: cannot join: the run has ended, or does not accept new workers (--static)",
+    throw UserError("{}: cannot join, because the run has ended or does not accept new workers (--static)",
                     run.string());
   const Json json = read_json(path);
   const JsonView view(json, path.string());

@@ -1,5 +1,5 @@
-// RUN/logs/store.json: the address of the run's store for processes that join, and the token that admits
-// them. Only the run's user can read it. Pure.
+// RUN/logs/store.json contains the address of the run's store for joining processes, and the token for
+// access. Only the user who owns the run can read it. Pure.
 #pragma once
 
 #include "base/file.h"
@@ -13,8 +13,8 @@ struct RunStoreAddress {
   bool may_move = false;  // another process takes over the store if its host is lost (elastic_rank.h)
 };
 
-// The file is written by the process that hosts the store, and removed by the destructor unless another
-// process has replaced it. Throws RuntimeFailure.
+// The process that hosts the store writes the file. The destructor removes it unless another process has
+// replaced it. Throws RuntimeFailure if the file cannot be written.
 class StoreFile {
  public:
   StoreFile(const Path& run, const RunStoreAddress& store_address);
@@ -28,12 +28,13 @@ class StoreFile {
   const std::string text_;
   bool is_left_ = false;
 };
-// Whether the file exists; it may belong to a process that was killed.
+// Whether the file exists. It may have been left behind by a process that was killed.
 bool has_store_file(const Path& run);
 // Removes the file of a lost host. The caller must know that no process hosts the run.
 void remove_store_file(const Path& run);
 
-// Throws UserError if joining is impossible: the run has ended, or does not accept workers (--static).
+// Throws UserError if it is not possible to join, because the run has ended or does not accept workers
+// (--static).
 RunStoreAddress read_store_file(const Path& run);
 
 }  // namespace optimus

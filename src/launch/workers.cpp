@@ -29,7 +29,7 @@ namespace {
 constexpr int kPollMilliseconds = 50;
 constexpr std::size_t kMaxReportBytes = 1 << 20;
 
-// Arguments and environment in the form that posix_spawn expects.
+// Converts arguments or environment variables to the form that posix_spawn() expects.
 std::vector<char*> pointers(std::vector<std::string>& arguments) {
   std::vector<char*> result;
   for (std::string& word : arguments) result.push_back(word.data());
@@ -49,8 +49,8 @@ std::vector<std::string> environment_with(const std::string& worker_spec) {
   return result;
 }
 
-// The worker's report goes to descriptor 3, text for the user to 4; these stay open in the worker, and all
-// other descriptors of this process are closed there.
+// A worker writes its report to descriptor 3 and text for the user to descriptor 4. These stay open in the
+// worker. All other descriptors of this process are closed in the worker.
 constexpr int kReportFile = 3, kTerminalFile = 4;
 
 pid_t spawn(const WorkersOptions& options, int rank, int report, const std::string& log) {
@@ -61,7 +61,7 @@ pid_t spawn(const WorkersOptions& options, int rank, int report, const std::stri
   spec.device = options.devices[static_cast<std::size_t>(rank)], spec.threads = options.threads;
   spec.parent = ::getpid(), spec.report = kReportFile, spec.terminal = kTerminalFile;
   SpawnSettings settings;
-  // dup2 to the fixed descriptor numbers above.
+  // Duplicates the descriptors to the fixed numbers above.
   ::posix_spawn_file_actions_adddup2(&settings.actions, report, kReportFile);
   ::posix_spawn_file_actions_adddup2(&settings.actions, STDERR_FILENO, kTerminalFile);
   ::posix_spawn_file_actions_addopen(&settings.actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
@@ -79,9 +79,9 @@ pid_t spawn(const WorkersOptions& options, int rank, int report, const std::stri
   return pid;
 }
 
-// Whether a process that was not started here still runs.
+// Whether a process that was not started here is still running.
 bool is_running(const WorkerEntry& entry) {
-  if (entry.host != host_name()) return true;  // only the process's own host can check
+  if (entry.host != host_name()) return true;  // this can only be checked on the host of the process
   std::ifstream file(fmt::format("/proc/{}/stat", entry.pid));
   std::string stat;
   if (!std::getline(file, stat)) return false;
@@ -112,7 +112,7 @@ void Workers::start(int rank) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0)
     throw RuntimeFailure("worker {}: cannot create a pipe: {}", rank, ::strerror(errno));
-  // dup2 of a descriptor onto itself would keep its close-on-exec flag.
+  // dup2() of a descriptor to itself would keep its close-on-exec flag.
   const int high_descriptor = ::fcntl(ends[1], F_DUPFD_CLOEXEC, 64);
   ::close(ends[1]);
   Worker& worker = workers_[static_cast<std::size_t>(rank)];
@@ -142,11 +142,11 @@ void Workers::write_list() const {
                        [&](const Worker& worker) { return worker.pid == entry.pid && worker.status; });
   });
   RealFileSystem files;
-  // A write error does not end the training.
+  // Write errors must not end the training.
   (void)write_atomically(files, options_.run / "workers.json", workers_json(live));
 }
 
-// Workers that joined, and that were not started here, may be the only ones left.
+// The remaining workers may all have joined later and not have been started here.
 bool Workers::has_ended() const {
   const bool have_all_ended = std::all_of(workers_.begin(), workers_.end(), [](const Worker& worker) {
     return worker.status.has_value() || worker.is_excluded;
@@ -168,7 +168,7 @@ void Workers::read_report(Worker& worker) {
   if (worker.report || !ends_with(worker.line, "\n")) return;
   try {
     worker.report = parse_worker_report(worker.line);
-  } catch (const UserError&) {  // the line is not a report; only the exit status is used then
+  } catch (const UserError&) {  // the line is not a report, so only the exit status is used
   }
 }
 
@@ -184,16 +184,16 @@ void Workers::reap(Worker& worker) {
   write_list();
 }
 
-// Assigns Worker::order in the order of detection. failure_text() prefers workers that failed themselves to
-// those that only lost others.
+// Assigns failure_order in the order of detection. failure_text() prefers workers that failed to those that
+// only lost contact with others.
 void Workers::note_failures() {
   for (Worker& worker : workers_) {
     if (worker.failure_order >= 0 || worker.is_ended_by_us || worker.is_excluded) continue;
     const bool has_reported = worker.report && (worker.report->end == WorkerReport::End::failed ||
                                                 worker.report->end == WorkerReport::End::lost);
     const bool has_died = worker.status && !worker.report;
-    // During startup the other workers wait long for a stopped worker; in a step they would already have
-    // reported it.
+    // During startup, the other workers wait a long time for a stopped worker. During a step, they would
+    // already have reported it.
     const bool is_silent = worker.stopped && worker.stopped->has_passed();
     if (has_reported || has_died || is_silent) worker.failure_order = num_failed_++;
   }
@@ -204,7 +204,7 @@ void Workers::poll(int milliseconds) {
   for (const Worker& worker : workers_)
     if (worker.pipe >= 0) files.push_back({worker.pipe, POLLIN, 0});
   ::poll(files.data(), files.size(), milliseconds);
-  // Reap processes first, so that the complete report of an ended process can be read.
+  // Processes are reaped first, so that the report of an exited process is complete when it is read.
   for (Worker& worker : workers_) reap(worker);
   for (Worker& worker : workers_) read_report(worker);
   note_failures();
@@ -252,7 +252,7 @@ void Workers::record_lost(int worker_id) {
       worker_id, fmt::format("rank {} (process {} on {} {})", rank, entry.pid, entry.host, description));
 }
 
-// Records lost workers, and detects join requests.
+// Records lost workers and detects join requests.
 void Workers::track_members() {
   coordinator_->poll();
   const std::vector<bool> is_gone = find_lost_workers();
@@ -266,8 +266,8 @@ void Workers::track_members() {
     is_worker_lost |= child != nullptr ? child->stopped || (child->status && !child->report)
                                        : !coordinator_->report_of(worker_id).has_value();
   }
-  // Wake the other workers, because they may not notice the loss themselves: the connections of a worker
-  // that hangs stay open, and a worker that has just started may have none.
+  // Notifies the other workers, because they may not detect the loss. The connections of a hanging worker
+  // stay open, and a worker that has just started may have no connections.
   if (is_worker_lost) coordinator_->request_survivor_states();
 }
 
@@ -313,7 +313,7 @@ TrainResult Workers::wait(const StopToken& stop, EmergencyCheckpointHost* emerge
   return result_of_rank_0();
 }
 
-// The result of the worker that was rank 0 at the end; it may not have been started here.
+// The result of the worker that was rank 0 at the end. This worker may not have been started here.
 TrainResult Workers::result_of_rank_0() const {
   const int worker_id = coordinator_ == nullptr ? 0 : coordinator_->membership().worker_ids.front();
   if (worker_id < static_cast<int>(workers_.size())) {
@@ -329,8 +329,8 @@ TrainResult Workers::result_of_rank_0() const {
   return parse_train_result(report->result);
 }
 
-// Whether the time to report after the first failure has passed. If workers may continue without the failed
-// one, they have more time, because they report themselves if they cannot continue.
+// Whether the time for reports after the first failure has passed. If workers may continue without the failed
+// one, they have more time, because they will report if they cannot continue.
 bool Workers::has_grace_expired() {
   const bool has_reported_end = std::any_of(workers_.begin(), workers_.end(), [](const Worker& worker) {
     return worker.failure_order >= 0 && worker.report.has_value();
@@ -365,7 +365,7 @@ std::string Workers::describe(int rank) const {
   return fmt::format("rank {} (process {} on {})", rank, worker.pid, host_name());
 }
 
-// The rank that failed first for a reason of its own.
+// The first rank that failed, except ranks that only lost contact with others.
 std::optional<int> Workers::first_failed() const {
   std::optional<int> first;
   for (std::size_t rank = 0; rank < workers_.size(); ++rank) {
@@ -378,7 +378,7 @@ std::optional<int> Workers::first_failed() const {
   return first;
 }
 
-// Names the rank that failed, was ended, or does not respond, with the observation of another rank.
+// Describes which rank failed, was killed or does not respond, and what another rank observed.
 std::string Workers::failure_text() const {
   const auto log = [&](int rank) { return (options_.run / log_path(rank)).string(); };
   std::map<int, int> missed_counts;
@@ -397,7 +397,7 @@ std::string Workers::failure_text() const {
                          describe(cause), log(cause), observed_by);
     if (worker.report) return fmt::format("{}: {}{}", describe(cause), worker.report->why, observed_by);
     const std::string end_description = describe_end(cause);
-    // Name the other ranks that ended in the same way, since they may have a common cause.
+    // Mentions the other ranks that exited in the same way, because the cause may be the same.
     std::vector<int> similar_ranks;
     for (std::size_t rank = 0; rank < workers_.size(); ++rank)
       if (static_cast<int>(rank) != cause && workers_[rank].failure_order >= 0 && !workers_[rank].report)

@@ -1,9 +1,10 @@
-// Starts, watches and ends the worker processes of a run on this machine. The work of a worker is in
-// worker.h, the connections between workers are in comm/c10d_comm.h.
+// Starts, watches and stops the worker processes of a run on this machine. run/worker.h does the work of a
+// worker, and comm/c10d_comm.h connects the workers.
 //
-// Each worker is a process with standard output and error in its log, in a process group of its own, so
-// that Ctrl-C reaches only this process, and it ends when this process ends. When one fails, the others get
-// some time to report their observations; then all are ended, and one line names the first failure.
+// Each worker is a process that writes standard output and error to its log. It has a separate process group,
+// so that Ctrl-C reaches only this process, and it exits when this process exits. If one worker fails, the
+// others have some time to report what they observed. Then all workers are stopped, and one line describes
+// the first failure.
 #pragma once
 
 #include <sys/types.h>
@@ -32,25 +33,25 @@ struct WorkersOptions {
   bool is_etcd = false;
   std::string token{};
   Seconds grace{10};  // time that the other workers have after the first has failed
-  // The same time if the other workers may continue without the failed one; they report themselves if they
-  // cannot.
+  // The same time if the other workers may continue without the failed one. They report if they cannot
+  // continue.
   Seconds long_grace{10};
-  // Time after which a stopped worker counts as failed, or as lost if the other workers continue.
+  // The time after which a stopped worker is considered failed, or lost if the other workers continue.
   Seconds timeout{600};
 };
 
 class Workers {
  public:
-  // Starts all workers. Throws RuntimeFailure if that fails; none is left running then.
+  // Starts all workers. If this fails, stops them and throws RuntimeFailure.
   explicit Workers(WorkersOptions options);
-  // Ends all workers that still run.
+  // Stops all workers that are still running.
   ~Workers();
   Workers(const Workers&) = delete;
 
-  // Waits until all have ended and returns the result of rank 0. `stop` is polled: when it is requested,
-  // all workers are asked once to stop. Throws a ReportedError, with one line, if one failed. With
-  // `emergency_checkpoint`, the state of the remaining ranks is saved before they end; with `coordinator`,
-  // they continue without lost ranks if they can.
+  // Waits until all workers have exited and returns the result of rank 0. Polls `stop` and, when it is
+  // requested, asks all workers once to stop. If a worker failed, throws ReportedError with a one-line
+  // message. With `emergency_checkpoint`, the state of the remaining ranks is saved before they exit. With
+  // `coordinator`, they continue without lost ranks if possible.
   TrainResult wait(const StopToken& stop, EmergencyCheckpointHost* emergency_checkpoint = nullptr,
                    MembershipCoordinator* coordinator = nullptr);
   std::vector<WorkerEntry> entries() const;  // of all workers, by worker id
@@ -66,7 +67,7 @@ class Workers {
     std::optional<int> status;  // exit status from waitpid
     int failure_order = -1;  // order of failure: 0 for the worker that failed first; -1 if it has not failed
     bool is_ended_by_us = false;
-    std::optional<Deadline> stopped{};  // if it is stopped by a signal (SIGSTOP): deadline for it to continue
+    std::optional<Deadline> stopped{};  // deadline for it to continue if it was stopped by a signal (SIGSTOP)
     bool is_excluded = false;           // the other workers continue without it
   };
   void start(int rank);
@@ -83,8 +84,8 @@ class Workers {
   std::string describe_end(int rank) const;
   TrainResult result_of_rank_0() const;
   bool has_ended() const;
-  // Whether all workers that still run were reported missing by other workers, so that no further reports
-  // can be expected.
+  // Whether all workers that are still running were reported missing by other workers. If so, no further
+  // reports are expected.
   bool do_only_missing_run() const;
   bool has_grace_expired();
   std::vector<bool> find_lost_workers() const;

@@ -22,7 +22,7 @@ bool is_drawn(const ChartPoint& point) {
   return std::abs(point.value) < kLargest && std::abs(point.step) < kLargest;
 }
 
-// Several consecutive steps, drawn as one point.
+// Several consecutive steps that are drawn as one point.
 struct Column {
   double step = 0, low = 0, middle = 0, high = 0;
 };
@@ -121,7 +121,7 @@ class Picture {
     }
   }
 
-  // Draws the names after the line, so that they stay readable.
+  // Draws the names on top of the line, so that they stay readable.
   void draw_names() {
     for (std::size_t i = 0; i < std::min(kMaxBands, chart_.bands.size()); ++i) {
       const ChartBand& band = chart_.bands[i];
@@ -154,7 +154,8 @@ class Picture {
       if (!is_gap) {
         const bool follows = i > 0 && !std::isnan(columns_[i - 1].middle);
         path += fmt::format("{}{:.1f} {:.1f}", follows ? 'L' : 'M', x(column.step), y(column.middle));
-        // Vertical strokes: a range around every point, without gaps where the line jumps.
+        // Draws a vertical stroke for the range around each point. Strokes leave no gaps where the line
+        // jumps.
         if (column.high > column.low)
           area += fmt::format("M{:.1f} {:.1f}V{:.1f}", x(column.step), y(column.low), y(column.high));
       }
@@ -175,7 +176,7 @@ class Picture {
             x(dot.step), y(dot.value), dot.step, dot.value);
   }
 
-  // Overlapping labels are left out; their tooltips remain.
+  // Omits overlapping labels but keeps their tooltips.
   void draw_marks() {
     double next_free_x = 0;
     for (std::size_t i = 0; i < std::min(kMaxMarks, chart_.marks.size()); ++i) {

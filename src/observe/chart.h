@@ -1,5 +1,5 @@
-// Charts of a value over the steps of a run, as SVG text: a line with the range around it, plan epochs as
-// bands in the background, and decisions as marks. Colors are CSS classes of the enclosing page
+// Draws charts of a value over the steps of a run, as SVG text. A chart has a line with the range around it,
+// background bands for plan epochs, and marks for decisions. Colors are CSS classes of the enclosing page
 // (report/report_page.h). Pure.
 #pragma once
 
@@ -12,7 +12,7 @@ struct ChartPoint {
   double step = 0, value = 0;  // a value that is not finite leaves a gap
 };
 
-// Steps `first` to `last`, inclusive.
+// A background band from step `first` to step `last`, inclusive.
 struct ChartBand {
   double first = 0, last = 0;
   std::string name{};
@@ -32,8 +32,8 @@ struct Chart {
   bool begins_at_zero = false;
 };
 
-// For long lines, each drawn point is the median of several consecutive steps, with their range. A chart
-// without points contains a note.
+// In long lines, each drawn point is the median of several consecutive steps, with their range around it. A
+// chart without points contains a note instead.
 std::string svg_of(const Chart& chart);
 
 }  // namespace optimus

@@ -18,7 +18,8 @@ OrderedJson or_null(const std::optional<double>& value) {
   return value ? OrderedJson(*value) : OrderedJson();
 }
 
-// Evidence may contain host names that are not valid UTF-8; they are replaced instead of throwing.
+// Evidence may contain host names that are not valid UTF-8. Invalid bytes are replaced instead of throwing an
+// exception.
 std::string line_of(const OrderedJson& json) {
   return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
@@ -55,7 +56,7 @@ Seconds seconds_in(const JsonView& view, const char* name) {
   const std::optional<JsonView> member = view.find(name);
   if (!member) return {};
   const double value = member->number();
-  if (!(value >= 0)) member->refuse("a number of at least 0");
+  if (!(value >= 0)) member->refuse("a non-negative number");
   return Seconds(value);
 }
 
@@ -95,8 +96,9 @@ Decision decision_in(const JsonView& view) {
   return decision;
 }
 
-// Assigns a measured gain to the newest switch of that epoch: epoch numbers repeat if a run resumes from an
-// older checkpoint. Without such a switch the gain is ignored, since its line was dropped then.
+// Assigns a measured gain to the latest switch to its epoch, because epoch numbers repeat if a run resumes
+// from an older checkpoint. If there is no such switch, its line was dropped when the run resumed, and the
+// gain is ignored.
 void assign_measured_gain(const JsonView& view, std::vector<Decision>& decisions) {
   const std::int64_t epoch = view.at("epoch").integer(0, kMaxSteps);
   const std::optional<double> gain = number_in(view, "realised_gain");  // null if it was not finite
@@ -107,14 +109,15 @@ void assign_measured_gain(const JsonView& view, std::vector<Decision>& decisions
     }
 }
 
-// Removes control characters, so that file content cannot control a terminal.
+// Replaces control characters, so that the content of a file cannot control the terminal.
 std::string printable(std::string text) {
   for (char& c : text)
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
   return text;
 }
 
-// Rounds up: part of a step is "1 step". A file may contain any number.
+// Rounds up, so a fraction of a step becomes "1 step". Limits the number, because a file may contain any
+// value.
 std::string steps_text(double steps) {
   const double limited = std::isnan(steps) ? 1 : std::clamp(steps, 1.0, static_cast<double>(kMaxSteps));
   const auto count = static_cast<std::int64_t>(std::ceil(limited));
@@ -156,7 +159,7 @@ std::string membership_text(const Decision& decision, const std::string& from, c
                      lost);
 }
 
-// Describes the change that the run made.
+// Describes the plan change that the run made.
 std::string change_text(const Decision& decision) {
   const std::string from = name_of_plan(decision.from_name, decision.from);
   const std::string to = name_of_plan(decision.to_name, decision.to);

@@ -1,9 +1,9 @@
-// The plan decisions of a run, and the file decisions.jsonl that stores them: one JSON object per line, each
-// with the step after which the decision was made. The file is maintained like metrics.jsonl
-// (observe/metrics.h).
+// The plan decisions of a run, and the file decisions.jsonl that stores them. Each line is a JSON object and
+// has the step after which the decision was made. When a run resumes, the file is truncated like
+// metrics.jsonl (observe/metrics.h).
 //
-// The measured gain of a switch is known some steps later: a line of kind "realised" then follows, which
-// parse_decisions() merges into the switch that began its epoch.
+// The measured gain of a switch is known only some steps later. It is stored in a separate line of kind
+// "realised", which parse_decisions() merges into the switch that started the epoch.
 #pragma once
 
 #include <cstdint>
@@ -27,16 +27,16 @@ struct Decision {
   std::string from{}, to{};            // hashes of plans
   std::string from_name{}, to_name{};  // "dp2 zero2 +copy"; empty in records of version 0.1
   std::int64_t epoch = 0;              // of the new plan
-  // Gain in steps per second: old step time / new step time - 1. Set only for changes that the run chose
-  // itself.
+  // Relative gain in steps per second: old step time / new step time - 1. Set only for changes that the run
+  // decided automatically.
   std::optional<double> predicted_gain{}, measured_gain{};
-  double payback_steps = 0;    // predicted number of steps until the gain has made up for the pause
+  double payback_steps = 0;    // predicted number of steps until the gain makes up for the pause
   Seconds step_seconds{};      // duration of the last step before the decision; 0: unknown
   Seconds pause{}, prepare{};  // `pause`: training stopped; `prepare`: training continued meanwhile
   Bytes moved{}, minimum{};    // `minimum`: lower bound over all placements of the new plan
   Bytes early{};               // the part of `moved` that was sent before the pause
-  Bytes precopied{};           // bytes that had to be sent again because they were sent early
-  int num_workers = 0;         // after a membership change; 0: another kind of decision
+  Bytes precopied{};    // bytes that were sent again because they had changed since they were sent early
+  int num_workers = 0;  // after a membership change; 0: another kind of decision
   std::int64_t steps_lost = 0;
   std::string cause{};  // "link", as in policy/condition.h; empty if nothing was found to be slow
   std::vector<RecordedFinding> findings{};  // empty in records of version 0.2 and earlier
@@ -44,26 +44,26 @@ struct Decision {
   bool operator==(const Decision&) const = default;
 };
 
-// All fields; unknown values are null, and the list of alternatives may be empty.
+// Contains all fields. Unknown values are null, and the list of alternatives may be empty.
 OrderedJson to_json(const Decision& decision);
 
-// Lines of decisions.jsonl, without newline. Only the first 16 alternatives are written, to limit the
-// length.
+// Returns a line of decisions.jsonl, without the newline. Only the first 16 alternatives are written, to
+// limit the length.
 std::string decision_line(const Decision& decision);
 
-// The measured gain of the switch that began an epoch.
+// The measured gain of the switch that started an epoch.
 struct MeasuredGain {
   std::int64_t step = 0, epoch = 0;
   double gain = 0, predicted = 0;
 };
 std::string decision_line(const MeasuredGain& measured);
 
-// Parses the whole file and merges measured gains. An unterminated last line is ignored: it is being
-// written, or its writer was killed. Throws UserError with the line number for an invalid line.
+// Parses the whole file and merges measured gains. An unterminated last line is ignored, because it is still
+// being written or its writer was killed. Throws UserError with the line number if a line is invalid.
 std::vector<Decision> parse_decisions(std::string_view content, const std::string& source);
 
-// One line for users: shown during training, in the answer to a request, in `optimus decisions` and in
-// reports. Without names, the plans are given by their hashes.
+// Returns a line for users, which is shown during training, in responses to requests, in `optimus decisions`
+// and in reports. Plans without names are identified by their hashes.
 //
 //   step 412: slow network of node 1–3: 9.10x since step 397; switching pp4 → pp2 tp2 (expected +38 %,
 //     break-even after 9 steps); plan 624e → 37d7, prepared 0.21 s, paused 36 ms (0.4 steps), moved 2 KiB

@@ -1,5 +1,5 @@
-// Implements device_sensor.h. NVML's functions are declared here according to its manual, so its header is
-// not needed to build.
+// Implements device_sensor.h. The NVML functions are declared here according to the manual, so the NVML
+// header is not needed to build.
 #include "observe/device_sensor.h"
 
 #include <dlfcn.h>
@@ -56,7 +56,7 @@ DeviceSensor::~DeviceSensor() = default;
 std::unique_ptr<DeviceSensor> DeviceSensor::open(const std::string& bus_id, const std::string& library) {
   auto nvml = std::make_unique<Library>(library);
   void* device = nullptr;
-  // Read once, because this call takes 1.5 ms on an H200; the other calls take microseconds.
+  // Called only once, because it takes 1.5 ms on an H200. The other calls take microseconds.
   unsigned max_clock = 0;
   if (!nvml->is_ready || nvml->device_by_bus(bus_id.c_str(), &device) != kSuccess ||
       nvml->highest_clock(device, kMultiprocessors, &max_clock) != kSuccess || max_clock == 0)

@@ -1,5 +1,6 @@
-// Reads the sensors of a GPU: the reduction of its clock (heat, power) and its utilization. Uses NVIDIA's
-// management library (NVML), which is loaded at run time. Without the library, nothing is measured.
+// Reads how much the clock of a GPU is reduced (because of heat or power) and its utilization. Uses NVIDIA's
+// management library (NVML), which is loaded at run time. If the library is not available, nothing is
+// measured.
 #pragma once
 
 #include <memory>
@@ -11,18 +12,18 @@ namespace optimus {
 class DeviceSensor {
  public:
   struct Reading {
-    double clock = 1;  // highest clock of the multiprocessors divided by the present clock
+    double clock = 1;  // maximum clock of the multiprocessors divided by the current clock
     double idle = 0;   // recent fraction of idle time
   };
-  // Opens the device with this PCI address ("0000:3b:00.0"); null if the library is not available or does not
-  // know the device.
+  // Opens the device with this PCI address ("0000:3b:00.0"). Returns null if the library is not available or
+  // does not recognize the device.
   static std::unique_ptr<DeviceSensor> open(const std::string& bus_id,
                                             const std::string& library = "libnvidia-ml.so.1");
   ~DeviceSensor();
   DeviceSensor(const DeviceSensor&) = delete;
   DeviceSensor& operator=(const DeviceSensor&) = delete;
 
-  // nullopt if the device reports nothing, or an impossible value.
+  // Returns nullopt if the device reports no value or an impossible one.
   std::optional<Reading> read() const;
 
  private:

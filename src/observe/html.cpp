@@ -6,7 +6,7 @@
 namespace optimus {
 namespace {
 
-// The JSON library replaces invalid UTF-8 when it writes.
+// Uses the JSON library, which replaces invalid UTF-8 in its output.
 std::string valid_utf8(std::string_view text) {
   const Json json = std::string(text);
   return Json::parse(json.dump(-1, ' ', false, Json::error_handler_t::replace)).get<std::string>();

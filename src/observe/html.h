@@ -6,8 +6,8 @@
 
 namespace optimus {
 
-// For elements and for attributes in double quotes: special characters are escaped, control characters become
-// blanks, invalid UTF-8 is replaced.
+// Escapes special characters, and replaces control characters with spaces and invalid UTF-8 with replacement
+// characters. The result can be used in elements and in double-quoted attributes.
 std::string html_escaped(std::string_view text);
 
 }  // namespace optimus

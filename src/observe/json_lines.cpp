@@ -15,7 +15,7 @@ void for_each_json_line(std::string_view content, const std::string& source, con
     if (line.empty()) continue;
     const std::string location = fmt::format("{} line {}", source, number);
     if (line.size() > max_bytes)
-      throw UserError("{}: the line has {} bytes; {} has at most {}", location, line.size(), line_kind,
+      throw UserError("{}: the line has {} bytes, but {} has at most {}", location, line.size(), line_kind,
                       max_bytes);
     const Json json = parse_json(line, location);
     handle_line(JsonView(json, location));

@@ -1,5 +1,5 @@
-// A file that grows while a training runs. A write error must not end the training: the first one is
-// reported, and later writes are dropped, because nothing can follow a half-written record. Used by
+// A file that grows during training. Write errors must not end the training, so only the first error is
+// reported. Later writes are dropped, because nothing can follow a half-written record. Used by
 // observe/metrics.h and observe/tensorboard.h.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace optimus {
 
-// One thread at a time. Every write is unbuffered, so that others can follow the file.
+// One thread at a time. Writes are unbuffered, so that other programs can follow the file.
 class LogFile {
  public:
   explicit LogFile(std::unique_ptr<WritableFile> file) : file_(std::move(file)) {}

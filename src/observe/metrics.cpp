@@ -6,10 +6,11 @@
 namespace optimus {
 namespace {
 
-// A line that a run writes has a few hundred bytes; a longer one indicates another kind of file.
+// The lines that a run writes have a few hundred bytes. A much longer line indicates that this is a different
+// kind of file.
 constexpr std::size_t kMaxLineBytes = 64 << 10;
 
-// The part of the file with the steps up to `last_step`.
+// The part of the file that contains the steps up to `last_step`.
 std::string_view lines_up_to(std::string_view content, std::int64_t last_step, const std::string& name) {
   std::size_t begin = 0;
   for (int number = 1; last_step > 0; ++number) {
@@ -18,7 +19,7 @@ std::string_view lines_up_to(std::string_view content, std::int64_t last_step, c
     const std::string location = fmt::format("{} line {}", name, number);
     if (end - begin > kMaxLineBytes)
       throw RuntimeFailure(
-          "{}: the line has {} bytes; a line of metrics has at most {}; move the file away to continue",
+          "{}: the line has {} bytes, but a line of metrics has at most {}; move the file to continue",
           location, end - begin, kMaxLineBytes);
     const Json line = parse_json(content.substr(begin, end - begin), location);
     if (JsonView(line, location).at("step").integer(0) > last_step) break;

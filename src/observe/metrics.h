@@ -1,5 +1,5 @@
-// The metrics of a finished training step, and the file metrics.jsonl that stores them: one JSON object per
-// line. observe/progress.h displays them, and observe/tensorboard.h writes a copy for TensorBoard.
+// The metrics of a completed training step, and the file metrics.jsonl that stores them as one JSON object
+// per line. observe/progress.h displays them, and observe/tensorboard.h writes a copy for TensorBoard.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,8 @@
 
 namespace optimus {
 
-// A finished checkpoint, with the pause of the training and the time of the concurrent write.
+// A completed checkpoint, with the time for which it paused the training and the time of the concurrent
+// write.
 struct SaveMetrics {
   std::int64_t step = 0;
   Bytes bytes{};
@@ -36,21 +37,23 @@ struct StepMetrics {
   std::optional<SaveMetrics> saved{};       // the checkpoint that was finished during this step
 };
 
-// The line of metrics.jsonl, without newline. Numbers are written exactly; those that are not finite are
-// null.
+// Returns the line of metrics.jsonl, without the newline. Numbers are written exactly. Non-finite numbers are
+// written as null.
 std::string metrics_line(const StepMetrics& metrics);
 
 // One thread at a time.
 class MetricsFile {
  public:
-  // Keeps the lines up to step `last_step` (none if 0), so that a resumed run writes each step once; drops
-  // the rest and an unterminated last line. The file is replaced atomically: a reader sees the old or the
-  // new one. Throws UserError if one of these lines is invalid. `check` is called when the new file is
-  // complete and the old one still exists; if it throws, the old file is kept.
+  // Keeps the lines up to step `last_step` (no lines if it is 0), so that a resumed run writes each step
+  // once. Later lines and an unterminated last line are dropped. The file is replaced atomically, so readers
+  // see either the old or the new content. Throws UserError if one of the kept lines is invalid. `check` is
+  // called when the new file is complete and before it replaces the old one. If it throws, the old file is
+  // kept.
   static Outcome<MetricsFile> open(FileSystem& files, const Path& path, std::int64_t last_step,
                                    const std::function<void()>& check = {});
 
-  // The first write error is returned and names the file; later lines are dropped and report success.
+  // Returns the first write error, which includes the file name. After that, lines are dropped and success is
+  // returned.
   Outcome<void> append(const StepMetrics& metrics) { return append_line(metrics_line(metrics)); }
   Outcome<void> append_line(const std::string& line) { return log_.write(line + "\n"); }
 
@@ -59,8 +62,8 @@ class MetricsFile {
   LogFile log_;
 };
 
-// Completes a file to which no process writes anymore: drops lines after `step`, like open(), and adds
-// `line`, the line of that step, if it is missing.
+// Completes a file that no process writes to anymore. Like open(), it drops lines after `step`. If the line
+// of that step is missing, it adds `line`.
 Outcome<void> complete_metrics(FileSystem& files, const Path& path, std::int64_t step,
                                const std::string& line, const std::function<void()>& check = {});
 

@@ -9,7 +9,7 @@ namespace optimus {
 namespace {
 
 constexpr std::size_t kMaxStepLine = 64 << 10;
-// Larger integers are not exactly representable as double.
+// Larger integers cannot be represented exactly as a double.
 constexpr std::int64_t kMaxStep = std::int64_t{1} << 53;
 
 StepMetrics metrics_in(const JsonView& view) {

@@ -1,4 +1,4 @@
-// Reads metrics.jsonl back, for reports.
+// Parses metrics.jsonl for reports.
 #pragma once
 
 #include <string>
@@ -9,9 +9,9 @@
 
 namespace optimus {
 
-// Reads step, loss (NaN if the file has null), tokens, seconds, tokens_per_second, epoch and validation_loss
-// of every line; an unterminated last line is ignored. Throws UserError with the line number for an invalid
-// line.
+// Reads step, loss (NaN if it is null in the file), tokens, seconds, tokens_per_second, epoch and
+// validation_loss from each line. An unterminated last line is ignored. Throws UserError with the line number
+// if a line is invalid.
 std::vector<StepMetrics> parse_metrics(std::string_view content, const std::string& source);
 
 }  // namespace optimus

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kMaxIntervals = 64, kMaxGroups = 8;
 
-// A part of the line. Parts with a smaller weight are left out first on a narrow terminal.
+// A part of the status line. On a narrow terminal, parts with the smallest weight are omitted first.
 struct Part {
   int weight;
   std::string text;

@@ -1,4 +1,4 @@
-// The content of the status line: the progress of a training, step by step, and events of other work.
+// Formats the content of the status line: the progress of the training, and events of other activities.
 // observe/status_line.h draws the line.
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace optimus {
 
-// Shows progress on the status line and warnings above it. Thread-safe.
+// Shows progress on the status line, and prints warnings above it. Thread-safe.
 class StatusLineSink final : public EventSink {
  public:
   explicit StatusLineSink(StatusLine& line) : line_(line) {}
@@ -29,8 +29,8 @@ class StatusLineSink final : public EventSink {
   Seconds begin_time_;
 };
 
-// Estimates the time per step from the last steps: the median of the means of adjacent groups. A pause has
-// little weight; a validation every few steps has full weight.
+// Estimates the time per step as the median of the means of adjacent groups of steps. So a single pause has
+// little influence, but a validation every few steps is fully included.
 class StepTimeEstimator {
  public:
   void step_ended(Seconds now);
@@ -41,12 +41,12 @@ class StepTimeEstimator {
   std::deque<double> intervals_;
 };
 
-// "step 120/2000 loss 3.4123 grad 0.910 lr 3.00e-04 52.10 K tokens/s … ETA 3 m 20 s". If that exceeds
-// `columns`, the least important parts are left out. `total_steps` is 0 if unknown.
+// Returns, for example, "step 120/2000 loss 3.4123 grad 0.910 lr 3.00e-04 52.10 K tokens/s … ETA 3 m 20 s".
+// The least important parts are omitted if the line would exceed `columns`. `total_steps` is 0 if unknown.
 std::string progress_text(const StepMetrics& metrics, std::int64_t total_steps,
                           std::optional<Seconds> remaining, int columns);
 
-// The live progress of a training. The first and the last step are always shown. One thread at a time.
+// Shows the live progress of a training. The first and the last step are always shown. One thread at a time.
 class TrainingProgress {
  public:
   TrainingProgress(StatusLine& line, std::int64_t total_steps) : line_(line), total_steps_(total_steps) {}
@@ -54,8 +54,8 @@ class TrainingProgress {
   ~TrainingProgress() { finish(); }
 
   void step_ended(const StepMetrics& metrics);
-  // Leaves the newest step's line visible. Also called by the destructor, so that an interrupted run shows
-  // its last step.
+  // Leaves the line of the latest step visible. The destructor also calls it, so an interrupted run shows its
+  // last step.
   void finish();
 
  private:

@@ -30,7 +30,7 @@ std::string remove_control_codes(std::string_view text) {
   return result;
 }
 
-// The first `columns` characters of UTF-8; each is assumed to be one column wide.
+// The first `columns` UTF-8 characters, each of which is assumed to be one column wide.
 std::string_view truncate(std::string_view line, int columns) {
   for (std::size_t at = 0; at < line.size(); ++at) {
     const bool begins_character = (static_cast<unsigned char>(line[at]) & 0xc0) != 0x80;

@@ -1,4 +1,4 @@
-// Implements tensorboard.h. Field numbers are those of TensorFlow's event.proto and summary.proto.
+// Implements tensorboard.h. The field numbers are from TensorFlow's event.proto and summary.proto.
 #include "observe/tensorboard.h"
 
 #include <fmt/format.h>
@@ -27,7 +27,8 @@ std::string little_endian(std::uint64_t value, int num_bytes) {
   return bytes;
 }
 
-// TFRecord files store CRCs rotated and shifted, because a CRC over data that itself contains CRCs is weak.
+// TFRecord files store masked CRCs, rotated and with an added constant, because a CRC of data that contains
+// CRCs is weak.
 std::string masked_crc(std::string_view bytes) {
   return little_endian(std::rotr(crc32c(bytes), 15) + 0xa282ead8U, 4);
 }
@@ -38,8 +39,8 @@ std::string varint(std::uint64_t value) {
   return bytes + static_cast<char>(value);
 }
 
-// A field is its number and wire type (0 varint, 1 eight bytes, 2 length and bytes, 5 four bytes), then the
-// value.
+// A field consists of its number and wire type (0 varint, 1 eight bytes, 2 length and bytes, 5 four bytes),
+// followed by the value.
 std::string integer_field(int number, std::int64_t value) {
   return varint(static_cast<unsigned>(number) << 3 | 0) + varint(static_cast<std::uint64_t>(value));
 }
@@ -59,8 +60,8 @@ std::string event_start(Seconds wall_time, std::int64_t step) {
   return double_field(1, wall_time.value) + integer_field(2, step);
 }
 
-// If a process creates two files within one second, the name of the second file contains the next second,
-// so that names sort by age.
+// If a process creates two files within one second, the name of the second file contains the next second, so
+// the names are sorted by age.
 Path unused_path(const Path& folder, Seconds wall_time) {
   std::array<char, 256> name{};
   const bool has_name = ::gethostname(name.data(), name.size() - 1) == 0 && name[0] != '\0';
@@ -97,7 +98,7 @@ Outcome<TensorBoardFile> TensorBoardFile::create(FileSystem& files, const Path& 
   Outcome<std::unique_ptr<WritableFile>> file = files.create(unused_path(folder, wall_time));
   if (!file) return tl::unexpected(file.error());
   TensorBoardFile result{LogFile(std::move(*file))};
-  // session_log with status START: TensorBoard discards this and later steps of other files.
+  // A session_log with status START makes TensorBoard discard this step and later steps of other files.
   const std::string head =
       tfrecord(double_field(1, wall_time.value) + bytes_field(3, "brain.Event:2")) +
       tfrecord(event_start(wall_time, last_step + 1) + bytes_field(7, integer_field(1, 1)));

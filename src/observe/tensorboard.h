@@ -1,5 +1,6 @@
-// Event files for TensorBoard, written without a protobuf library: records (length, masked CRC32C of the
-// length, data, masked CRC32C of the data) with the few protobuf fields that scalars need.
+// Writes event files for TensorBoard without a protobuf library. A file consists of records (length, masked
+// CRC32C of the length, data, masked CRC32C of the data). The data contains only the protobuf fields that
+// scalars need.
 #pragma once
 
 #include <cstdint>
@@ -21,19 +22,19 @@ struct Scalar {
   std::string_view tag;
   double value;  // stored as a float, as TensorBoard expects
 };
-// A serialized Event with a Summary of these scalars. Times are seconds since 1970.
+// Returns a serialized Event with a Summary of these scalars. Times are in seconds since 1970.
 std::string scalar_event(Seconds wall_time, std::int64_t step, std::span<const Scalar> scalars);
 
 // One thread at a time.
 class TensorBoardFile {
  public:
-  // Creates events.out.tfevents.<seconds>.<host>.<pid> in `folder`, which must exist. The run continues
-  // after `last_step` (from the start if 0); TensorBoard ignores later steps of older files in the folder.
+  // Creates events.out.tfevents.<seconds>.<host>.<pid> in `folder`, which must exist. The run continues after
+  // `last_step`, or from the start if it is 0. TensorBoard ignores later steps in older files in the folder.
   static Outcome<TensorBoardFile> create(FileSystem& files, const Path& folder, Seconds wall_time,
                                          std::int64_t last_step);
 
-  // Tags train/loss, train/grad_norm, …, validation/loss. The first write error is returned and names the
-  // file; later steps are dropped and report success.
+  // Writes the tags train/loss, train/grad_norm, …, validation/loss. Returns the first write error, which
+  // includes the file name. After that, steps are dropped and success is returned.
   Outcome<void> append(const StepMetrics& metrics, Seconds wall_time);
 
  private:

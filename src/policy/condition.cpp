@@ -23,7 +23,7 @@ constexpr std::array<CauseWords, 8> kCauses = {{{"device", "slow device"},
                                                 {"uneven_lengths", "uneven lengths"},
                                                 {"memory", "growing memory of stage"}}};
 
-// The location of a node: its node group, its index within the group, and its devices.
+// The location of a node in the cluster: its node group, its index in that group, and its devices.
 struct NodePlace {
   std::size_t group = 0;
   int node = 0, first_device = 0, devices = 0;
@@ -40,11 +40,12 @@ NodePlace place_of_node(const HardwareProfile& profile, int node) {
     }
     first_node += group.num_nodes(), first_device += group.num_devices;
   }
-  throw UserError("{}: there is no node {}; the cluster has {} nodes", profile.name, node, first_node);
+  throw UserError("{}: node {} does not exist; the cluster has {} nodes", profile.name, node, first_node);
 }
 
-// Splits the node's group into up to three groups, so that the node is a group of its own. Returns the
-// index of that group, or of the unchanged group if it cannot be split or contains only this node.
+// Splits the node's group into up to three groups, one of which contains only this node. Returns the index of
+// that group. If the original group cannot be split or contains only this node, it stays unchanged and its
+// index is returned.
 std::size_t isolate_node(HardwareProfile& profile, const NodePlace& node_place) {
   const NodeGroup full_group = profile.groups[node_place.group];
   if (full_group.devices_per_domain > full_group.devices_per_node || full_group.num_nodes() == 1)
@@ -87,7 +88,7 @@ HardwareProfile with_conditions(HardwareProfile profile, const std::vector<Condi
   for (const Condition& condition : conditions) {
     if (condition.cause == Cause::device) {
       if (condition.location < 0 || condition.location >= num_devices)
-        throw UserError("{}: there is no device {}; the cluster has {} devices", profile.name,
+        throw UserError("{}: device {} does not exist; the cluster has {} devices", profile.name,
                         condition.location, num_devices);
       slow_down(condition.location, condition.factor);
     } else if (condition.cause == Cause::host) {

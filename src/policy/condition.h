@@ -1,6 +1,6 @@
-// Condition: something that slows a training run down, with its cause, location and severity. Scripted
-// scenarios consist of conditions, detectors find them, and the cost model applies them to a cluster. Plain
-// data.
+// Condition: something that slows a training run down, such as a slow device, with its location and severity.
+// Scripted scenarios contain conditions, detectors find them, and the cost model applies them to a cluster.
+// Plain data.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ enum class Cause {
   device,          // a slow device; location: the device
   link,            // a node with a slow network; location: the node
   host,            // a node whose devices are all slow; location: the node
-  cluster,         // all devices are slow; without location
-  data_loading,    // ranks wait for their samples; location: the rank; none: all ranks
+  cluster,         // all devices are slow; no location
+  data_loading,    // ranks wait for their samples; location: the rank, or none if all ranks wait
   heavy_stage,     // a stage with too much work; location: its index, counted through all pipelines
   uneven_lengths,  // the cost of samples differs between ranks, on different ranks in each step
   memory,          // memory grows towards the limit; location: the stage
@@ -33,16 +33,16 @@ inline bool is_mitigable_by_plan(Cause cause) {
 struct Condition {
   Cause cause = Cause::device;
   int location = 0;
-  // step or work time with the condition, relative to the time without it; for data_loading: the step time
+  // Time of the affected work with the condition, relative to the time without it. For data_loading, this is
+  // the whole step.
   double factor = 1;
   bool operator==(const Condition&) const = default;
 };
 
-// Returns the profile of a cluster under these conditions: slower devices, and a lower network bandwidth of
-// nodes with a slow network. Causes that do not concern hardware are ignored. A node with a slow network
-// becomes a node group of its own. If it shares a fast domain with other nodes, the network of the whole
-// group is slowed down instead. Factors at the same location multiply. Throws UserError for a location that
-// does not exist.
+// Returns the profile of a cluster under these conditions, with slower devices and lower network bandwidths.
+// Causes that are not related to hardware are ignored. A node with a slow network becomes a separate node
+// group. If it shares a fast domain with other nodes, the network of the whole group is slowed down instead.
+// Factors at the same location are multiplied. Throws UserError if a location does not exist.
 HardwareProfile with_conditions(HardwareProfile profile, const std::vector<Condition>& conditions);
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// Implements decide.h: the simple policies, and the dispatch to all policies.
+// Implements decide.h: the simple policies, and choose(), which dispatches to all policies.
 #include "policy/decide.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ constexpr double kNoticeableGain = 0.01;  // fraction of the step time
 
 double speed_of(const PlanOption& option) { return can_run(option) ? 1 / option.step_seconds : 0; }
 
-// The fraction of the present step time that the option saves.
+// The fraction of the current step time that the option saves.
 double gain_of(const Situation& situation, std::size_t option) {
   const double present_seconds = situation.options.front().step_seconds;
   return present_seconds > 0 ? 1 - situation.options[option].step_seconds / present_seconds : 1;
@@ -35,11 +35,11 @@ Choice by_threshold(const Policy& policy, const Situation& situation) {
       [&](const OngoingCondition& condition) { return condition.factor >= policy.condition_threshold; });
   const double gain = gain_of(situation, best.option);
   if (gain >= policy.threshold || (is_slow && gain > kNoticeableGain)) return best;
-  return {0, 0, "gain too small"};
+  return {0, 0, "the gain is too small"};
 }
 
-// Chooses the option that completes the most steps within the window. The pause of the switch and the
-// expected cost of device losses are subtracted from the window.
+// Chooses the option that completes the most steps within the lookahead window. The pause of the switch and
+// the time that device losses are expected to cost are subtracted from the window.
 Choice by_lookahead(const Policy& policy, const Situation& situation) {
   const double window = policy.lookahead_seconds;
   const auto value = [&](const PlanOption& option, std::size_t i) {
@@ -61,7 +61,7 @@ Choice by_malleus(const Policy& policy, const Situation& situation) {
     has_straggler |= (condition.cause == Cause::device || condition.cause == Cause::host) &&
                      condition.factor >= policy.condition_threshold;
   const Choice best = fastest(situation);
-  // After the conditions have ended, it returns to the even plan.
+  // After the conditions have ended, the policy returns to the fastest plan.
   const bool has_ended = situation.conditions.empty() && gain_of(situation, best.option) > kNoticeableGain;
   return has_straggler || has_ended ? best : Choice{0, 0, "no straggler"};
 }

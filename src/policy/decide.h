@@ -8,8 +8,8 @@
 
 namespace optimus {
 
-// Returns the policy's choice. If the present plan cannot run (its step time is 0), the choice is an option
-// that can run, if there is one.
+// Returns the policy's choice. If the current plan cannot run (its step time is 0), the policy chooses an
+// option that can run, if there is one.
 Choice choose(const Policy& policy, const Situation& situation);
 
 }  // namespace optimus

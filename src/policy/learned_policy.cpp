@@ -11,16 +11,17 @@ namespace {
 
 constexpr float kLeak = 0.05F;
 
-// A feature that is outside its training range by more than this fraction of the range is unfamiliar.
+// A feature value is unfamiliar if it is outside its training range by more than this fraction of the range.
 constexpr float kSlack = 0.25F;
-// A choice is vetoed if its expected step time exceeds this multiple of that of a reference: the present
-// plan (or the fastest option if that plan cannot run), and the rule's choice.
+// A choice is vetoed if its expected step time exceeds that of a reference by more than this factor. The
+// references are the current plan (or the fastest option, if the current plan cannot run) and the rule
+// policy's choice.
 constexpr double kMaxSlowdown = 1.1;
-// If a condition is in force and the present plan runs, the rule decides about switches with a lower
-// probability than this.
+// If a condition is active and the current plan can run, the rule policy decides instead of the network when
+// the network's switch has a lower probability than this.
 constexpr double kMinProbability = 0.7;
-// The rule decides if, after this number of judged switches, the sum of their gains is less than
-// kMinGainFraction of the expected sum.
+// After this number of switches with a measured gain, the rule policy decides instead of the network if the
+// total gain is less than kMinGainFraction of the predicted total.
 constexpr int kMinJudgedSwitches = 4;
 constexpr double kMinGainFraction = 0.25;
 
@@ -35,34 +36,34 @@ void add_scaled(std::array<float, Units>& sums, float scale, const float* row) {
   for (std::size_t u = 0; u < Units; ++u) sums[u] += scale * row[u];
 }
 
-// Describes a feature whose value lies outside of its training range, for users; empty if all are inside.
-// `first` is the index of the feature of values[0].
+// Returns a message about the first feature whose value is outside its training range, or nullopt if all
+// values are within their ranges. `first` is the feature index of values[0].
 std::optional<std::string> unfamiliar_feature(const LearnedPolicy& network, std::span<const float> values,
                                               std::size_t first) {
   for (std::size_t i = 0; i < values.size(); ++i) {
     const float low = network.min_values[first + i], high = network.max_values[first + i];
     const float slack = kSlack * (high - low) + 0.02F;
     if (values[i] < low - slack || values[i] > high + slack)
-      return fmt::format("{}: {:.2f}, in training {:.2f} to {:.2f}", feature_names()[first + i], values[i],
-                         low, high);
+      return fmt::format("{}: {:.2f}; range in training: {:.2f} to {:.2f}", feature_names()[first + i],
+                         values[i], low, high);
   }
   return std::nullopt;
 }
 
-// Checks the pause of the fastest option in seconds, because features contain pauses only relative to step
-// times and to the expected duration of conditions.
+// Checks the pause of the fastest option in seconds. The features contain pauses only relative to step times
+// and to the expected duration of conditions.
 std::optional<std::string> unfamiliar_pause(const Situation& situation, const FeatureTable& table) {
   constexpr double kMaxPause = (1 + kSlack) * (kMaxSwitchSeconds + kMaxMoveSeconds);
   const auto fastest = std::min_element(table.estimates.begin(), table.estimates.end());
   const std::size_t option = table.options[static_cast<std::size_t>(fastest - table.estimates.begin())];
   const double pause = situation.options[option].pause_seconds;
   if (pause <= kMaxPause) return std::nullopt;
-  return fmt::format("a pause of {}, in training at most {}", optimus::text(Seconds(pause)),
+  return fmt::format("a pause of {}; maximum in training: {}", optimus::text(Seconds(pause)),
                      optimus::text(Seconds(kMaxSwitchSeconds + kMaxMoveSeconds)));
 }
 
-// Whether switches have gained much less than expected, after the expectation is corrected by the known
-// prediction errors.
+// Whether switches have gained much less than predicted, even if the predictions are corrected by their known
+// mean error.
 bool has_missed_gains(const Situation& situation) {
   if (situation.num_judged_switches < kMinJudgedSwitches) return false;
   const double num_switches = situation.num_judged_switches;
@@ -73,22 +74,22 @@ bool has_missed_gains(const Situation& situation) {
   return situation.measured_gain_sum / num_switches < kMinGainFraction * expected;
 }
 
-// Whether the run has had no condition, loss, arrival or switch yet. Training trials start with their best
-// plan, so the network has not learned whether another plan is better before any condition, loss or switch.
+// Whether the run has had no condition, loss, arrival or switch yet. The simulated runs that train the
+// network start with their best plan, so the network has not learned to improve a plan in this situation.
 bool is_untouched(const Situation& situation) {
   constexpr double kNever = 1e8;  // seconds
   return situation.options.front().step_seconds > 0 && situation.conditions.empty() &&
          situation.switches == 0 && situation.since_loss > kNever && situation.since_arrival > kNever;
 }
 
-// Whether the pause costs more than the option can gain until the run ends. The network has not learned to
-// consider this, because features do not contain the end of a trial.
+// Whether the option's gain until the end of the run is too small for its pause. The network cannot consider
+// this, because the features do not include the end of the run.
 bool is_too_late(const Policy& policy, const Situation& situation, std::size_t option, double saved) {
   return situation.run_left < Situation{}.run_left &&
          situation.run_left * saved < policy.payback * situation.options[option].pause_seconds;
 }
 
-// The expected step time of an option; empty if the table does not contain the option.
+// The expected step time of an option, or nullopt if the table does not contain it.
 std::optional<double> estimate_of(const FeatureTable& table, std::size_t option) {
   for (std::size_t row = 0; row < table.options.size(); ++row)
     if (table.options[row] == option) return table.estimates[row];
@@ -137,16 +138,16 @@ std::vector<double> probabilities_of(std::span<const NetworkPass> passes) {
 
 namespace {
 
-// The choice of the network, with the values that the guards compare.
+// The network's choice, with the values that the guards check.
 struct NetworkChoice {
   std::size_t option = 0, row = 0;
   double probability = 0;
   double estimate = 0;  // expected step time of the chosen option
-  // expected step time of the present plan, or of the fastest option if the present plan cannot run
+  // Expected step time of the current plan, or of the fastest option if the current plan cannot run.
   double reference = 0;
   double max_slowdown = 1;  // the estimate is vetoed above this multiple of the reference
-  bool is_slow = false;     // a condition is in force, and the present plan can run
-  bool is_safer = false;    // a loss undoes fewer steps than under the present plan
+  bool is_slow = false;     // a condition is in force, and the current plan can run
+  bool is_safer = false;    // a loss undoes fewer steps than under the current plan
 };
 
 NetworkChoice network_choice(const LearnedPolicy& network, const Situation& situation,
@@ -164,12 +165,12 @@ NetworkChoice network_choice(const LearnedPolicy& network, const Situation& situ
                                      : *std::min_element(table.estimates.begin(), table.estimates.end());
   choice.is_slow = can_run_present && !situation.conditions.empty();
   choice.is_safer = situation.options[choice.option].undone_steps < present_option.undone_steps;
-  // A plan that is expected to be slower is chosen only if a loss undoes fewer of its steps.
+  // A plan that is expected to be slower is accepted only if a device loss would undo fewer of its steps.
   choice.max_slowdown = can_run_present && !choice.is_safer ? 1 : kMaxSlowdown;
   return choice;
 }
 
-// Why the situation is unlike those in training; empty if there is no reason.
+// Returns why the network should not be trusted in this situation, or nullopt if there is no reason.
 std::optional<std::string> reason_not_learned(const Policy& policy, const LearnedPolicy& network,
                                               const Situation& situation, const FeatureTable& table,
                                               const NetworkChoice& choice) {
@@ -183,7 +184,7 @@ std::optional<std::string> reason_not_learned(const Policy& policy, const Learne
   return reason ? std::optional("unfamiliar (" + *reason + ")") : std::nullopt;
 }
 
-// Why the network's choice is not followed; empty if it is followed.
+// Returns why the network's choice is rejected, or nullopt if it is accepted.
 std::optional<std::string> reason_for_veto(const Policy& policy, const Situation& situation,
                                            const FeatureTable& table, const NetworkChoice& choice,
                                            const std::function<Choice()>& rule) {

@@ -1,14 +1,14 @@
 // The learned policy: a small neural network that scores each option of a situation
-// (policy/policy_features.h); the option with the highest score is chosen. The size of the network does not
-// depend on the cluster. Only inference is here, in plain C++; it is deterministic and takes microseconds.
-// trials/learning.h trains the network.
+// (policy/policy_features.h) and chooses the one with the highest score. The size of the network does not
+// depend on the cluster. This file contains only inference, in plain C++. It is deterministic and takes
+// microseconds. trials/learning.h trains the network.
 //
-// Guards (docs/understand/learned-policy.md): the rule policy decides instead if the situation lies outside
-// of the training data, if the network's choice is expected to be slower or is uncertain, or if earlier
-// switches missed their gains. The reason of the choice names the guard.
+// Guards (docs/understand/learned-policy.md): the rule policy decides instead if the situation is outside the
+// training data, if the network's choice is uncertain or expected to be slower, or if earlier switches did
+// not reach their predicted gains. The reason of the choice names the guard.
 //
-// A policy file is a safetensors file with the three layers and the range of each feature in training. The
-// shipped policy is compiled in.
+// A policy file is a safetensors file that contains the weights of the three layers and the range of each
+// feature in training. The default policy is compiled into the binary.
 #pragma once
 
 #include <array>
@@ -25,14 +25,15 @@
 
 namespace optimus {
 
-// The longest pause of a switch and the longest transfer of its state in training trials, in seconds.
+// The longest pause of a switch, and the longest transfer of state, that occur in the simulated runs for
+// training. In seconds.
 inline constexpr double kMaxSwitchSeconds = 2, kMaxMoveSeconds = 60;
 
 inline constexpr std::size_t kFirstLayer = 24, kSecondLayer = 12;
 
-// The weights of the network, as offsets into `numbers`. Rows of the first matrix are features, its columns
-// are the units of the first layer. The second matrix has the same order. Units have a bias and a leaky ReLU
-// with slope 1 / 20.
+// The weights of the network, stored in `numbers`; the constants are offsets into this array. The first
+// matrix has a row for each feature and a column for each unit of the first layer. The second matrix is
+// stored in the same way. Units have a bias and a leaky ReLU with slope 1 / 20.
 struct LearnedPolicy {
   static constexpr std::size_t kFirst = 0, kFirstBias = kFeatures * kFirstLayer,
                                kSecond = kFirstBias + kFirstLayer,
@@ -42,15 +43,15 @@ struct LearnedPolicy {
   // The range of each feature in training. Inputs are clamped to it.
   std::array<float, kFeatures> min_values{}, max_values{};
   std::map<std::string, std::string> origin{};  // metadata of the policy file: how the policy was trained
-  // Whether the features include the errors of earlier predictions. False if the metadata entry `without`
-  // is `residual`.
+  // Whether the features include the errors of earlier predictions. False if the file's metadata entry
+  // `without` is `residual`.
   bool uses_prediction_errors = true;
 
   FeatureTable features(const Situation& situation) const {
     return features_of(uses_prediction_errors ? situation : without_prediction_errors(situation));
   }
 };
-// The metadata key and value for uses_prediction_errors = false.
+// The metadata key and its value if uses_prediction_errors is false.
 inline constexpr const char *kWithout = "without", *kResidual = "residual";
 
 // The activations of the network for one option, kept for the backward pass in training.
@@ -66,14 +67,14 @@ std::vector<NetworkPass> passes_of(const LearnedPolicy& network, const FeatureTa
 // The softmax of the scores: the probability of each row.
 std::vector<double> probabilities_of(std::span<const NetworkPass> passes);
 
-// Throws a UserError that names `source` and the problem: a missing tensor, a wrong shape, a type other
-// than float32, values that are not finite, or a range whose low exceeds its high.
+// Throws UserError with `source` and the problem: a missing tensor, a wrong shape, a type other than float32,
+// non-finite values, or a range whose minimum exceeds its maximum.
 LearnedPolicy parse_learned_policy(std::span<const std::byte> file, const std::string& source);
 LearnedPolicy read_learned_policy(const Path& path);
 void write_learned_policy(const LearnedPolicy& network, const Path& path);  // throws RuntimeFailure
 const LearnedPolicy& shipped_policy();
 
-// The network's choice, or that of `rule` if a guard applies.
+// Returns the network's choice, or the choice of `rule` if a guard rejects it.
 Choice learned_choice(const Policy& policy, const Situation& situation, const std::function<Choice()>& rule);
 
 }  // namespace optimus

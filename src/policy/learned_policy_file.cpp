@@ -45,7 +45,7 @@ void read_tensor(const SafetensorsContent& content, const std::string& name,
                     text(tensor->type), shape_text(tensor->shape));
   decode(tensor->type, tensor->bytes, values);
   if (!std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); }))
-    throw UserError("{}: tensor {} has values that are not finite", source, name);
+    throw UserError("{}: tensor {} has non-finite values", source, name);
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ double expected_remaining_seconds(const Lifetime& lifetime, double age, double h
   if (lifetime.is_endless) return horizon;
   const double survival = probability_beyond(lifetime, age);
   if (survival < 1e-12) return horizon;  // older than any observed condition, so it is assumed to last
-  // Integrates the probability that the condition still exists, in steps that grow with the age.
+  // Integrates the probability that the condition still exists. The width of the steps grows with the age.
   double remainder = 0, offset = 0, width = std::max(1.0, age / 64);
   while (offset < horizon) {
     const double step = std::min(width, horizon - offset);

@@ -1,6 +1,5 @@
-// MembershipHistory: when ranks of a run were lost and when ranks joined, as policies see it in trials and
-// in real runs. A run keeps it across membership changes, longer than the life of one controller. Plain
-// data.
+// MembershipHistory: the times at which ranks were lost and joined. Policies use it in simulated and in real
+// runs. It is kept across membership changes, so it outlives each controller. Plain data.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +11,7 @@
 
 namespace optimus {
 
-// The times of events of one kind, in seconds and in ascending order; counts those of the last hour.
+// Counts the events of the last hour. Times are in seconds and are added in ascending order.
 class LastHour {
  public:
   void add(double time) { times_.push_back(time), last_time_ = time; }
@@ -34,10 +33,11 @@ class LastHour {
 struct MembershipHistory {
   std::optional<double> begin_time{};  // start of the run
   LastHour losses{}, arrivals{};
-  // device_seconds: summed over all devices until `counted_until`, when their number last changed
+  // Device time summed over all devices until `counted_until`, when the number of devices last changed.
   double device_seconds = 0, counted_until = 0;
 
-  // Adds the device time since the last call. Must be called before the number of devices changes.
+  // Adds the device time since the last call. Must be called with the old number of devices whenever it
+  // changes.
   void add_time(double now, int num_devices) {
     device_seconds = device_seconds_at(now, num_devices), counted_until = now;
   }
@@ -47,15 +47,15 @@ struct MembershipHistory {
 };
 
 // The expected time between two losses of one device, and the weight of this prior as a number of losses. The
-// default is 50,000 hours, the failure rate in the training of Llama 3 on 16,384 GPUs. Spot machines are
-// lost far more often, so the weight is small: the first observed loss outweighs it.
+// default of 50,000 hours is from the training of Llama 3 on 16,384 GPUs. Spot machines are lost far more
+// often, so the weight is small and the first observed loss outweighs it.
 struct ExpectedLifetime {
   double seconds = 50'000 * LastHour::kHour, weight = 1e-4;
 };
 
-// Writes the fields of `situation` that describe losses and arrivals. `expected` acts as a prior: by default
-// five device hours with 1e-4 losses, so that a single loss in the first minute of a run does not yield a
-// rate of one loss per minute.
+// Sets the fields of `situation` that describe losses and arrivals. `expected` acts as a prior of, by
+// default, five device hours with 1e-4 losses. Without it, a single loss in the first minute of a run would
+// give a rate of one loss per minute.
 inline void describe_membership(MembershipHistory& history, double now, int num_devices,
                                 const ExpectedLifetime& expected, Situation& situation) {
   situation.elapsed_seconds = now - history.begin_time.value_or(now);

@@ -1,4 +1,4 @@
-// Policy: which policy decides, and its constants. A plain value; decide.h applies it.
+// Policy: the kind of a policy and its constants. A plain value; decide.h applies it.
 //
 //   never        keeps the plan while it can run
 //   always-best  switches to the fastest plan at once
@@ -32,7 +32,7 @@ struct Policy {
   double min_gain = 0.02;      // minimum gain of a switch, as a fraction of the step time
   double payback = 1.5;        // minimum gain as a multiple of the pause
   double settle_seconds = 30;  // minimum time between two switches; 25 steps if those are shorter
-  // weights of the learned policy; null: the shipped ones. Must outlive this object
+  // Weights of the learned policy. If null, the built-in weights are used. Must outlive this object.
   const LearnedPolicy* network = nullptr;
   bool is_guarded = true;  // the rule decides where the learned policy is unreliable
 };
@@ -44,15 +44,15 @@ struct Choice {
   std::string reason{};
 };
 
-// The reason of a choice to return to an earlier plan because of a missed gain.
+// The reason given for a return to an earlier plan after the predicted gain was not reached.
 inline constexpr const char* kGainMissed = "the predicted gain was not reached";
 
 std::vector<std::string> policy_words();
 Policy parse_policy(const std::string& word, const std::string& setting_name);  // throws UserError
 std::string text(PolicyKind kind);
 
-// The number of seconds after a switch for which the plan stays, because the gain of the switch has not been
-// measured yet.
+// The number of seconds after a switch during which the plan is not changed again, because the gain has not
+// been measured yet.
 double settling_seconds(const Policy& policy, const Situation& situation);
 
 }  // namespace optimus

@@ -18,8 +18,8 @@ double log_seconds(double seconds) { return std::log10(1 + std::clamp(seconds, 0
 
 double upper_tail(double z) { return 0.5 * std::erfc(z / std::numbers::sqrt2); }
 
-// The closed form of expected_remaining_seconds() (policy/lifetime.h), which is faster; training makes many
-// decisions.
+// The closed form of expected_remaining_seconds() (policy/lifetime.h). It is faster, which matters because
+// the training of the network makes many decisions.
 double closed_form_remaining_seconds(Cause cause, double age) {
   const Lifetime lifetime = usual_lifetime(cause);
   if (lifetime.is_endless) return kMaxRemainingSeconds;
@@ -30,8 +30,8 @@ double closed_form_remaining_seconds(Cause cause, double age) {
   return std::clamp(mean * upper_tail(z - lifetime.spread) / survival - age, 1.0, kMaxRemainingSeconds);
 }
 
-// Expected seconds until the situation changes: until a condition ends, or until the next loss or arrival
-// at the rate of the last hour.
+// Expected seconds until the situation changes because a condition ends or a device is lost or joins. Losses
+// and arrivals are expected at the rate of the last hour.
 double likely_remaining_seconds(const Situation& situation) {
   double remaining_seconds = kMaxRemainingSeconds;
   const double observed_seconds = std::clamp(situation.elapsed_seconds, 60.0, kHour);
@@ -43,7 +43,7 @@ double likely_remaining_seconds(const Situation& situation) {
   return std::max(remaining_seconds, 1.0);
 }
 
-// Logarithms of lasting_seconds() for each option. Undefined for options that cannot run.
+// Estimates of log(lasting_seconds()) for each option. The values are undefined for options that cannot run.
 struct Estimates {
   std::vector<double> predicted;  // from the latest prediction
   std::vector<double> corrected;  // from all predictions, corrected by the errors of earlier ones
@@ -53,13 +53,13 @@ struct Estimates {
 
 bool runs(const PlanOption& option) { return option.step_seconds > 0; }
 
-// The increase of the logarithm of the step time because losses undo a fraction of the steps.
+// How much the logarithm of the step time increases because losses undo a fraction of the steps.
 double undone_log(const PlanOption& option, const Situation& situation) {
   return -std::log1p(-undone_part(situation, option));
 }
 
-// The mean prediction, corrected by the mean error of earlier predictions. The prior counts as one
-// prediction without error.
+// The mean prediction, corrected by the mean error of earlier predictions. The prior is one prediction
+// without error.
 double corrected_estimate(const PlanOption& option, const Situation& situation) {
   const double undone = undone_log(option, situation);
   if (option.is_measured || option.response == Response::stay) return std::log(option.step_seconds) + undone;
@@ -70,8 +70,8 @@ double corrected_estimate(const PlanOption& option, const Situation& situation) 
              (situation.num_prediction_errors + 1.0);
 }
 
-// Plans with nearly as many devices should need nearly the same device time per step. Computes the mean
-// device time over such plans, and its spread.
+// Plans with similar numbers of devices should need similar device time per step. Computes the mean and the
+// spread of the device time over such plans.
 void smooth_by_devices(const Situation& situation, Estimates& estimates) {
   std::vector<std::size_t> order;
   for (std::size_t i = 0; i < situation.options.size(); ++i)
@@ -118,8 +118,8 @@ Estimates estimates_of(const Situation& situation) {
   return estimates;
 }
 
-// Selects the present plan if it can run, plans that ran before, and the fastest options by each of the
-// three estimates in turn.
+// Selects the current plan if it can run, plans that ran before, and then the fastest options, in turn by
+// each of the three estimates.
 std::vector<std::size_t> promising_options(const Situation& situation, const Estimates& estimates) {
   std::vector<std::size_t> chosen;
   if (runs(situation.options.front())) chosen.push_back(0);
@@ -152,7 +152,7 @@ struct SharedInputs {
   double log_present_seconds;  // logarithm of the step time with which options are compared
   double remaining_seconds;    // expected seconds until the situation changes
   double best_corrected, best_predicted;
-  bool is_broken;           // the present plan cannot run
+  bool is_broken;           // the current plan cannot run
   int num_present_devices;  // devices of the largest plan that can run now
 };
 

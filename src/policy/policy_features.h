@@ -13,24 +13,24 @@ namespace optimus {
 
 inline constexpr std::size_t kOptionFeatures = 24, kSituationFeatures = 18;
 inline constexpr std::size_t kFeatures = kOptionFeatures + kSituationFeatures;
-// Names in the order of the features: first the features of an option, then those of the situation, which
-// all options share.
+// The names of the features in order: first the features of an option, then those of the situation, which are
+// the same for all options.
 const std::array<const char*, kFeatures>& feature_names();
 
 struct FeatureTable {
   std::array<float, kSituationFeatures> situation{};
-  // [row]: index into Situation::options. The first one is 0 (the present plan) unless that plan cannot
-  // run.
+  // [row]: index into Situation::options. The first row is option 0 (the current plan), unless that plan
+  // cannot run.
   std::vector<std::size_t> options{};
   std::vector<std::array<float, kOptionFeatures>> rows{};
   std::vector<double> estimates{};  // [row]: expected step time in seconds, combined from all predictions
 };
 
-// The largest number of rows: the present plan, plans that ran before, and the most promising others.
+// The maximum number of rows: the current plan, plans that ran before, and the most promising other plans.
 inline constexpr std::size_t kMaxRows = 12;
 FeatureTable features_of(const Situation& situation);
 
-// The situation without the errors of earlier predictions, for ablation studies.
+// Returns the situation with the errors of earlier predictions removed, for ablation studies.
 Situation without_prediction_errors(Situation situation);
 
 }  // namespace optimus

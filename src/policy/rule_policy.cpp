@@ -13,11 +13,11 @@ namespace optimus {
 namespace {
 
 constexpr double kArrivalWindow = 3600;  // seconds over which arrivals are counted
-// A less expensive response is preferred if it yields this fraction of the largest gain.
+// A less expensive response is preferred if it reaches at least this fraction of the largest gain.
 constexpr double kSufficient = 0.9;
 
-// The number of devices that join or are lost together, estimated as the smallest difference between the
-// options' numbers of devices.
+// The number of devices that join or are lost together. Estimated as the smallest difference between the
+// numbers of devices of the options.
 int devices_of_node(const Situation& situation) {
   const int present_devices = situation.options.front().devices;
   int node_devices = std::numeric_limits<int>::max();
@@ -27,9 +27,9 @@ int devices_of_node(const Situation& situation) {
   return node_devices;
 }
 
-// Expected seconds until devices join or are lost such that the plan changes anyway. An option with more
-// devices is useful until one of its additional devices is lost or as many devices have joined; any other
-// option is useful until the next loss.
+// Expected seconds until lost or joining devices force another plan change. An option that uses additional
+// devices is useful until one of them is lost or the same number of devices has joined. Any other option is
+// useful until the next loss.
 double seconds_until_membership_change(const Situation& situation, const PlanOption& option, int node,
                                        double max_seconds) {
   constexpr double kMinSeconds = 600;  // seconds; arrivals within a shorter time do not show their rate
@@ -45,7 +45,7 @@ double seconds_until_membership_change(const Situation& situation, const PlanOpt
   return std::min(expected_wait(losses * node), expected_wait(arrivals * node / num_additional));
 }
 
-// Expected seconds until a condition ends or the membership changes.
+// Expected seconds until a condition ends, the membership changes or the run ends.
 double remaining_seconds_of(const Policy& policy, const Situation& situation, const PlanOption& option,
                             int node) {
   double remainder =
@@ -56,14 +56,14 @@ double remaining_seconds_of(const Policy& policy, const Situation& situation, co
   return remainder;
 }
 
-// The cost of trying an option that turns out worse by its uncertainty: the pauses of the switch to it and
-// back, and the slower steps until the step time has been measured.
+// The cost of trying an option whose step time turns out to be one standard deviation longer: the pauses of
+// two switches, and slower steps until the step time has been measured.
 double cost_of_attempt(const Policy& policy, const Situation& situation, const PlanOption& option) {
   return 2 * option.pause_seconds + option.uncertainty * settling_seconds(policy, situation);
 }
 
-// The fastest earlier plan to which a return is worth its pause. Empty if the last switch has reached its
-// gain, or if no earlier plan is worth the pause.
+// The fastest earlier plan that is worth the pause of a return. Returns nullopt if there is none, or if the
+// last switch reached its gain.
 std::optional<std::size_t> plan_to_return_to(const Policy& policy, const Situation& situation) {
   if (!has_missed_gain(situation.predicted_gain, situation.measured_gain) ||
       *situation.measured_gain >= policy.min_gain)
@@ -80,22 +80,22 @@ std::optional<std::size_t> plan_to_return_to(const Policy& policy, const Situati
   return fastest > 0 ? std::optional(fastest) : std::nullopt;
 }
 
-// The net gain of an option in seconds; 0 if the option is not worth its costs.
+// The net gain of an option in seconds, or 0 if the option is not worth its costs.
 double worth_of(const Policy& policy, const Situation& situation, std::size_t i, int node) {
   const PlanOption& option = situation.options[i];
   const double gain =
       1 - lasting_seconds(situation, option) / lasting_seconds(situation, situation.options.front());
   if (!can_run(option) || gain < policy.min_gain) return 0;
-  // An attempt within the exploration budget is judged by its expected gain, any other option by the gain
-  // that it reaches almost certainly.
+  // An option that fits the exploration budget is rated by its expected gain. Any other option is rated by a
+  // cautious estimate of its gain.
   const bool is_within_budget = cost_of_attempt(policy, situation, option) <= situation.exploration_left;
   const double worth = net_gain(situation, i, remaining_seconds_of(policy, situation, option, node),
                                 is_within_budget ? 0 : policy.caution);
   return worth < (policy.payback - 1) * option.pause_seconds ? 0 : worth;
 }
 
-// The least expensive response whose gain is sufficient; among equally expensive responses, the one with
-// the largest gain.
+// The least expensive response with a sufficient gain. If several are equally expensive, the one with the
+// largest gain.
 std::size_t least_expensive(const Situation& situation, const std::vector<double>& gains,
                             double largest_gain) {
   std::size_t chosen = 0;
@@ -117,7 +117,7 @@ Choice fastest_lasting(const Situation& situation) {
     return 1 / lasting_seconds(situation, option);
   });
   if (!best) return {0, 0, "no plan can run"};
-  return {*best, 0, "fastest plan, counting steps that losses undo"};
+  return {*best, 0, "fastest plan, including the cost of steps that losses undo"};
 }
 
 double net_gain(const Situation& situation, std::size_t i, double remaining_seconds, double caution) {

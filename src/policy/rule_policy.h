@@ -1,5 +1,5 @@
-// The rule policy: compares the gain of each option over the expected duration of the conditions with its
-// costs. Pure.
+// The rule policy: compares the costs of each option with its gain over the expected duration of the
+// conditions. Pure.
 #pragma once
 
 #include <optional>
@@ -10,8 +10,8 @@ namespace optimus {
 
 inline bool can_run(const PlanOption& option) { return option.step_seconds > 0; }
 
-// The runnable option with the largest value, the first one if several are equal; empty if no option can
-// run. `value` is called with (option, index).
+// Returns the runnable option with the largest value, or the first of them if several are equal. Returns
+// nullopt if no option can run. `value` is called with (option, index).
 template <typename Value>
 std::optional<std::size_t> best_by(const Situation& situation, Value value) {
   std::optional<std::size_t> best;
@@ -27,9 +27,10 @@ std::optional<std::size_t> best_by(const Situation& situation, Value value) {
 // Chooses the runnable option with the smallest lasting_seconds().
 Choice fastest_lasting(const Situation& situation);
 
-// The seconds that an option gains within `remaining_seconds`: the saved time, minus the pause, minus a
-// second pause to switch back if the option is slower without the conditions, minus the time of steps that
-// losses undo. `caution`: number of standard deviations by which the predicted step time is increased.
+// The seconds that an option gains within `remaining_seconds`. This is the saved time minus the pause and the
+// time of steps that losses undo. If the option is slower without the conditions, a second pause to switch
+// back is subtracted. `caution` is the number of standard deviations by which the predicted step time is
+// increased.
 double net_gain(const Situation& situation, std::size_t option, double remaining_seconds, double caution);
 
 Choice rule_choice(const Policy& policy, const Situation& situation);

@@ -1,6 +1,6 @@
-// Situation: the knowledge of a policy when it decides: the options, the conditions, the losses of devices,
-// and the outcomes of earlier switches. Simulated runs (trials/trial.h) and real ones fill in the same
-// values. Plain data.
+// Situation: everything that a policy knows when it decides: the options, the current conditions, the losses
+// of devices, and the outcomes of earlier switches. Simulated runs (trials/trial.h) and real runs provide the
+// same values. Plain data.
 #pragma once
 
 #include <cstddef>
@@ -21,18 +21,18 @@ std::optional<Response> find_response(const std::string& word);
 
 struct PlanOption {
   Response response = Response::stay;
-  double step_seconds = 1;    // predicted under the present conditions; 0: the plan cannot run
+  double step_seconds = 1;    // predicted under the current conditions; 0: the plan cannot run
   double usual_seconds = 1;   // predicted seconds per step without conditions
   double uncertainty = 0.05;  // standard deviation of the prediction's logarithm
   double pause_seconds = 0;   // seconds of training lost by the switch to this plan
   int devices = 0;
-  // All predictions for this plan under these conditions so far, including the latest.
+  // Statistics of all predictions for this plan under these conditions, including the latest one.
   double mean_predicted_seconds = 0;  // geometric mean; 0: equal to step_seconds
   int num_predictions = 1;
   double prediction_spread = 0;  // standard deviation of the logarithms of these predictions
   bool is_measured = false;  // the plan ran under these conditions: step_seconds is its measured step time
-  // Mean number of steps that a device loss undoes, if no other device has the lost state: the steps since
-  // the last checkpoint, plus the time to load it.
+  // Mean number of steps that a device loss undoes if no other device has the lost state: the steps since the
+  // last checkpoint, plus the number of steps that could run while it is loaded.
   double undone_steps = 0;
 };
 
@@ -43,7 +43,7 @@ struct OngoingCondition {
 
 struct Situation {
   double elapsed_seconds = 0;  // seconds since the run began
-  // The first option is the present plan. Its step time is measured, so its uncertainty is small.
+  // The first option is the current plan. Its step time is measured, so its uncertainty is small.
   std::vector<PlanOption> options{};
   std::vector<OngoingCondition> conditions{};
   double since_switch = 1e9;  // seconds since the last switch
@@ -53,23 +53,23 @@ struct Situation {
   std::optional<double> measured_gain{};   // of the last switch; empty until enough steps are measured
   // Seconds until the conditions end; only for the oracle.
   std::optional<double> true_remaining_seconds{};
-  double run_left = 1e9;  // seconds until the run ends, at the present speed; default: unknown
+  double run_left = 1e9;  // seconds until the run ends, at the current speed; default: unknown
   // The history of the run so far.
   double since_loss = 1e9, since_arrival = 1e9;  // seconds
   int losses_last_hour = 0, arrivals_last_hour = 0, switches = 0;
   int devices_present = 0;  // devices of the largest plan that can run now; 0: unknown
-  // Plans that have run: the prediction error log(measured step time / predicted step time).
+  // Statistics of the prediction error, log(measured step time / predicted step time), of the plans that have
+  // run.
   int num_prediction_errors = 0;
   double mean_prediction_error = 0, prediction_error_spread = 0;
-  // Switches that the policy chose and whose gain has been measured; gains are summed as fractions of the
-  // step time.
+  // Switches that the policy chose and whose gain has been measured. The sums are fractions of the step time.
   int num_judged_switches = 0;
   double predicted_gain_sum = 0, measured_gain_sum = 0;
 };
 
-// The fraction of an option's work that losses undo at the present rate of losses; less than 1.
+// The fraction of an option's work that device losses undo at the current loss rate; at most 0.9.
 double undone_part(const Situation& situation, const PlanOption& option);
-// Seconds per step that no loss undoes: step_seconds / (1 - undone_part).
+// Average seconds for each step that is not undone by a loss: step_seconds / (1 - undone_part).
 double lasting_seconds(const Situation& situation, const PlanOption& option);
 // Whether the last switch has yielded less than a quarter of its predicted gain.
 bool has_missed_gain(std::optional<double> predicted_gain, std::optional<double> measured_gain);

@@ -1,5 +1,5 @@
-// RecoveryCosts: the costs of plan changes in this system, used by replays and by decisions. Measured
-// values may be read from a file:
+// RecoveryCosts: how long plan changes and recoveries take. Replays and adaptation policies use these values.
+// Measured values can be read from a file:
 //
 //   {"format": "optimus-recovery-costs", "version": 1, "detection_seconds": 0.1, "recovery_seconds": 0.4, …}
 #pragma once
@@ -11,15 +11,15 @@
 
 namespace optimus {
 
-// The fraction of a link's bandwidth that plan changes reach in measurements
+// The measured fraction of the link bandwidth that state transfers achieve during plan changes
 // (docs/understand/live-switching.md).
 constexpr double kLinkEfficiency = 0.7;
 
 struct RecoveryCosts {
-  double start_seconds = 2;        // from the moment when enough nodes are ready to the first step
+  double start_seconds = 2;        // from the time when enough nodes are ready to the first step
   double detection_seconds = 0.1;  // from a loss to its detection by the survivors
-  double recovery_seconds = 0.4;   // from the detection to the next step, without the transfer of state
-  // pause of a change that was prepared while steps continued, without the transfer of state
+  double recovery_seconds = 0.4;   // from the detection to the next step, not counting the transfer of state
+  // pause of a plan change that was prepared during training, not counting the transfer of state
   double switch_seconds = 0.1;
   double prepare_seconds = 1;  // time that a new node needs to prepare for joining
   double join_bytes = 0;       // size of the state that each joining node receives
@@ -31,8 +31,8 @@ struct RecoveryCosts {
 };
 
 OrderedJson to_json(const RecoveryCosts& costs);
-// Throws UserError for another format, an unknown key, or a value out of range. Keys that are not in the
-// file keep the values of `costs`.
+// Throws UserError if the format is wrong, a key is unknown, or a value is out of range. Keys that are
+// missing from the file keep their values in `costs`.
 RecoveryCosts parse_recovery_costs(std::string_view text, const std::string& source,
                                    RecoveryCosts costs = {});
 

@@ -105,7 +105,7 @@ WaitChoice wait_or_replan(const RepairForecast& forecast, double elapsed, const 
     const double absence_probability = forecast.survival_probability(elapsed, wait);
     const double expected_wait = remainder - forecast.expected_excess_seconds(elapsed, wait);
     const double expected_without = forecast.expected_excess_seconds(elapsed, wait + costs.replan_seconds);
-    // seconds of the pause in which the run changes to the new plan
+    // Expected seconds of the replanning pause during which the node is still absent.
     const double expected_replan = forecast.expected_excess_seconds(elapsed, wait) - expected_without;
     return expected_wait + (1 - absence_probability) * costs.resume_seconds + expected_replan +
            (1 - costs.speed_without) * expected_without + absence_probability * costs.readmit_seconds;
@@ -120,7 +120,7 @@ WaitChoice wait_or_replan(const RepairForecast& forecast, double elapsed, const 
 }
 
 double FailureRate::per_node_second() const {
-  // A weak prior: a tenth of a failure in ten node hours. The first observed failure outweighs it.
+  // A weak prior: 0.1 failures in 10 node hours. The first observed failure outweighs it.
   constexpr double kFailures = 0.1, kNodeSeconds = 36'000;
   return (kFailures + failures_) / (kNodeSeconds + node_seconds_);
 }

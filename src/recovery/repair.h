@@ -1,11 +1,9 @@
-// RepairForecast: how often nodes fail and how long they stay absent, from prior knowledge and the history
-// of the run.
+// RepairForecast: estimates how long nodes stay absent, from a prior and the history of the run.
 //
-// There are three kinds of outages: a restarted process, a replaced spot machine, and a repaired server. The
-// duration of each kind has a log-normal distribution fitted to published traces; the proportions of the
-// kinds are learned from the run. The forecast gives the expected remaining duration of an ongoing outage,
-// which decides whether to wait for its end or to continue without the node. Pure: the caller passes the
-// current time.
+// There are three kinds of outages: a process restarts, a spot machine is replaced, or a server is repaired.
+// Each kind has a log-normal distribution of durations, fitted to published traces. The proportions of the
+// kinds are learned from the run. The expected remaining duration of an outage determines whether to wait for
+// the node or to continue without it. Pure: the caller passes the current time.
 #pragma once
 
 #include <array>
@@ -31,14 +29,14 @@ struct Outage {
 
 class RepairForecast {
  public:
-  // `history`: outages that had begun by `now`, ended or ongoing.
+  // `history` contains the outages that started before `now`, including those that are still ongoing.
   RepairForecast(const std::vector<Outage>& history, double now);
 
-  // Forecasts for an ongoing outage that has lasted `elapsed` seconds. The probability that it lasts at least
-  // `further` seconds more, and its expected remaining seconds:
+  // Both functions describe an ongoing outage that has lasted `elapsed` seconds: the probability that it
+  // lasts at least `further` more seconds, and its expected remaining seconds.
   double survival_probability(double elapsed, double further) const;
   double expected_remaining_seconds(double elapsed) const;
-  // The expected seconds of outage beyond the next `further` seconds: the mean of max(0, remaining -
+  // The expected duration of the outage beyond the next `further` seconds: the mean of max(0, remaining -
   // further).
   double expected_excess_seconds(double elapsed, double further) const;
   // The probability of each kind for the next outage.
@@ -77,9 +75,9 @@ class FailureRate {
   double failures_ = 0, node_seconds_ = 0;
 };
 
-// Durations of the outages in a trace, in seconds. by_name: until the same node returns (faults). by_count:
-// until the next node joins (spot machines, which do not return but are replaced). Outages that do not end
-// within the trace are omitted.
+// Returns the durations of the outages in a trace, in seconds. With by_name, an outage ends when the same
+// node returns (faults). With by_count, it ends when the next node joins, because spot machines do not return
+// but are replaced. Outages that do not end within the trace are omitted.
 enum class Matching { by_name, by_count };
 std::vector<double> outage_durations(const AvailabilityTrace& trace, Matching matching);
 

@@ -7,8 +7,8 @@
 namespace optimus {
 namespace {
 
-// The number of devices that form one replica of a stage. Empty if its layers differ in this number, or if
-// state or experts are distributed over replicas.
+// The number of devices that form one replica of a stage. Returns nullopt if this number differs between
+// layers, or if state or experts are sharded across replicas.
 std::optional<int> devices_per_replica(const Stage& stage) {
   std::optional<int> replica_size;
   for (const Chunk& chunk : stage.chunks)
@@ -21,8 +21,8 @@ std::optional<int> devices_per_replica(const Stage& stage) {
   return replica_size;
 }
 
-// The stage without the replica that contains the device at `index`. Empty if the stage has no other
-// replica.
+// The stage without the replica that contains the device at `index`. Returns nullopt if the stage has no
+// other replica.
 std::optional<Stage> without_replica(Stage stage, int index) {
   const std::optional<int> replica_size = devices_per_replica(stage);
   if (!replica_size || std::ssize(stage.devices) <= *replica_size) return std::nullopt;
@@ -31,8 +31,7 @@ std::optional<Stage> without_replica(Stage stage, int index) {
   return stage;
 }
 
-// Assigns each micro-batch to the pipeline whose resulting load is the smallest, relative to the pipeline's
-// previous share.
+// Assigns each micro-batch to the pipeline that then has the smallest load relative to its previous load.
 void assign_microbatches(std::vector<Pipeline>& pipelines, std::vector<int> sizes) {
   std::vector<double> speeds, loads;
   for (const Pipeline& pipeline : pipelines) {

@@ -8,14 +8,14 @@
 
 namespace optimus {
 
-// The plan without `device`. The other replicas of its stage share its work. If there are none, the other
-// pipelines share the micro-batches of its pipeline, in proportion to their numbers of sequences. Devices
-// keep their indices, and the batch size stays the same. Empty if no other device has the state of the
-// device, or if shards of the state are lost with it.
+// The plan without `device`. The other replicas of its stage share its work. If there are no other replicas,
+// the other pipelines share the micro-batches of its pipeline, in proportion to their numbers of sequences.
+// Devices keep their indices, and the batch size does not change. Returns nullopt if no other device has the
+// state of `device`, or if shards of the state are lost with it.
 std::optional<Plan> without_device(const Plan& plan, int device);
 
-// Times of the two responses to a loss: replan at once, or run a takeover plan while the new plan is
-// prepared.
+// Durations that determine the cost of the two responses to a lost device: replan at once, or run a takeover
+// plan while a new plan is prepared.
 struct ResponseTimes {
   double takeover_step = 1, replanned_step = 1;  // seconds per step
   double pause = 0;         // until steps continue: agreement on the new membership, new connections
@@ -23,7 +23,7 @@ struct ResponseTimes {
   double prepare = 0;       // seconds to prepare the new plan while steps continue
   double switch_pause = 0;  // pause of the later switch to the new plan
 };
-// Seconds of training, at the speed of the new plan, that each response loses.
+// Seconds of training that each response loses, measured at the speed of the new plan.
 double seconds_lost_by_replanning(const ResponseTimes& times);
 double seconds_lost_by_takeover(const ResponseTimes& times);
 

@@ -10,13 +10,14 @@
 namespace optimus {
 namespace {
 
-// The demand, and a cluster of suitable size, for pipelines on a given number of devices.
+// The planner's input for one pipeline on a given number of devices: a cluster of that size, and the demand
+// on it.
 struct TemplateInputs {
   TemplateInputs(const Demand& base, int num_devices, int microbatch, int stages)
       : cluster(with_devices(base.cluster, num_devices)),
         demand{base.model, cluster, base.software, base.constants},
         cluster_view(cluster) {
-    // Enough micro-batches to fill the pipeline twice; a larger number would not increase those in flight.
+    // Enough micro-batches to fill the pipeline twice. More of them would not increase the number in flight.
     demand.batch = static_cast<std::int64_t>(microbatch) * 2 * stages;
     demand.sequence_length = base.sequence_length, demand.precision = base.precision;
     demand.constraints = base.constraints;
@@ -50,8 +51,8 @@ StageTable stage_table(const Demand& demand, BoundModel& bound_model, const Cand
   return table;
 }
 
-// Whether the plan's pipeline fits into memory as one of two: gradients are then also reduced between
-// pipelines, which needs buffers and communicators.
+// Whether the plan's pipeline fits in memory if there is a second pipeline. Gradients are then also reduced
+// between pipelines, which needs buffers and communicators.
 bool fits_beside_another(const TemplateInputs& inputs, Plan plan) {
   Pipeline second = plan.pipelines.front();
   for (Stage& stage : second.stages)
@@ -91,8 +92,8 @@ std::optional<PipelineTemplate> make_template(const TemplateInputs& inputs, Boun
   return std::nullopt;
 }
 
-// Tensor-parallel sizes that divide the number of devices and leave at least one layer per stage. If some
-// of them divide the number of heads, only these are returned.
+// Tensor-parallel sizes that divide the number of devices and leave at least one layer per stage. If any of
+// them also divides the number of heads, only such sizes are returned.
 std::vector<int> tensor_parallel_sizes(const Demand& demand, int num_devices, int devices_per_node) {
   std::vector<int> even, uneven;
   const auto max_parts = std::min<std::int64_t>(max_tensor_parts(demand.model), num_devices);
@@ -102,7 +103,7 @@ std::vector<int> tensor_parallel_sizes(const Demand& demand, int num_devices, in
     (demand.model.heads % tp == 0 ? even : uneven).push_back(tp);
   }
   if (even.empty()) return uneven;
-  // Tensor parallelism crosses nodes only if no smaller size is possible.
+  // Tensor parallelism spans several nodes only if no smaller size is possible.
   std::vector<int> within_node;
   for (const int tp : even)
     if (tp <= devices_per_node) within_node.push_back(tp);

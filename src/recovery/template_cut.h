@@ -8,7 +8,7 @@
 
 namespace optimus {
 
-// The best pipeline of `nodes` nodes for one micro-batch size.
+// The best pipeline on `nodes` nodes for one micro-batch size.
 struct PipelineTemplate {
   int nodes = 0;
   Candidate candidate;              // pp and tp; one replica
@@ -18,8 +18,8 @@ struct PipelineTemplate {
   double next_seconds = 0;   // seconds that each further micro-batch adds: the time of the slowest stage
 };
 
-// Tries several tensor-parallel sizes and distributes layers over stages by their cost. Empty if the model
-// does not fit.
+// Tries several tensor-parallel sizes and distributes layers over stages by cost. Returns nullopt if the
+// model does not fit.
 std::optional<PipelineTemplate> best_pipeline_template(const Demand& demand, int nodes, int devices_per_node,
                                                        int microbatch);
 

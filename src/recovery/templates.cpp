@@ -11,7 +11,8 @@
 namespace optimus {
 namespace {
 
-// Larger pipelines only add bubbles, unless the batch has fewer sequences than there would be pipelines.
+// Larger pipelines only add bubbles. They are needed only if the batch has too few sequences for more
+// pipelines.
 constexpr int kUsualMaxNodes = 16;
 
 int largest_template(const TemplateOptions& options, int smallest, std::int64_t batch) {
@@ -75,14 +76,14 @@ const PipelineTemplate* PipelineTemplates::find(int microbatch, int nodes) const
 
 namespace {
 
-// The number of consecutive micro-batches per replica that `replicas` equal pipelines need for these
-// sequences, with the largest micro-batches allowed.
+// The number of micro-batches per replica if `replicas` equal pipelines process these sequences in
+// micro-batches of the maximum size.
 std::int64_t num_rounds(std::int64_t sequences, int replicas, int microbatch) {
   const std::int64_t sequences_per_round = static_cast<std::int64_t>(replicas) * microbatch;
   return (sequences + sequences_per_round - 1) / sequences_per_round;
 }
 
-// The step time of `replicas` equal pipelines for these sequences, in micro-batches of even size.
+// The step time of `replicas` equal pipelines for these sequences, split into micro-batches of equal size.
 double seconds_for(const PipelineTemplate& pipeline_template, int replicas, std::int64_t sequences) {
   const std::int64_t rounds = num_rounds(sequences, replicas, pipeline_template.candidate.microbatch);
   const std::int64_t largest = (sequences + rounds * replicas - 1) / (rounds * replicas);
@@ -91,7 +92,7 @@ double seconds_for(const PipelineTemplate& pipeline_template, int replicas, std:
          (pipeline_template.first_seconds + static_cast<double>(rounds - 1) * pipeline_template.next_seconds);
 }
 
-// The largest number of sequences that `replicas` equal pipelines process within `seconds`; at least one
+// The largest number of sequences that `replicas` equal pipelines can process in `seconds`, but at least one
 // per pipeline.
 std::int64_t sequences_in(const PipelineTemplate& pipeline_template, int replicas, std::int64_t max_sequences,
                           double seconds) {
@@ -105,8 +106,9 @@ std::int64_t sequences_in(const PipelineTemplate& pipeline_template, int replica
 
 }  // namespace
 
-// The templates of the pipelines, and the number of sequences with which all finish at about the same time.
-// Empty if a template is missing or there are fewer sequences than pipelines.
+// The templates of the pipelines, each with a number of sequences, chosen so that all pipelines finish at
+// about the same time. Returns an empty vector if a template is missing or there are fewer sequences than
+// pipelines.
 std::vector<PipelineTemplates::Share> PipelineTemplates::shares(const Choice& choice) const {
   const int small_size = choice.nodes / choice.pipelines, num_large = choice.nodes % choice.pipelines;
   std::vector<Share> result;
@@ -139,7 +141,7 @@ void PipelineTemplates::distribute_batch(std::vector<Share>& shares) const {
   }
   std::int64_t remaining = base_plan_.batch;
   for (Share& share : shares) {
-    reserved -= share.replicas;  // reserves one sequence for every pipeline that follows
+    reserved -= share.replicas;  // reserves one sequence for each of the following pipelines
     share.sequences = std::min(sequences_in(*share.pipeline_template, share.replicas, base_plan_.batch, high),
                                remaining - reserved);
     remaining -= share.sequences;
@@ -155,8 +157,8 @@ double PipelineTemplates::estimate(const std::vector<Share>& shares) const {
   return max_seconds;
 }
 
-// All feasible choices for this number of nodes, fastest first by estimate; with at least `min_pipelines`
-// pipelines if the nodes suffice.
+// All feasible choices with at least `min_pipelines` pipelines for this number of nodes, sorted by estimated
+// step time.
 std::vector<PipelineTemplates::Choice> PipelineTemplates::feasible_choices(int nodes,
                                                                            int min_pipelines) const {
   std::vector<Choice> result;
@@ -176,14 +178,14 @@ std::vector<PipelineTemplates::Choice> PipelineTemplates::feasible_choices(int n
   return result;
 }
 
-// Chooses the number of pipelines and the micro-batch size. The required number of pipelines has priority
-// over speed. The best few choices by estimate are compared with the simulator.
+// Chooses the number of pipelines and the micro-batch size. The required number of pipelines takes priority
+// over speed. The few choices with the best estimates are simulated, and the fastest one is used.
 void PipelineTemplates::choose_for(int nodes, const Demand& demand, const TemplateOptions& options) {
   Choice& best_choice = choices_[static_cast<std::size_t>(nodes)];
   std::vector<Choice> candidates = feasible_choices(nodes, options.failures + 1);
   // The batch has too few sequences for that many pipelines.
   if (candidates.empty()) candidates = feasible_choices(nodes, 1);
-  if (candidates.empty()) {  // leaves one node idle: too many nodes for the batch, or a template is missing
+  if (candidates.empty()) {  // too many nodes for the batch, or a template is missing: leaves one node idle
     if (nodes > 1) best_choice = choices_[static_cast<std::size_t>(nodes) - 1];
     return;
   }
@@ -232,7 +234,7 @@ Plan PipelineTemplates::assemble(const Choice& choice) const {
 const PipelineTemplates::Choice& PipelineTemplates::choice_of(int nodes) const {
   const int index = std::min(nodes, max_nodes());
   if (index < 1 || choices_[static_cast<std::size_t>(index)].nodes == 0)
-    throw UserError("{} needs at least {} nodes; only {} are left", base_plan_.model, min_nodes_,
+    throw UserError("{} needs at least {} nodes, but only {} are left", base_plan_.model, min_nodes_,
                     std::max(0, nodes));
   return choices_[static_cast<std::size_t>(index)];
 }

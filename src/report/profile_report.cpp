@@ -43,7 +43,7 @@ const StagePrediction* stage_of(const std::optional<ExpectedStep>& expected, con
 
 using Kind = std::pair<Lane, std::string>;
 
-// The predicted seconds of each kind of instruction, for one device of each stage.
+// The predicted seconds for each kind of instruction, on one device of each stage.
 std::map<std::pair<int, int>, std::map<Kind, double>> predicted_kinds(const ExpectedStep& expected) {
   std::map<std::pair<int, int>, std::map<Kind, double>> result;
   for (const TracedInstruction& instruction : expected.instructions)
@@ -63,7 +63,7 @@ std::string seconds_or_dash(const std::optional<double>& seconds) {
   return seconds ? text(Seconds(*seconds)) : std::string("-");
 }
 
-// A line with the predicted and measured memory of the rank that uses the most.
+// A table with the predicted and measured memory of the rank that uses the most memory.
 std::string memory_text(const std::vector<RankProfile>& ranks, const std::optional<ExpectedStep>& expected) {
   const auto fullest = std::max_element(ranks.begin(), ranks.end(), [](const auto& a, const auto& b) {
     return a.memory.total < b.memory.total;
@@ -138,7 +138,7 @@ RankProfile parse_rank_profile(const Json& json, const std::string& source) {
 
 std::vector<ComparedKind> compare_kinds(const std::vector<RankProfile>& ranks, const Plan& plan,
                                         const std::optional<ExpectedStep>& expected) {
-  ensure(!ranks.empty(), "a profile of a plan of {} devices needs at least one rank", num_devices(plan));
+  ensure(!ranks.empty(), "profile of a plan for {} devices: expected at least one rank", num_devices(plan));
   std::map<Kind, double> measured, predicted;
   const auto predicted_by_stage =
       expected ? predicted_kinds(*expected) : std::map<std::pair<int, int>, std::map<Kind, double>>{};

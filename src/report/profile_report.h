@@ -1,6 +1,7 @@
-// The profiles of a run's ranks for a few steps: the times of each rank's instructions and its memory, in the
-// same format as a predicted step (simulate/simulate.h). Merges them into a Perfetto trace, and compares them
-// with the prediction by kind of instruction. Pure. run/profile.h takes the measurements.
+// Profiles of all ranks over a few steps. A profile contains the instruction times and the memory of a rank,
+// in the same format as a predicted step (simulate/simulate.h). The functions merge profiles into a Perfetto
+// trace, and compare them with the prediction for each kind of instruction. Pure. run/profile.h takes the
+// measurements.
 #pragma once
 
 #include <optional>
@@ -29,33 +30,33 @@ struct RankProfile {
   Bytes resident;      // peak resident memory of the process; the same for all ranks of one process
 };
 OrderedJson profile_json(const RankProfile& profile);
-// `source` names the file in errors. Throws UserError.
+// Throws UserError if the profile is invalid. `source` is the file name for error messages.
 RankProfile parse_rank_profile(const Json& json, const std::string& source);
 
-// Seconds per step, as the mean over ranks and steps.
+// Seconds per step for one kind of instruction: the mean over ranks and steps.
 struct ComparedKind {
   std::string kind;
   Lane lane = Lane::compute;
   double measured = 0;
   std::optional<double> predicted{};
 };
-// Ordered by lane, then by decreasing time.
+// The result is sorted by lane, then by decreasing time.
 std::vector<ComparedKind> compare_kinds(const std::vector<RankProfile>& ranks, const Plan& plan,
                                         const std::optional<ExpectedStep>& expected);
 
-// The fraction of communication time during which the same rank computed; nullopt if there was no
+// The fraction of a rank's communication time during which it also computed. Returns nullopt if there was no
 // communication.
 std::optional<double> overlap(const RankProfile& profile);
 
-// The comparison as a table for the console, and as JSON, which also has the memory of each rank.
+// The comparison as a table for the console, or as JSON. The JSON also contains the memory of each rank.
 std::string comparison_text(const std::vector<RankProfile>& ranks, const Plan& plan,
                             const std::optional<ExpectedStep>& expected);
 OrderedJson comparison_json(const std::vector<RankProfile>& ranks, const Plan& plan,
                             const std::optional<ExpectedStep>& expected);
 
-// The Perfetto trace: a process per rank, with a track for its steps and one per lane. Ranks beyond a total
-// of kMaxTracedInstructions instructions are left out. `comparison` is stored next to the events, under the
-// key "profile".
+// Returns a Perfetto trace with one process per rank, which has a track for steps and a track for each lane.
+// After kMaxTracedInstructions instructions in total, the remaining ranks are omitted. `comparison` is stored
+// next to the events under the key "profile".
 std::string profile_trace(const std::vector<RankProfile>& ranks, const OrderedJson& comparison);
 
 }  // namespace optimus

@@ -12,7 +12,7 @@
 namespace optimus {
 namespace {
 
-// Used where the run has no data; the defaults of simulated runs.
+// The defaults of simulated runs, used if the run has no data for a value.
 constexpr double kDefaultPredictionError = 0.05, kDefaultDetectionSteps = 10, kDefaultPause = 0.1;
 
 double median_of(std::vector<double> values, double fallback) {
@@ -57,7 +57,7 @@ class Recorder {
   }
 
  private:
-  // Computes when each step ended, including the pauses of plan changes after it.
+  // Computes when each step ended. The pause of a plan change is added to the step before it.
   void compute_step_ends() {
     std::map<std::int64_t, double> pauses;
     for (const Decision& decision : decisions_) pauses[decision.step] += decision.pause.value;
@@ -75,7 +75,7 @@ class Recorder {
     return it == step_ends_.begin() ? 0 : std::prev(it)->second;
   }
 
-  // A condition lasts until a decision no longer names it, or until the run ends.
+  // A condition lasts until a decision no longer mentions it, or until the run ends.
   void collect_conditions() {
     std::map<std::pair<std::string, std::vector<int>>, std::size_t> open_conditions;
     for (const Decision& decision : decisions_) {
@@ -126,7 +126,8 @@ class Recorder {
     return static_cast<int>(result_.plans.size()) - 1;
   }
 
-  // Median step times of this segment by mode; the first step on a plan is not representative.
+  // Median step times in this segment by mode. The first step of each plan is left out because it is not
+  // representative.
   std::map<int, double> median_seconds_by_mode(std::int64_t begin, std::int64_t end) const {
     std::map<int, std::vector<double>> seconds_by_mode;
     for (std::size_t i = 0; i < steps_.size(); ++i) {
@@ -214,7 +215,7 @@ class Recorder {
 
 RecordedTrial recorded_trial(const std::vector<StepMetrics>& steps, const std::vector<Decision>& decisions,
                              const std::function<std::string(const std::string& hash)>& name) {
-  ensure(!steps.empty(), "a recorded trial needs at least one step");
+  ensure(!steps.empty(), "recorded_trial(): expected at least one step");
   return Recorder(steps, decisions, name).run();
 }
 

@@ -1,13 +1,13 @@
-// Converts the records of a run to a trial (trials/trial.h): the events of the run with their times, and the
-// speeds of its plans. Other policies can then be simulated on the same events.
+// Converts the records of a run to a simulated run (trials/trial.h) that has the same events and the same
+// plans with their speeds. Other policies can then be simulated with these events.
 //
 //   steps, epochs (metrics.jsonl) ──┐
 //                                   ├──> unchanged segments, with the step time of every known plan
 //   evidence, gains (decisions.jsonl)┘
 //
-// The step time of a plan in a segment is the measured one if there is one; else the prediction of a
-// decision that considered the plan in this segment; else that of the previous segment, unless a rank was
-// lost or joined in between. A plan without any known time cannot be chosen. Pure.
+// The step time of a plan in a segment is the measured time if there is one. Otherwise it is the prediction
+// of a decision that considered the plan in this segment. Otherwise it is the time from the previous segment,
+// unless a rank was lost or joined in between. A plan without a known step time cannot be chosen. Pure.
 #pragma once
 
 #include <string>
@@ -27,7 +27,7 @@ struct RecordedTrial {
   int num_switches = 0;            // automatic plan changes
 };
 
-// `name` maps a plan's hash to its short name. `steps` must not be empty and must be in order.
+// `name` maps the hash of a plan to its short name. `steps` must be non-empty and sorted.
 RecordedTrial recorded_trial(const std::vector<StepMetrics>& steps, const std::vector<Decision>& decisions,
                              const std::function<std::string(const std::string& hash)>& name);
 

@@ -1,5 +1,5 @@
-// Implements report_page.h. The page shows, in this order: key figures, loss, speed, decisions, plan epochs,
-// and the timeline of one step.
+// Implements report_page.h. The sections of the page are, in this order: key figures, loss, speed, decisions,
+// plan epochs, and the timeline of one step.
 #include "report/report_page.h"
 
 #include <algorithm>
@@ -66,7 +66,7 @@ double median_of(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Consecutive steps on one plan.
+// A range of consecutive steps with the same plan.
 struct Epoch {
   std::int64_t number = 0, first = 0, last = 0;
   std::string plan;
@@ -211,7 +211,7 @@ std::string report_page(const RunReport& report) {
       "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{}</title>\n"
       "<style>{}</style></head><body><main>\n<h1>{}</h1>\n"
-      "<p class=\"soft\">Bands show plans and marks show decisions; hover over them for details.</p>\n{}\n",
+      "<p class=\"soft\">Bands are plans, and marks are decisions. Hover over them for details.</p>\n{}\n",
       name, kStyle, name, facts_of(report, epochs));
   page += charts_of(report, epochs) + decisions_of(report);
   if (!epochs.empty()) page += epochs_table(epochs);

@@ -1,6 +1,6 @@
-// The report of a run as one HTML page: its loss, speed and plans over time, its decisions with their
-// reasons, and the timeline of one step if a step was profiled. The page is self-contained: no external
-// scripts, fonts or images. Pure; read_report() reads the run's folder.
+// The report of a run as an HTML page: the loss, speed and plans over time, the decisions with their reasons,
+// and the timeline of a step if a step was profiled. The page has no external scripts, fonts or images. Pure,
+// except that read_report() reads the run's folder.
 #pragma once
 
 #include <map>
@@ -28,7 +28,8 @@ RunReport read_report(const Path& run);
 
 std::string report_page(const RunReport& report);
 
-// The last part of the page: the instructions of each rank in the first profiled step, one row per rank.
+// Returns the last section of the page, which shows the instructions in the first profiled step with one row
+// per rank.
 std::string timeline_svg(const std::vector<RankProfile>& ranks);
 
 }  // namespace optimus

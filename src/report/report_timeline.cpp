@@ -1,5 +1,5 @@
-// Draws the timeline of one step for report_page.h: one row per rank, with computation above and
-// communication below.
+// Draws the timeline of one step for report_page.h. There is one row per rank, with computation above
+// communication.
 #include <algorithm>
 #include <cmath>
 

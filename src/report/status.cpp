@@ -18,8 +18,8 @@ namespace {
 
 constexpr Bytes kMaxMetricsBytes{std::int64_t{1} << 32};
 
-// The state letter of a process: "R" in "4711 (optimus-engine) R 1 …". nullopt if the process does not
-// exist.
+// The state letter of a process, for example "R" in "4711 (optimus-engine) R 1 …". Returns nullopt if the
+// process does not exist.
 std::optional<char> process_letter(int pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
   std::string stat;
@@ -59,7 +59,7 @@ void read_last_step(const Path& run, RunStatus& status) {
   if (const auto rate = view.find("tokens_per_second")) status.tokens_per_second = rate->number();
 }
 
-// The planned number of steps; nullopt if the settings cannot be read.
+// The planned number of steps, or nullopt if the settings cannot be read.
 std::optional<std::int64_t> steps_of(const Path& run) {
   TrainOptions options;
   OptionTable table;
@@ -72,7 +72,7 @@ std::optional<std::int64_t> steps_of(const Path& run) {
   return options.steps;
 }
 
-// Leaves the fields empty if a worker's host is unknown, or if all workers are on one host.
+// Leaves the fields empty if the host of a worker is unknown, or if all workers are on one host.
 void find_host_redundancy(RunStatus& status) {
   std::vector<std::string> hosts;
   std::vector<int> host_of(status.workers.size(), -1);

@@ -1,4 +1,4 @@
-// The status of a run, read from its folder alone, for optimus status. Works during the run and afterwards.
+// The status of a run for `optimus status`. It is read only from the run's folder, during or after the run.
 #pragma once
 
 #include <optional>
@@ -23,9 +23,9 @@ struct RunStatus {
   std::optional<double> loss, tokens_per_second;
   Plan plan;
   std::vector<WorkerStatus> workers;
-  int num_tolerated_losses = 0;  // any set of this many devices may be lost without losing masters or moments
-  // The number of hosts that may be lost without losing state, if the workers are on several hosts.
-  // `fatal_hosts` is a smallest set of hosts whose loss would lose state.
+  int num_tolerated_losses = 0;  // any set of this size may be lost without losing masters or moments
+  // If the workers are on several hosts: the number of hosts that may be lost without losing state, and a
+  // smallest set of hosts (`fatal_hosts`) whose loss would lose state.
   std::optional<int> num_tolerated_host_losses{};
   std::vector<std::string> fatal_hosts{};
   // A smallest set of devices whose loss would lose state (plan/layouts.h, smallest_owner_set).

@@ -1,5 +1,6 @@
-// A key-value board for short messages between processes of a run, independent of their communication
-// groups: the run's store, or, in tests, memory. It remains reachable when the groups are broken.
+// A key-value store for short messages between the processes of a run. It does not depend on communication
+// groups. It is implemented by the run's store, or in memory for tests. It remains reachable when the groups
+// are broken.
 #pragma once
 
 #include <optional>
@@ -10,7 +11,7 @@
 
 namespace optimus {
 
-// Thread-safe. Calls fail rather than wait long.
+// Thread-safe. Calls fail instead of blocking for a long time.
 class Board {
  public:
   virtual ~Board() = default;

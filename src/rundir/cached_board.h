@@ -1,5 +1,5 @@
-// Caches a board on which many keys are polled by several components: values that were fetched recently are
-// returned from memory. One thread.
+// A cache for a board on which several components poll many keys. Recently fetched values are returned from
+// memory. One thread.
 #pragma once
 
 #include <chrono>
@@ -12,13 +12,13 @@ namespace optimus {
 
 class CachedBoard final : public Board {
  public:
-  // `board` must outlive this. A fetched value is returned from memory for `cache_lifetime`, so callers
-  // that wait for a key must keep polling for longer than that.
+  // `board` must outlive this object. A fetched value is returned from memory for `cache_lifetime`, so
+  // callers that wait for a key must keep polling for longer than that.
   explicit CachedBoard(Board& board, std::chrono::milliseconds cache_lifetime = std::chrono::milliseconds(20))
       : board_(board), cache_lifetime_(cache_lifetime) {}
 
-  // Fetches all keys in one round trip, if the board supports it. If that fails, each key is looked up when
-  // it is needed.
+  // Fetches all keys in one round trip if the board supports this. If the fetch fails, each key is looked up
+  // when it is needed.
   void fetch(const std::vector<std::string>& keys) {
     cache_.clear();
     auto values = board_.find_all(keys);

@@ -26,7 +26,7 @@ std::string failure_line(const std::vector<RankOutcome>& outcomes) {
   for (const RankOutcome& outcome : outcomes)
     if (has_ended_as(outcome, WorkerReport::End::failed))
       return fmt::format("{}: {}{}", outcome.name, outcome.report->why, observed_by);
-  // A rank that others report as missing but that has reported itself was only waiting for other ranks too.
+  // If a rank is reported as missing but has sent a report, it was only waiting for other ranks too.
   const auto is_less_likely_cause = [&](const auto& a, const auto& b) {
     const auto silent = [&](int rank) {
       if (rank >= static_cast<int>(outcomes.size())) return false;

@@ -1,5 +1,5 @@
-// Describes a failed run in one line, from the reports of its ranks: the cause of the failure, and the
-// observation of another rank.
+// Describes a failed run in one line, based on the reports of its ranks: the cause of the failure, and what
+// another rank observed.
 #pragma once
 
 #include <optional>
@@ -19,8 +19,8 @@ struct RankOutcome {
 // `outcomes` is indexed by rank. At least one rank must have failed, lost other ranks or not reported.
 std::string failure_line(const std::vector<RankOutcome>& outcomes);
 
-// Whether all ranks have reported except those that other ranks report as missing. No further reports can
-// be expected then.
+// Whether all ranks have reported, except those that other ranks report as missing. If so, no further reports
+// are expected.
 bool have_all_reported(const std::vector<RankOutcome>& outcomes);
 
 }  // namespace optimus

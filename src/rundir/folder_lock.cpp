@@ -21,7 +21,8 @@ FolderLock FolderLock::take(const Path& folder) {
   if (!lock.is_held()) throw RuntimeFailure("cannot open {}: {}", path.string(), std::strerror(errno));
   if (::flock(lock.file_, LOCK_EX | LOCK_NB) == 0) return lock;
   if (errno == EWOULDBLOCK)
-    throw UserError("another process is training in {}; wait for it, or end it first", folder.string());
+    throw UserError("another process is training in {}; wait until it exits, or stop it first",
+                    folder.string());
   return lock;  // a file system without locks: continue unprotected
 }
 

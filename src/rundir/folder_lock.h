@@ -1,5 +1,5 @@
-// Allows only one process at a time to train in a run's folder: two would remove each other's checkpoints.
-// The lock ends with its process, even if the process is killed.
+// Allows only one process at a time to train in a run's folder, because two processes would remove each
+// other's checkpoints. The lock is released when its process exits, even if the process is killed.
 #pragma once
 
 #include "base/file.h"
@@ -15,7 +15,7 @@ class FolderLock {
   FolderLock& operator=(FolderLock&& other) noexcept;
   ~FolderLock();
   bool is_held() const { return file_ >= 0; }
-  // Whether a process holds the lock; false if the folder does not exist.
+  // Whether a process holds the lock. Returns false if the folder does not exist.
   static bool is_taken(const Path& folder);
 
  private:

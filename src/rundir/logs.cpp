@@ -14,7 +14,7 @@ namespace {
 constexpr std::string_view kFailed = "failed: ";
 constexpr std::string_view kRankLog = "rank-", kLogEnding = ".log";
 
-// nullopt if the file is not a log.
+// Returns nullopt if the file is not a log.
 std::optional<int> rank_of(const std::string& name) {
   if (name == run_log_path().filename()) return kNoRank;
   if (!starts_with(name, kRankLog) || !ends_with(name, kLogEnding)) return std::nullopt;
@@ -85,11 +85,11 @@ std::vector<LogLine> read_logs(const Path& run, const LogQuery& query, Bytes max
   for (const auto& entry : std::filesystem::directory_iterator(folder, error))
     if (const std::optional<int> rank = rank_of(entry.path().filename()))
       logs.emplace_back(*rank, entry.path());
-  if (logs.empty()) throw UserError("{} has no logs (expected them in its folder logs)", run.string());
+  if (logs.empty()) throw UserError("{}: no logs found in the folder logs", run.string());
   std::sort(logs.begin(), logs.end());
   if (query.rank &&
       std::none_of(logs.begin(), logs.end(), [&](const auto& log) { return log.first == *query.rank; }))
-    throw UserError("{}: there is no rank {}; ranks are numbered up to {}", run.string(), *query.rank,
+    throw UserError("{}: rank {} does not exist; the highest rank is {}", run.string(), *query.rank,
                     logs.back().first);
   std::vector<std::vector<LogLine>> files;
   for (const auto& [rank, path] : logs) files.push_back(read_end(path, rank, max_bytes));

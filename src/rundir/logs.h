@@ -1,6 +1,6 @@
-// Merges the logs of all ranks of a run in the order of time, around a failure. Lines written by Optimus
-// begin with the time (base/time_stamp.h); a line without it, such as a library's, belongs to the preceding
-// line of its file.
+// Merges the logs of all ranks in chronological order, around the time of a failure. Lines written by Optimus
+// begin with the time (base/time_stamp.h). Lines without a time, such as the output of libraries, belong to
+// the previous line in the file.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace optimus {
 
-// The rank of lines of RUN/logs/run.log, the log of the process that starts and watches the ranks.
+// The rank of lines from RUN/logs/run.log, the log of the process that starts and watches the ranks.
 inline constexpr int kNoRank = -1;
 Path run_log_path();
 
@@ -25,19 +25,21 @@ struct LogLine {
 };
 
 struct LogQuery {
-  // Time range around the failure, or around the last line if nothing failed; nullopt for all lines.
+  // Selects lines within this time of the failure, or of the last line if nothing failed. nullopt selects all
+  // lines.
   std::optional<Seconds> window{};
   std::optional<int> rank{};
 };
 
-// Pure: parses the lines of one file, and merges those of all files. Equal times keep the order of files.
+// parse_log() parses the lines of one file. merge_logs() merges the lines of several files; lines with equal
+// times keep the order of the files. Pure.
 std::vector<LogLine> parse_log(std::string_view content, int rank);
 std::vector<LogLine> merge_logs(const std::vector<std::vector<LogLine>>& files, const LogQuery& query);
 
-// Reads the end of each log, at most this many bytes. Throws UserError if the folder has no logs.
+// Reads at most `max_bytes` from the end of each log. Throws UserError if the folder has no logs.
 std::vector<LogLine> read_logs(const Path& run, const LogQuery& query, Bytes max_bytes = Bytes(16 << 20));
 
-// Appends the failure of a run to its own log. A write error is ignored.
+// Appends the failure of a run to RUN/logs/run.log. Write errors are ignored.
 void log_failure(const Path& run, const std::string& why);
 
 }  // namespace optimus

@@ -1,4 +1,5 @@
-// Writes observations.jsonl: an observation whenever the number of findings changes, and every ten seconds.
+// Appends an observation to observations.jsonl whenever the number of findings changes, and every ten
+// seconds.
 #pragma once
 
 #include <chrono>

@@ -1,5 +1,5 @@
-// The plans of a run in its folder: plan.json is the one in use, plans/N.json that of epoch N, where N is
-// the number of plan changes so far.
+// The plan files in a run's folder: plan.json is the current plan, and plans/N.json is the plan of epoch N,
+// where N is the number of preceding plan changes.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@
 
 namespace optimus {
 
-// Writes both files. Throws RuntimeFailure if they cannot be written.
+// Writes plan.json and the plan file of the epoch. Throws RuntimeFailure if they cannot be written.
 void save_plan(FileSystem& files, const Path& run, const Plan& plan, std::int64_t epoch);
-// nullopt if the run has no plan yet.
+// Returns nullopt if the run has no plan yet.
 std::optional<std::int64_t> newest_epoch(const Path& run);
 Path plan_path(const Path& run, std::int64_t epoch);
 

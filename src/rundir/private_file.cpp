@@ -14,7 +14,7 @@ namespace optimus {
 
 void write_private_file(const Path& path, const std::string& text) {
   const std::string temporary = fmt::format("{}.{}", path.string(), ::getpid());
-  ::unlink(temporary.c_str());  // left by an earlier process with the same id
+  ::unlink(temporary.c_str());  // may have been left by an earlier process with the same id
   const int file = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
   const bool is_written =
       file >= 0 && ::write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());

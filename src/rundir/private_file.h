@@ -1,5 +1,5 @@
-// A small file that only this user can read, written atomically. Used for the addresses of stores with their
-// access tokens.
+// Atomically writes a small file that only this user can read. Used for store addresses, which contain access
+// tokens.
 #pragma once
 
 #include <string>

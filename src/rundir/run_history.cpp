@@ -17,7 +17,7 @@ namespace optimus {
 namespace {
 
 constexpr int kWarmupSteps = 3;  // steps after a change of plan that are not measured
-// A run with larger records is skipped, to limit memory.
+// Runs with larger records are skipped to limit memory use.
 constexpr Bytes kMaxRecordBytes{std::int64_t{256} << 20};
 
 Path file_of(const std::string& history) { return history == "here" ? history_path() : Path(history); }
@@ -33,7 +33,7 @@ std::vector<StepMetrics> steps_of_last_plan(const Path& run) {
   return steps;
 }
 
-// Lines that cannot be parsed are skipped, such as a truncated last line.
+// Lines that cannot be parsed, such as a truncated last line, are skipped.
 std::vector<Observation> observations_since(const Path& run, std::int64_t step) {
   const Path path = run / "observations.jsonl";
   std::error_code error;
@@ -48,7 +48,7 @@ std::vector<Observation> observations_since(const Path& run, std::int64_t step) 
   return result;
 }
 
-// The cluster as the run's decisions used it: each host is a node.
+// The cluster as the adaptation controller saw it, with one node per host.
 Cluster cluster_of(const FinishedRun& run) {
   const int size = num_device_numbers(run.plan);
   std::vector<std::string> hosts(static_cast<std::size_t>(size));
@@ -98,7 +98,7 @@ bool record_run(const std::string& history, const FinishedRun& run, EventSink& e
     if (!past) return false;
     std::error_code error;
     History past_runs;
-    // If the file has another format, read_history() throws, so the file is not overwritten.
+    // If the file has a different format, read_history() throws, so the file is not overwritten.
     if (std::filesystem::exists(file_of(history), error)) past_runs = read_history(history);
     add_run(past_runs, std::move(*past));
     RealFileSystem files;

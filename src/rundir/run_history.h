@@ -1,6 +1,6 @@
-// The history of runs on this machine (cost/history.h) as a training uses it: read before its plan is chosen,
-// and extended at its end. No data leaves the machine, and no run depends on the history: a file that
-// cannot be read or written causes one warning.
+// The history of past runs on this machine (cost/history.h). A training reads it before choosing a plan and
+// extends it at the end. No data leaves the machine. If the file cannot be read or written, the run prints a
+// warning and continues.
 #pragma once
 
 #include <string>
@@ -13,12 +13,12 @@
 
 namespace optimus {
 
-// `history`: a file, "here" (next to the results of `optimus profile`), or "none". A missing file counts as
-// an empty history; so does a broken file, with a warning.
+// `history` is a file, "here" (next to the results of `optimus profile`), or "none". Returns an empty history
+// if the file is missing, and also, with a warning, if it is invalid.
 History load_history(const std::string& history, EventSink& events);
 
-// Called at the end of a run; evaluates the run's own records if there are enough of them. If two runs end
-// at the same moment, one of them may not be recorded.
+// Describes a completed run for record_run(), which evaluates the records in its folder if there are enough
+// of them. If two runs end at the same time, one of them may not be recorded.
 struct FinishedRun {
   Path folder;
   const Plan& plan;  // the last plan

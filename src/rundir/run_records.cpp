@@ -9,7 +9,7 @@
 namespace optimus {
 namespace {
 
-// The content of the file; empty if it does not exist (yet).
+// The content of the file, or an empty string if the file does not exist.
 std::string content_of(const Path& path) {
   std::error_code error;
   return std::filesystem::exists(path, error) ? value_or_throw(read_file(path)) : std::string();

@@ -33,7 +33,7 @@ void expect_same_folder(const Path& run, const std::string& mark, const std::str
   for (int attempt = 0; !std::filesystem::exists(mark_path(run, mark), error); ++attempt) {
     if (deadline.has_passed())
       throw UserError(
-          "{} on {} is not the folder that rank 0 uses on {}: --run must be a folder that all hosts share",
+          "{} on {} is not the folder that rank 0 uses on {}; --run must be a folder that all hosts share",
           run.string(), host_name(), host_of_first);
     check_interrupted();
     pause_before_query(attempt);

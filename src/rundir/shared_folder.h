@@ -1,5 +1,5 @@
-// Checks that the ranks of several hosts use the same run folder: rank 0 creates a mark file there, and the
-// other ranks look for it.
+// Checks that the ranks on all hosts use the same run folder. Rank 0 creates a mark file there, and the other
+// ranks wait for it to appear.
 #pragma once
 
 #include <functional>
@@ -9,7 +9,8 @@
 
 namespace optimus {
 
-// Rank 0's mark file in the run's folder; removed by the destructor. Throws ReportedError.
+// Rank 0's mark file in the run's folder. The destructor removes it. Throws ReportedError if the file cannot
+// be created.
 class FolderMark {
  public:
   FolderMark(const Path& run, const std::string& name);
@@ -20,8 +21,8 @@ class FolderMark {
   const Path path_;
 };
 
-// On other ranks: waits for the mark. Throws UserError that names both hosts if it does not appear in time.
-// check_interrupted may throw.
+// Called on the other ranks: waits for the mark file. Throws UserError with the names of both hosts if the
+// file does not appear in time. `check_interrupted` is called while waiting and may throw.
 void expect_same_folder(const Path& run, const std::string& mark, const std::string& host_of_first,
                         const std::function<void()>& check_interrupted);
 

@@ -10,7 +10,7 @@ namespace optimus {
 
 class StoreBoard final : public Board {
  public:
-  // `store` may be shared with other users. `prefix` is prepended to all keys.
+  // `store` may be shared with other objects. `prefix` is prepended to all keys.
   explicit StoreBoard(std::shared_ptr<KeyStore> store, std::string prefix = "")
       : store_(std::move(store)), prefix_(std::move(prefix)) {}
   static Outcome<std::unique_ptr<Board>> open(const StoreAddress& address, const Deadline& deadline) {

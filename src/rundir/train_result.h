@@ -1,4 +1,4 @@
-// The results of a training. A worker process sends them to the process that started it.
+// The result of a training run. A worker process sends it to the process that started it.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,12 @@ namespace optimus {
 enum class TrainEnd {
   finished,  // all steps are done
   stopped,   // stopped on request; the checkpoint of the last step is written
-  left,      // this worker left the run; the others continue
+  left,      // this worker left the run; the other workers continue
 };
 
 struct TrainResult {
   TrainEnd end = TrainEnd::finished;
-  std::string run{};  // the folder: settings.toml, plan.json, metrics.jsonl, tensorboard/, checkpoints/
+  std::string run{};  // folder with settings.toml, plan.json, metrics.jsonl, tensorboard/, checkpoints/
   std::string checkpoint{};  // of the last step
   std::int64_t steps = 0;
   double loss = 0;  // of the last step

@@ -1,4 +1,4 @@
-// Reads workers.json of a run's folder: the live ranks of a run.
+// Reads workers.json from a run's folder. It lists the live ranks of the run.
 #pragma once
 
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace optimus {
 
-// Empty if the folder has no list. Throws UserError for an invalid file.
+// Returns an empty vector if the folder has no workers.json. Throws UserError if the file is invalid.
 std::vector<WorkerEntry> listed_workers(const Path& run);
 
 }  // namespace optimus

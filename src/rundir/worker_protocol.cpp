@@ -125,7 +125,7 @@ Json serialize_options(const OptionTable& table) {
 void restore_options(OptionTable& table, const Json& options, const std::string& source) {
   for (const auto& [name, entry] : JsonView(options, source).members()) {
     Option* const option = table.find(name);
-    if (option == nullptr) continue;  // an option of the enclosing command line
+    if (option == nullptr) continue;  // not an option of this table
     const Json& value = entry.at("value").raw();
     if (value.is_object()) entry.at("value").refuse("a value or a list");
     const bool is_empty = value.is_string() && value.get_ref<const std::string&>().empty();

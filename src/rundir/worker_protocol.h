@@ -1,6 +1,6 @@
-// The data that the process which starts a run exchanges with its workers: the description of a worker (an
-// environment variable), the settings of the run (a file in its folder), and the final report of a worker
-// (one line through a pipe). Processes are started in workers.h, and the work of a worker is in worker.h.
+// Data that a launching process exchanges with its workers: the description of a worker (in an environment
+// variable), the settings of the run (in a file in its folder), and the final report of a worker (one line
+// through a pipe). launch/workers.h starts the processes, and run/worker.h does the work of a worker.
 #pragma once
 
 #include <optional>
@@ -13,14 +13,14 @@
 
 namespace optimus {
 
-// Set by the starting process for each of its workers.
+// The launching process sets this variable for each of its workers.
 inline constexpr const char* kWorkerVariable = "OPTIMUS_WORKER";
 
-// Set for optimus-engine if the program at the other end of its standard input is its host (src/api).
+// Set for optimus-engine if it is controlled through its standard input by a host program (src/api).
 inline constexpr const char* kHostVariable = "OPTIMUS_HOSTED";
 
-// The engine reports the kind of a failure to its host as its result: {"failure": "user"} or "runtime". The
-// message is written to standard error.
+// If the engine fails, its result reports the kind of failure to the host program: {"failure": "user"} or
+// {"failure": "runtime"}. The message is written to standard error.
 inline constexpr const char *kFailureKey = "failure", *kUserFailure = "user", *kRuntimeFailure = "runtime";
 
 struct WorkerSpec {
@@ -37,12 +37,12 @@ struct WorkerSpec {
   int terminal = -1;  // file descriptor of the user's terminal, for rank 0; -1 if there is none
 };
 std::string text(const WorkerSpec& spec);
-// nullopt if this process is not a worker. Throws UserError if the variable is invalid.
+// Returns nullopt if this process is not a worker. Throws UserError if the variable is invalid.
 std::optional<WorkerSpec> worker_spec(const Environment& environment);
 Environment process_environment();
 
 struct WorkerReport {
-  // `failed`: ended by an error of its own. `lost`: ended because other ranks did not respond.
+  // `failed`: the worker exited because of an error. `lost`: it exited because other ranks did not respond.
   enum class End { done, interrupted, failed, lost };
   End end = End::done;
   std::string why;             // one line, for `failed` and `lost`
@@ -53,16 +53,16 @@ struct WorkerReport {
 std::string text(const WorkerReport& report);  // one line
 // Throws UserError if the line is not a report.
 WorkerReport parse_worker_report(const std::string& line);
-// Throws the failure of a run: as a UserError if a mistake of the user caused it, else as a RuntimeFailure.
+// Throws UserError if the failure of the run was caused by a user mistake, otherwise RuntimeFailure.
 [[noreturn]] void throw_run_failure(const std::string& line, bool is_user_error);
 
-// Serializes every option with its value and origin, and restores them, so that a worker uses exactly the
-// resolved settings.
+// Serialize and restore all options with their values and origins, so that a worker uses exactly the resolved
+// settings.
 Json serialize_options(const OptionTable& table);
-// `source` names the file in errors.
+// `source` is the file name for error messages.
 void restore_options(OptionTable& table, const Json& options, const std::string& source);
 
-// An element of `workers` in workers.json, which lists all live workers.
+// An entry in the list `workers` of workers.json, which contains all live workers.
 struct WorkerEntry {
   int rank = 0, pid = 0;
   std::string host, device;

@@ -1,4 +1,4 @@
-// Implements choose_plan.h: turns the request into a `Demand`, runs the search and applies the fallbacks.
+// Implements choose_plan.h: converts the request to a `Demand`, runs the search and applies the fallbacks.
 #include "settings/choose_plan.h"
 
 #include <cmath>
@@ -50,8 +50,8 @@ Constraints runnable(const PlannerRequest& request) {
 // The input of a planner search on all devices of `cluster`.
 Demand demand_of(const PlannerRequest& request, const Cluster& cluster, const Constraints& constraints,
                  const Constants& constants = fitted_constants()) {
-  ensure(request.batch > 0 && request.sequence_length > 0, "planner request for batch {} of {} tokens",
-         request.batch, request.sequence_length);
+  ensure(request.batch > 0 && request.sequence_length > 0,
+         "invalid planner request: batch {}, sequence length {}", request.batch, request.sequence_length);
   Demand demand{.model = request.model,
                 .cluster = cluster,
                 .software = optimus_software(),
@@ -68,7 +68,7 @@ Demand demand_of(const PlannerRequest& request, const Cluster& cluster, const Co
   return demand;
 }
 
-// A plan of `size` data-parallel replicas on the requested devices, each with its share of the batch.
+// A plan with one data-parallel replica on each of the requested devices.
 Plan replicas(const PlannerRequest& request, const Constraints& constraints) {
   const int size = request.num_devices;
   UniformPlan all{.dp = size, .batch = request.batch, .sequence_length = request.sequence_length};
@@ -103,8 +103,8 @@ class WarningCollector final : public EventSink {
   std::string words;
 };
 
-// The machines that the planner assumes: from measurements of this machine, else from the device type's
-// usual properties, with corrections from past runs.
+// The machines that the planner assumes. They are based on measurements of this machine if there are any.
+// Otherwise they have the typical properties of the device type, corrected by past runs.
 struct AssumedMachines {
   CorrectedInputs corrections;
   Cluster cluster;
@@ -121,7 +121,7 @@ AssumedMachines assumed_machines(const PlannerRequest& request) {
     if (auto here = measured_machine(device.type, device.is_gpu, size, size, request.precision, warnings))
       return {{here->cluster.profile(), here->constants, {}},
               here->cluster,
-              warnings.words + "; costs as measured on this machine"};
+              warnings.words + "; costs measured on this machine"};
   CorrectedInputs machines = correct_inputs(default_machines(device, size), fitted_constants(), found);
   Cluster cluster(machines.profile, fmt::format("cluster {}x{}", device.type, size));
   std::string note = warnings.words;
@@ -130,8 +130,8 @@ AssumedMachines assumed_machines(const PlannerRequest& request) {
 }
 
 // The planner's best plan. It may leave devices unused, because a small model can be faster on fewer devices.
-// If all devices have to be used, `may_copy` is set and the constraints allow it, the plan has a replica of
-// the model on every device.
+// If `may_copy` is true and the constraints allow it, a plan that would leave devices unused is replaced with
+// one that has a replica of the model on every device.
 Feasible<ChosenPlan> fastest_plan(const PlannerRequest& request, bool may_copy) {
   const int size = request.num_devices;
   const AssumedMachines known = assumed_machines(request);
@@ -151,15 +151,14 @@ Feasible<ChosenPlan> fastest_plan(const PlannerRequest& request, bool may_copy) 
                        constraints.schedule.empty() && (!constraints.dp || constraints.dp->contains(size));
   if (num_devices(found->plan) == size || !is_free || !may_copy)
     return ChosenPlan{found->plan, note_of(*found) + known.note};
-  return ChosenPlan{
-      replicas(request, constraints),
-      fmt::format(
-          "replicas of the model on all {} devices; fewer are predicted to be faster: try --devices {}", size,
-          num_devices(found->plan))};
+  return ChosenPlan{replicas(request, constraints),
+                    fmt::format("one replica of the model on each of {} devices; fewer devices are predicted "
+                                "to be faster: try --devices {}",
+                                size, num_devices(found->plan))};
 }
 
-// The best plan. For a run that can continue after the loss of a worker, the best plan with redundant
-// copies of the state, if there is one.
+// The best plan. If the run should be able to continue after the loss of a worker, this is the best plan with
+// redundant copies of the state, if there is one.
 Feasible<ChosenPlan> survivable_plan(const PlannerRequest& request, bool may_copy) {
   Feasible<ChosenPlan> best = fastest_plan(request, may_copy);
   if (!best || !request.prefers_copies || num_devices(best->plan) == 1 ||
@@ -170,7 +169,7 @@ Feasible<ChosenPlan> survivable_plan(const PlannerRequest& request, bool may_cop
       num_devices(copied->plan) < num_devices(best->plan))
     return best;
   copied->note +=
-      fmt::format("; {} has no redundant copy: losing a device would lose steps", short_text(best->plan));
+      fmt::format("; {} has no redundant copy, so losing a device would lose steps", short_text(best->plan));
   return copied;
 }
 
@@ -192,14 +191,14 @@ DeviceFacts with_memory_of_plan(DeviceFacts device, Bytes held, int workers_per_
 Feasible<ChosenPlan> choose_plan(const PlannerRequest& request) {
   Feasible<ChosenPlan> chosen = survivable_plan(request, /*may_copy=*/true);
   if (chosen && num_devices(chosen->plan) < request.num_devices)
-    return infeasible("no plan for {} devices meets the constraints; at most {} of them can be used",
+    return infeasible("no plan for {} devices meets the constraints; at most {} devices can be used",
                       request.num_devices, num_devices(chosen->plan));
   return chosen;
 }
 
 namespace {
 
-// The constraints that must be met even if no other constraint of the user can be, such as an asynchronous
+// The user's constraints that are kept if not all of them can be met: the memory limit, and an asynchronous
 // schedule, because it changes the training result.
 Constraints mandatory_constraints(const Constraints& asked) {
   Constraints left;

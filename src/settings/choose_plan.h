@@ -1,5 +1,5 @@
-// Chooses the plan of a training on several devices when the user gives none: the planner's best among the
-// plans that the engine can run.
+// Chooses a plan for training on several devices if the user does not specify one. It is the planner's best
+// plan that the engine can run.
 #pragma once
 
 #include <optional>
@@ -23,28 +23,31 @@ struct ChosenPlan {
 // Uses all requested devices. Infeasible if no plan fits.
 Feasible<ChosenPlan> choose_plan(const PlannerRequest& request);
 
-// For runs without --devices: a plan for all available devices, or for as many as the model and the batch
-// can use; the requested number is ignored. Empty if that is a single device. Infeasible if the constraints
-// of the layout cannot be met.
+// For runs without --devices. Returns a plan for as many of the available devices as the model and the batch
+// can use, or nullopt if that is a single device. The requested number of devices is ignored. Infeasible if
+// the layout constraints cannot be met.
 Feasible<std::optional<ChosenPlan>> choose_plan_for_all(const PlannerRequest& request);
 
-// A plan for `size` devices after their number has changed: a plan that meets the user's constraints if
-// possible, otherwise the best plan. Some devices stay idle if not all can be used. Prefers plans with
-// redundant copies of the state. Infeasible if no plan fits.
+// Returns a plan for `size` devices after the number of devices has changed. The plan meets the user's
+// constraints if possible. Devices that cannot be used stay idle. Prefers plans with redundant copies of the
+// state. Infeasible if no plan fits.
 Feasible<Plan> plan_for_size(const PlannerRequest& request, int size);
 
-// `size` devices with the usual properties of their type. Workers on a processor share its memory.
+// A cluster of `size` devices with the typical properties of their type. Workers on the same CPU share its
+// memory.
 HardwareProfile default_machines(const DeviceFacts& device, int size);
 
-// The memory that later plans may use while a running plan owns `plan_bytes` bytes on each of
-// `workers_per_processor` workers of this machine: the free memory plus the memory of the running plan.
+// Returns `device` with the memory that a new plan may use while the current plan has `plan_bytes` bytes on
+// each of `workers_per_processor` workers on this machine. This is the free memory plus the memory of the
+// current plan.
 DeviceFacts with_memory_of_plan(DeviceFacts device, Bytes plan_bytes, int workers_per_processor);
 
-// The planner's demand for this training on a cluster. The request's model and the cluster must outlive it.
+// Returns the planner's input for this training on a cluster. The request's model and the cluster must
+// outlive it.
 Demand demand_of(const PlannerRequest& request, const Cluster& cluster);
 
-// The callbacks that `InterimPlanner` uses when ranks are lost or join (interim_plan.h), in a run of at
-// most `max_devices` devices. The request's model must outlive them.
+// Returns the callbacks that `InterimPlanner` uses when ranks are lost or join (interim_plan.h). The run has
+// at most `max_devices` devices. The request's model must outlive the callbacks.
 InterimPlanner::Inputs first_answers(const PlannerRequest& request, int max_devices);
 
 }  // namespace optimus

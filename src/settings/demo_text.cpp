@@ -22,7 +22,9 @@ Path header_folder() {
     if (std::stoi(name) > version) version = std::stoi(name), newest = at->path();
   }
   if (newest.empty())
-    throw UserError("no C++ headers in /usr/include/c++ to train on; pass your own text with --data FILE");
+    throw UserError(
+        "the default training data, the C++ headers in /usr/include/c++, does not exist; specify a text with "
+        "--data FILE");
   return newest;
 }
 
@@ -30,7 +32,8 @@ bool names_license(std::string_view text) {
   return text.find("icense") != std::string_view::npos || text.find("Copyright") != std::string_view::npos;
 }
 
-// The end of the comment at the start of the text (lines of // or one /* … */), or 0 if there is none.
+// The end of the comment at the start of the text (lines of // or one /* … */), or 0 if the text does not
+// start with a comment.
 std::size_t comment_end(std::string_view text) {
   if (text.starts_with("/*")) {
     const std::size_t end = text.find("*/");
@@ -76,7 +79,8 @@ std::shared_ptr<const TokenSet> demo_text(const Tokenizer& tokenizer) {
     tokenizer.encode(without_license(*text), tokens);
     if (const auto end = tokenizer.end_of_document()) tokens.push_back(*end);
   }
-  if (tokens.empty()) throw UserError("{} contains no text; pass your own with --data FILE", folder.string());
+  if (tokens.empty())
+    throw UserError("{} contains no text; specify a text with --data FILE", folder.string());
   return tokens_in_memory(std::move(tokens), std::move(starts));
 }
 

@@ -1,5 +1,5 @@
-// Training text for the demo model that exists on every machine with a compiler: the headers of the C++
-// standard library, without their license comments.
+// Training text for the demo model: the headers of the C++ standard library, without their license comments.
+// They exist on every machine with a compiler.
 #pragma once
 
 #include <memory>
@@ -9,9 +9,9 @@
 
 namespace optimus {
 
-// Throws UserError if this machine has no such headers.
+// Throws UserError if this machine does not have these headers.
 std::shared_ptr<const TokenSet> demo_text(const Tokenizer& tokenizer);
-// The text without its leading comment if that comment names a license.
+// Removes the leading comment if it mentions a license.
 std::string_view without_license(std::string_view text);
 
 }  // namespace optimus

@@ -26,8 +26,7 @@ void check_option_ranges(const EvalLayout& layout) {
   check("pp", layout.pp, 1, kMaxEvalDevices), check("cp", layout.cp, 1, kMaxEvalDevices);
   check("dp", layout.dp, 1, kMaxEvalDevices), check("zero", layout.zero, 0, 3);
   if (!layout.plan.empty() && has_grid(layout))
-    throw UsageError(
-        "--plan already specifies how the model is split; remove --tp, --pp, --cp, --dp and --zero");
+    throw UsageError("--plan cannot be combined with --tp, --pp, --cp, --dp or --zero");
 }
 
 // The product of tp, pp and cp in the requested grid.
@@ -37,7 +36,8 @@ std::int64_t model_parallel_size(const EvalLayout& layout) {
 
 Plan grid_plan(const EvalLayout& layout, const ModelSpec& model, const EvalWork& work) {
   const std::int64_t dp = num_devices(layout) / model_parallel_size(layout), pp = layout.pp.value_or(1);
-  // Enough micro-batches to keep every stage busy, and enough tokens in each for efficient GEMMs.
+  // By default, there are enough micro-batches to keep every stage busy, and each has enough tokens for
+  // efficient GEMMs.
   const std::int64_t default_microbatch =
       std::max<std::int64_t>(1, work.tokens_per_pass / work.sequence_length);
   const std::int64_t batch = work.batch.value_or(default_microbatch * dp * pp);
@@ -61,13 +61,13 @@ int num_devices(const EvalLayout& layout) {
   if (!layout.plan.empty()) {
     const int num_planned = num_devices(read_plan(layout.plan));
     if (layout.devices && *layout.devices != num_planned)
-      throw UsageError("--devices {}: {} is a plan for {} devices", *layout.devices, layout.plan.string(),
-                       num_planned);
+      throw UsageError("--devices {} does not match {}, which is a plan for {} devices", *layout.devices,
+                       layout.plan.string(), num_planned);
     return num_planned;
   }
   const std::int64_t devices_per_replica = model_parallel_size(layout);
   if (devices_per_replica > kMaxEvalDevices)
-    throw UsageError("--tp, --pp and --cp together need {} devices, more than the limit of {}",
+    throw UsageError("--tp, --pp and --cp require {} devices, which exceeds the limit of {}",
                      devices_per_replica, kMaxEvalDevices);
   const std::int64_t devices = layout.devices.value_or(devices_per_replica * layout.dp.value_or(1));
   if (devices > kMaxEvalDevices || devices % devices_per_replica != 0 ||
@@ -86,8 +86,8 @@ Plan evaluation_plan(const EvalLayout& layout, const ModelSpec& model, const Eva
   }
   Plan plan = read_plan(layout.plan);
   if (work.batch && *work.batch != plan.batch)
-    throw UsageError("--batch {}: {} has {} sequences per step", *work.batch, layout.plan.string(),
-                     plan.batch);
+    throw UsageError("--batch {} does not match {}, which has {} sequences per step", *work.batch,
+                     layout.plan.string(), plan.batch);
   plan.sequence_length = work.sequence_length;
   if (work.precision) {
     plan.precision = *work.precision;

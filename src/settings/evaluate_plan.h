@@ -1,6 +1,6 @@
-// Builds the plan of an evaluation on several devices: a training plan from a file, or a grid of tp, pp, cp
-// and dp. The planner is not needed, because a forward pass keeps few activations and every plan gives the
-// same result. Pure.
+// Builds the plan for an evaluation on several devices, from a training plan in a file or from a grid of tp,
+// pp, cp and dp. The planner is not needed, because a forward pass needs little memory for activations and
+// all plans give the same result. Pure.
 #pragma once
 
 #include "plan/plan.h"
@@ -8,8 +8,7 @@
 
 namespace optimus {
 
-// The number of devices requested; 1 if no flag requests any. Throws UsageError if the flags contradict each
-// other.
+// The requested number of devices, by default 1. Throws UsageError if flags are inconsistent.
 int num_devices(const EvalLayout& layout);
 
 struct EvalWork {
@@ -17,7 +16,7 @@ struct EvalWork {
   std::optional<std::int64_t> batch{};  // windows per forward pass, over all devices
   std::optional<Precision> precision{};
 };
-// For more than one device, or for a plan from a file. Throws UserError.
+// Used for more than one device, or for a plan from a file. Throws UserError if the plan is invalid.
 Plan evaluation_plan(const EvalLayout& layout, const ModelSpec& model, const EvalWork& work);
 
 }  // namespace optimus

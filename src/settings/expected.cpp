@@ -25,7 +25,8 @@ std::optional<DeviceType> measured_type(const std::string& name, EventSink& even
     for (const DeviceType& type : measured_cluster.profile().types)
       if (type.name == name) return type;
   } catch (const ReportedError& error) {
-    events.report(Warning{fmt::format("{}; run optimus profile --hardware to write it again", error.what())});
+    events.report(
+        Warning{fmt::format("{}; run optimus profile --hardware to recreate the file", error.what())});
   }
   return std::nullopt;
 }
@@ -59,7 +60,7 @@ std::optional<double> expected_step_seconds(const DeviceType& type, const Plan& 
 std::optional<ExpectedStep> expected_step(const std::string& name, bool is_gpu, const Plan& plan,
                                           const ModelSpec& model, EventSink& events) {
   if (model.is_custom()) return std::nullopt;
-  // Devices that the plan does not use may lie between those that it uses.
+  // The device indices of a plan may have gaps, so their range is larger than the number of devices.
   const int num_numbers = num_device_numbers(plan);
   const auto measured =
       measured_machine(name, is_gpu, num_numbers, num_devices(plan), plan.precision, events);
@@ -69,9 +70,9 @@ std::optional<ExpectedStep> expected_step(const std::string& name, bool is_gpu, 
   const StepSimulator simulator({plan, model, cluster, map, optimus_software(), format_of(plan.precision)});
   const Constants constants = measured ? measured->constants : fitted_constants();
   return ExpectedStep{
-      measured
-          ? "the measurements of this machine"
-          : fmt::format("typical figures for {} (optimus profile --hardware measures this machine)", name),
+      measured ? "the measurements of this machine"
+               : fmt::format("typical values for {} (run optimus profile --hardware to measure this machine)",
+                             name),
       simulator.run(constants), simulator.instructions(constants, kMaxTracedInstructions)};
 }
 

@@ -8,7 +8,7 @@ namespace {
 
 constexpr const char* kModelHelp = "Hugging Face folder, run or checkpoint";
 constexpr const char* kTokenizerHelp =
-    "tokenizer of the text (default: the one in the model's folder, else bytes)";
+    "tokenizer for the text (default: the tokenizer in the model's folder, otherwise bytes)";
 
 }  // namespace
 
@@ -31,13 +31,13 @@ void declare(OptionTable& table, EvalOptions& o) {
   table.add("batch", o.batch, "B", "number of windows computed at a time (changes results only by rounding)");
   declare(table, o.compute);
   table.add("devices", o.layout.devices, "N",
-            "number of devices to use: GPUs, else threads of this machine (default: 1)");
-  table.add("plan", o.layout.plan, "FILE", "use the layout of this plan");
-  table.add("tp", o.layout.tp, "N", "tensor parallel size");
+            "number of devices to use: GPUs, or threads if there are no GPUs (default: 1)");
+  table.add("plan", o.layout.plan, "FILE", "plan file whose layout is used");
+  table.add("tp", o.layout.tp, "N", "tensor-parallel size");
   table.add("pp", o.layout.pp, "N", "number of pipeline stages");
-  table.add("cp", o.layout.cp, "N", "context parallel size: each device computes a part of the window");
-  table.add("dp", o.layout.dp, "N", "number of data parallel replicas (default: the remaining devices)");
-  table.add("zero", o.layout.zero, "N", "ZeRO level; 3 shards the weights over the replicas");
+  table.add("cp", o.layout.cp, "N", "context-parallel size");
+  table.add("dp", o.layout.dp, "N", "number of data-parallel replicas (default: the remaining devices)");
+  table.add("zero", o.layout.zero, "N", "ZeRO stage; 3 shards the weights across replicas");
 }
 
 void declare(OptionTable& table, TextOptions& o) {

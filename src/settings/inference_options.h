@@ -15,7 +15,7 @@ struct ComputeOptions {
 };
 void declare(OptionTable& table, ComputeOptions& options);
 
-// How an evaluation is split over devices.
+// How an evaluation is distributed over devices.
 struct EvalLayout {
   std::optional<std::int64_t> devices{}, tp{}, pp{}, cp{}, dp{}, zero{};
   Path plan{};

@@ -13,8 +13,8 @@ struct LearningRate {
   std::int64_t warmup = 0, total = 0;  // steps
 };
 
-// `step` counts from 1. The rate grows linearly to the highest value at step `warmup`, then falls to the
-// lowest value at step `total`: with `cosine` along a half cosine, with `linear` along a line, with `wsd`
+// `step` starts at 1. The rate increases linearly to the highest value at step `warmup`. It then decreases to
+// the lowest value at step `total`: with `cosine` along a half cosine, with `linear` linearly, and with `wsd`
 // only during the last fifth of all steps. With `constant` it stays at the highest value.
 double learning_rate_at(const LearningRate& rate, std::int64_t step);
 

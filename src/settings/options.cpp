@@ -17,15 +17,15 @@ namespace {
 void declare_model_and_data(OptionTable& table, TrainOptions& o) {
   declare(table, o.model);
   table.add("from-scratch", o.from_scratch,
-            "start from random weights even if the model's folder has weights");
+            "initialize weights randomly even if the model's folder contains weights");
   table
       .add("data", o.data, "D",
            "text file, jsonl file, folder or token-file prefix; or a blend: 0.7 A 0.3 B (default: the C++ "
            "headers of this machine)")
       .values_per_occurrence = 0;
   table.add("tokenizer", o.tokenizer, "bytes|FILE",
-            "tokenizer of the text (default: the one in the model's folder, else bytes)");
-  table.add("run", o.run, "DIR", "folder of the run (default: runs/<model>-<date>)");
+            "tokenizer for the text (default: the tokenizer in the model's folder, otherwise bytes)");
+  table.add("run", o.run, "DIR", "run folder (default: runs/<model>-<date>)");
 }
 
 void declare_schedule(OptionTable& table, TrainOptions& o) {
@@ -40,7 +40,7 @@ void declare_schedule(OptionTable& table, TrainOptions& o) {
   table.add("seq-ramp", o.sequence_ramp, "FROM:STEPS",
             "grow the sequence length from FROM tokens to --seq at step STEPS, like --batch-ramp");
   table.add("lr", o.learning_rate, "X",
-            "peak learning rate (default: from the model's size; a tenth of that for a pretrained model)");
+            "peak learning rate (default: depends on the model size; a tenth of that for pretrained models)");
   table.add("warmup", o.warmup, "N",
             "number of learning rate warm-up steps (default: a tenth of all steps, at most 2000)");
   table.add_choice<LearningRateShape>("lr-schedule", o.shape,
@@ -64,30 +64,30 @@ void declare_numerics(OptionTable& table, TrainOptions& o) {
   table.add_word("recompute", o.recompute, recompute_words(),
                  "activations to recompute in the backward pass");
   table.add("recompute-layers", o.recompute_layers, "N",
-            "with --recompute full: number of layers per recomputed segment (default: the number that needs "
+            "number of layers per recomputed segment with --recompute full (default: the number that needs "
             "the least memory)");
-  table.add("dropout", o.dropout, "P", "dropout rate of all layers (default: the model's)");
+  table.add("dropout", o.dropout, "P", "dropout rate of all layers (default: the model's dropout rate)");
   declare(table, o.samples);
 }
 
 void declare_devices(OptionTable& table, TrainOptions& o) {
   table.add("devices", o.devices, "N",
-            "number of workers, one process and one device each (default: all GPUs, else as many as there "
-            "are cores)");
-  table.add("timeout", o.timeout, "T", "how long to wait for a worker that does not answer").old_names = {
+            "number of workers, each with one process and one device (default: the number of GPUs, or of CPU "
+            "cores if there are no GPUs)");
+  table.add("timeout", o.timeout, "T", "time to wait for a worker that does not respond").old_names = {
       "patience"};
-  table.add("start-timeout", o.start_timeout, "T", "how long to wait for all ranks of a launcher to start")
+  table.add("start-timeout", o.start_timeout, "T", "time to wait for all ranks started by a launcher to join")
       .old_names = {"start-patience"};
   table.add("notice", o.notice, "FILE|URL",
-            "file that appears, or http URL that answers, before this machine is preempted: its workers then "
-            "leave the run; $OPTIMUS_NOTICE sets it for one process");
+            "preemption notice: a file that appears, or an http URL that returns a notice, before this "
+            "machine is preempted; its workers then leave the run (overridden by $OPTIMUS_NOTICE)");
   table
       .add("store", o.store, "etcd://HOST:PORT",
-           "rendezvous store of the workers (default: a store hosted by the first worker)")
+           "rendezvous store for the workers (default: a store hosted by the first worker)")
       .is_saved = false;
   table
       .add("token-file", o.token_file, "FILE",
-           "file with the run's token, mode 600 (default: $OPTIMUS_TOKEN); required for runs over several "
+           "file with the run's token, with mode 600 (default: $OPTIMUS_TOKEN); required for runs on several "
            "hosts")
       .is_saved = false;
   table.add("device", o.device, "cpu|cuda",
@@ -97,16 +97,17 @@ void declare_devices(OptionTable& table, TrainOptions& o) {
 }
 
 void declare_plan(OptionTable& table, TrainOptions& o) {
-  table.add("plan", o.plan, "FILE", "use this plan");
-  table.add("switch-at", o.switch_at, "STEP:PLAN,…", "switch to these plans, each after its step");
+  table.add("plan", o.plan, "FILE", "plan to use");
+  table.add("switch-at", o.switch_at, "STEP:PLAN,…", "switch to each of these plans after the given step");
   table.add_choice<PrecopyMode>(
       "precopy", o.precopy,
       {{"auto", PrecopyMode::automatic}, {"always", PrecopyMode::always}, {"never", PrecopyMode::never}},
-      "whether to send state ahead while training continues, to shorten the pause of a plan switch");
+      "whether to send state before the pause of a plan switch, while training continues, to shorten the "
+      "pause");
   table
       .add_choice<SampleOrder>("sample-assignment", o.sample_order,
                                {{"by-cost", SampleOrder::by_cost}, {"in-order", SampleOrder::in_order}},
-                               "how to assign the samples of a step to replicas: balanced by cost where "
+                               "how to assign the samples of a step to replicas: balanced by cost if "
                                "document lengths differ, or in order")
       .old_names = {"deal"};
   declare_layout(table, o.layout);
@@ -114,20 +115,21 @@ void declare_plan(OptionTable& table, TrainOptions& o) {
     table.find(planned)->help += " (planning and simulation only; train rejects it)";
   declare(table, o.failures);
   table.add("history", o.history, "FILE|here|none",
-            "history of past runs, which corrects the planner's predictions and is extended by this run; "
-            "here: this machine's file");
+            "history of past runs, which corrects the planner's predictions and to which this run is added; "
+            "here: the history file of this machine");
 }
 
 void declare_decisions(OptionTable& table, TrainOptions& o) {
-  table.add("static", o.is_static, "disable automatic plan changes; a lost worker ends the run");
+  table.add("static", o.is_static, "disable automatic plan changes and recovery; a lost worker ends the run");
   table.add_word("policy", o.policy, policy_words(),
                  "policy that decides about plan changes (default: rule; never if workers share cores)");
   table.add_choice<Redundancy>("redundancy", o.redundancy,
                                {{"keep", Redundancy::keep}, {"auto", Redundancy::automatic}},
-                               "keep: always keep redundant state copies of the plan; auto: let --policy add "
-                               "or drop copies, depending on the failure rate");
-  table.add("learned", o.learned, "FILE",
-            "policy network of --policy learned, written by `optimus learn` (default: the built-in one)");
+                               "keep: always keep the plan's redundant state copies; auto: let the policy "
+                               "add or drop copies depending on the failure rate");
+  table.add(
+      "learned", o.learned, "FILE",
+      "policy network for --policy learned, written by `optimus learn` (default: the built-in network)");
   table
       .add("conditions", o.conditions, "FILE",
            "scripted conditions for --policy oracle: a timeline of machine conditions, in seconds from the "
@@ -136,30 +138,31 @@ void declare_decisions(OptionTable& table, TrainOptions& o) {
 }
 
 void declare_checkpoints(OptionTable& table, TrainOptions& o) {
-  table.add("resume", o.resume, "RUN", "resume this run in its folder, from its last checkpoint").is_saved =
+  table.add("resume", o.resume, "RUN", "resume the run in this folder from its last checkpoint").is_saved =
       false;
   table.add("save-every", o.save_every, "N|10m",
-            "save a checkpoint every N steps or at this interval; 0: only at the end");
+            "save a checkpoint every N steps or at this time interval; 0: only at the end");
   table.add("keep-last", o.keep_last, "N", "number of checkpoints to keep; 0: all");
   table.add("keep-every", o.keep_every, "N", "also keep the checkpoints of every N-th step; 0: none");
   table.add("memory-every", o.memory_every, "N",
-            "also checkpoint to host memory every N steps, for recovery when processes die but the host "
-            "survives; 0: never");
+            "also save a checkpoint in host memory every N steps, for recovery if processes fail but the "
+            "host survives; 0: never");
   table.add("memory-folder", o.memory_folder, "DIR",
-            "folder of in-memory checkpoints, on a file system in memory");
+            "folder for in-memory checkpoints, on an in-memory file system");
   table
       .add("profile", o.profile, "FILE",
-           "write a Perfetto trace of a few steps on every rank, and compare it with the predicted times")
+           "write a Perfetto trace of a few steps on all ranks, and compare it with the predicted times")
       .is_saved = false;
 }
 
 void declare_evaluation(OptionTable& table, TrainOptions& o) {
-  table.add("eval-every", o.eval_every, "N", "evaluate on validation data every N steps; 0: only at the end");
+  table.add("eval-every", o.eval_every, "N",
+            "evaluate on the validation data every N steps; 0: only at the end");
   table.add("validation", o.validation, "F", "fraction of the data held out for validation");
   table.add("sample", o.sample_tokens, "N", "number of tokens to generate as a sample at the end; 0: none");
   table.add_choice<ExportFormat>("export", o.export_format,
                                  {{"none", ExportFormat::none}, {"hf", ExportFormat::hf}},
-                                 "write the trained model as a Hugging Face folder to RUN/export");
+                                 "format in which the trained model is written to RUN/export");
 }
 
 }  // namespace

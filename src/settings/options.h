@@ -1,5 +1,5 @@
-// The options of a training: one struct, declared once as flags and as settings-file keys. `resolve`
-// (settings/settings.h) fills in the values that are not given and records the origin of each.
+// The options of a training, in one struct that is also declared as flags and as keys of the settings file.
+// `resolve` (settings/settings.h) sets the values that are not given and records the origin of each value.
 #pragma once
 
 #include <optional>
@@ -37,18 +37,18 @@ struct TrainOptions {
   double weight_decay = 0.1, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, clip = 1;
   std::int64_t seed = 1;
   std::string precision, recompute = "none";
-  // Whether the user specified `recompute`, so that every plan must use it; set by `resolve`.
+  // Whether the user specified `recompute`, so that every plan must use it. Set by `resolve`.
   bool is_recompute_explicit = false;
   std::optional<std::int64_t> recompute_layers;
   std::optional<double> dropout;
   SampleOptions samples;
 
-  // If empty, the command uses all GPUs, or as many workers as there are cores; the library, whose ranks
-  // are threads, uses one device.
+  // If empty, `optimus train` uses all GPUs, or one worker per CPU core. The library, whose ranks are
+  // threads, uses one device.
   std::optional<std::int64_t> devices;
   std::string device;  // cpu, cuda, cuda:N; if empty, cuda if a GPU is available, else cpu
   std::int64_t threads = 0;
-  Seconds timeout{300};        // after which a worker that does not respond counts as failed
+  Seconds timeout{300};        // after which an unresponsive worker is considered failed
   Seconds start_timeout{600};  // for all ranks of a launcher to join
   std::string notice;          // source of the preemption notice (preemption_notice.h); empty if none
   std::string store;           // rendezvous store, etcd://host:port; if empty, the run hosts a store
@@ -60,12 +60,12 @@ struct TrainOptions {
   Constraints layout;                               // constraints on the chosen plan
   Failures failures;                                // failure rates that the planner assumes
   bool is_static = false;
-  // Whether redundant copies of the state are always kept (`keep`), or the policy may drop or add them
+  // Whether redundant copies of the state are always kept (`keep`), or the policy may add or drop them
   // depending on the failure rate (`automatic`).
   Redundancy redundancy = Redundancy::keep;
   std::string history = "none";  // history of past runs (run_history.h): a file, "here" or "none"
-  // The policy that decides about plan changes (policy/decide.h); if empty, "rule" where its measurements
-  // can be trusted.
+  // The policy that decides about plan changes (policy/decide.h). If empty, "rule" is used if measurements
+  // are reliable.
   std::string policy;
   Path learned;     // network of the policy `learned`; if empty, the built-in one
   Path conditions;  // scripted machine conditions (adapt/condition_timeline.h) for the policy `oracle`
@@ -81,11 +81,11 @@ struct TrainOptions {
   std::int64_t eval_every = 0;
   double validation = 0.05;  // fraction of the data
   std::int64_t sample_tokens = 250;
-  // Format of the model that is written to RUN/export at the end.
+  // The format in which the model is written to RUN/export at the end.
   ExportFormat export_format = ExportFormat::none;
 };
 void declare(OptionTable& table, TrainOptions& options);
-// Whether any constraint on the chosen plan is given.
+// Whether any constraint on the plan is given.
 bool has_layout(const Constraints& constraints);
 
 }  // namespace optimus

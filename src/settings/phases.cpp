@@ -26,7 +26,7 @@ Plan plan_for_phase(const Plan& plan, const Phase& phase, const ModelSpec& model
   return result;
 }
 
-// The saved plan of a phase, if the run is resumed with its own plan.
+// The saved plan of a phase, if the run is resumed with the plan from its folder.
 std::optional<Plan> saved_phase_plan(const TrainOptions& options, const TrainSettings& settings,
                                      const Phase& phase) {
   const Path path = phase_path(settings.run, phase);
@@ -46,11 +46,11 @@ Plan planned(const Phase& phase, const TrainOptions& options, const TrainSetting
     if (const auto chosen = choose_plan_for_all(request); chosen && *chosen) return (*chosen)->plan;
   if (!is_alone)
     if (const Feasible<ChosenPlan> chosen = choose_plan(request)) return chosen->plan;
-  // No plan meets the constraints for this phase: the present layout with the batch of the phase.
+  // If no plan meets the constraints for this phase, uses the current layout with the batch of the phase.
   return plan_for_phase(settings.plan, phase, settings.model);
 }
 
-// Phase plans that keep the devices and layers of the given plan, or of the plan that --switch-at names.
+// Phase plans with the same devices and layers as the given plan, or as the plan from --switch-at.
 std::vector<Plan> plans_from_given(const TrainOptions& options, const TrainSettings& settings) {
   const std::vector<ScriptedSwitch> script =
       read_switch_script(options.switch_at, settings.plan, settings.model, settings.phases);
@@ -100,8 +100,8 @@ std::vector<Plan> read_phase_plans(const Path& run, const TrainSettings& setting
 std::vector<ScriptedSwitch> script_of(const TrainOptions& options, const TrainSettings& settings) {
   if (!options.switch_at.empty() && is_noise_ramp(options.batch_ramp))
     throw UsageError(
-        "--switch-at and --batch-ramp {}: the batch at a future step is not known in advance; "
-        "remove one of them",
+        "--switch-at cannot be combined with --batch-ramp {}, because the batch size at a future step is not "
+        "known in advance",
         options.batch_ramp);
   std::vector<ScriptedSwitch> script =
       read_switch_script(options.switch_at, settings.plan, settings.model, settings.phases);

@@ -1,7 +1,7 @@
-// PlannerRequest: the properties of a training that the planner needs. One function builds it from the
-// options; its methods return adapted copies. A plain value, except that it refers to the model.
+// PlannerRequest: the properties of a training that the planner needs. planner_request() builds it from the
+// options, and its methods return modified copies. A plain value, except that it refers to the model.
 //
-// Read next: settings/choose_plan.h, which answers requests.
+// Read next: settings/choose_plan.h, which chooses a plan for a request.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@
 
 namespace optimus {
 
-// A mean time between failures so short that the planner always prefers redundant copies of the state. For
-// runs that must tolerate losses.
+// A mean time between failures that is so short that the planner always prefers redundant copies of the
+// state. Used for runs that must tolerate losses.
 inline constexpr Seconds kShortMtbf{600};
 
 struct PlannerRequest {
@@ -30,18 +30,18 @@ struct PlannerRequest {
   std::optional<std::int64_t> microbatch{};  // empty: any
   std::optional<std::string> recompute{};    // mode, not checked; empty: any
   Failures failures{};
-  bool prefers_copies = true;    // redundant copies of the state, if there is a plan with them
+  bool prefers_copies = true;    // prefer plans with redundant copies of the state
   std::string history = "none";  // past runs that correct the costs (run_history.h)
 
   PlannerRequest for_devices(int count) const;
-  // A given micro-batch is limited to the batch of the phase.
+  // The micro-batch size, if given, is limited to the batch size of the phase.
   PlannerRequest for_phase(const Phase& phase) const;
-  // Batch, sequence length and precision of a running plan.
+  // Uses the batch size, sequence length and precision of a running plan.
   PlannerRequest with_shape_of(const Plan& plan) const;
   PlannerRequest with_mtbf(Seconds mtbf) const;
 };
 
-// The precision must be resolved. Throws UserError if it or the save rule is invalid.
+// The precision must have been resolved. Throws UserError if the precision or the save rule is invalid.
 PlannerRequest planner_request(const TrainOptions& options, const ModelSpec& model,
                                const DeviceFacts& device);
 

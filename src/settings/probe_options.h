@@ -1,4 +1,4 @@
-// The options for measuring this machine.
+// The options for measuring this machine (`optimus profile`).
 #pragma once
 
 #include <string>

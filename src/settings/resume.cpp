@@ -13,7 +13,8 @@
 namespace optimus {
 namespace {
 
-// If any option of `given` is given again, the run's values of all options of `dropped` are dropped.
+// If any option in `given` is given again, the values of all options in `dropped` that the run has saved are
+// dropped.
 struct DropRule {
   std::vector<const char*> given, dropped;
 };
@@ -30,7 +31,7 @@ const std::vector<DropRule>& dropped_options() {
       {{"devices", "plan", "batch", "seq"}, {"microbatch"}},
       {{"recompute"}, {"recompute-layers"}},
       {{"policy"}, {"learned", "conditions"}},
-      // These change the planner's input, so the plan is chosen again.
+      // These options change the input of the planner, so a new plan is chosen.
       {{"batch", "seq", "microbatch", "recompute", "recompute-layers", "precision", "batch-ramp", "seq-ramp",
         "device", "mtbf", "history"},
        {"plan"}},
@@ -40,7 +41,7 @@ const std::vector<DropRule>& dropped_options() {
 
 bool is_explicit(const Option& option) { return option.origin > Origin::run; }
 
-// The options whose values in the resumed run have to be ignored.
+// The options whose saved values must be ignored.
 std::vector<Option*> options_to_drop(OptionTable& table) {
   std::vector<Option*> result;
   for (const DropRule& rule : dropped_options()) {
@@ -57,14 +58,14 @@ void load_run_settings(OptionTable& table, const Path& run) {
   const std::vector<Option*> dropped = options_to_drop(table);
   Option* const folder = table.find("run");
   const Origin folder_origin = folder->origin;
-  // With this origin, no setting of the run replaces them.
+  // With this origin, the settings of the run do not replace their values.
   for (Option* option : dropped) option->origin = Origin::file;
   folder->origin = Origin::file;
   read_config_file(table, run / "settings.toml", {}, Origin::run);
   for (Option* option : dropped) option->origin = Origin::built_in;
   folder->origin = folder_origin;
-  // The current plan is in the run's folder, no matter how it was chosen. Choosing it again could give
-  // another plan, because the planner may have more information now.
+  // The run's folder contains the current plan, no matter how it was chosen. The planner could now choose a
+  // different plan, because it may have more information.
   Option* const plan = table.find("plan");
   const bool is_dropped = std::find(dropped.begin(), dropped.end(), plan) != dropped.end();
   std::error_code error;
@@ -85,8 +86,8 @@ void mark_explicit_options(OptionTable& table) {
 
 namespace {
 
-// The newest valid checkpoint. Interrupted saves have been removed already, so an incomplete folder is a
-// damaged one.
+// The newest valid checkpoint. Interrupted saves have already been removed, so an incomplete folder is
+// damaged.
 std::optional<Path> newest_valid_checkpoint(const Path& run, const std::optional<Path>& memory,
                                             EventSink& events) {
   std::vector<CheckpointEntry> checkpoints = list_checkpoints(run);
@@ -97,7 +98,7 @@ std::optional<Path> newest_valid_checkpoint(const Path& run, const std::optional
   std::stable_sort(checkpoints.begin(), checkpoints.end(),
                    [](const auto& a, const auto& b) { return a.step < b.step; });
   std::reverse(checkpoints.begin(),
-               checkpoints.end());  // newest first; for the same step, the one on disk comes first
+               checkpoints.end());  // newest first; for the same step, the checkpoint on disk comes first
   bool found_damaged = false;
   for (const CheckpointEntry& entry : checkpoints) {
     try {
@@ -110,8 +111,7 @@ std::optional<Path> newest_valid_checkpoint(const Path& run, const std::optional
       events.report(Warning{fmt::format("{}; trying an older checkpoint", error.what())});
     }
   }
-  if (found_damaged)
-    throw RuntimeFailure("{}: the run has no valid checkpoint; all are damaged", run.string());
+  if (found_damaged) throw RuntimeFailure("{}: all checkpoints of the run are damaged", run.string());
   return std::nullopt;
 }
 
@@ -121,15 +121,18 @@ ResumedRun resume(TrainOptions& options, OptionTable& table, FileSystem& files, 
   const Path run = options.resume;
   std::error_code error;
   if (std::filesystem::exists(run / kManifestFile, error))
-    throw UserError("--resume {}: this is a checkpoint; pass its run, or start a new run with --model {}",
-                    run.string(), run.string());
+    throw UserError(
+        "--resume {}: expected a run folder, got a checkpoint; specify its run, or start a new run with "
+        "--model {}",
+        run.string(), run.string());
   if (!std::filesystem::exists(run / "settings.toml", error))
-    throw UserError("--resume {}: not a run folder (settings.toml is missing); to load a model, use --model",
+    throw UserError("--resume {}: not a run folder (settings.toml is missing); use --model to load a model",
                     run.string());
   if (!options.run.empty() &&
       std::filesystem::weakly_canonical(options.run, error) != std::filesystem::weakly_canonical(run, error))
-    throw UsageError("--run {} and --resume {}: a run is resumed in its own folder; remove --run",
-                     options.run.string(), run.string());
+    throw UsageError(
+        "--run {} conflicts with --resume {}, because a run is resumed in its own folder; remove --run",
+        options.run.string(), run.string());
   ResumedRun resumed;
   resumed.lock = FolderLock::take(run);
   load_run_settings(table, run);
@@ -146,7 +149,7 @@ ResumedRun resume(TrainOptions& options, OptionTable& table, FileSystem& files, 
     resumed.state = parse_training_state(checkpoint.small_file(kTrainingStateFile),
                                          (*resumed.checkpoint / kTrainingStateFile).string());
   } else {
-    events.report(Warning{fmt::format("{} has no checkpoint; starting again from step 0", run.string())});
+    events.report(Warning{fmt::format("{} has no checkpoint; restarting from step 0", run.string())});
   }
   return resumed;
 }

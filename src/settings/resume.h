@@ -12,18 +12,20 @@
 namespace optimus {
 
 struct ResumedRun {
-  // Empty if the run ended before its first checkpoint; it then starts from step 0.
+  // Empty if the run ended before its first checkpoint. It then restarts from step 0.
   std::optional<Path> checkpoint;
   TrainingState state;
   FolderLock lock;  // acquired before anything in the run is changed
 };
 
-// Fills the options that are not given from the settings of the run `options.resume`. If any layout option
-// is given (--devices, --plan, …), all layout settings of the run are dropped. Then finds the checkpoint:
-// all its bytes are verified, and damaged checkpoints are skipped with a warning. Throws ReportedError.
+// Sets the options that are not given to the settings of the run `options.resume`. If any layout option is
+// given (--devices, --plan, …), all layout settings of the run are dropped. Then finds the newest checkpoint.
+// All its bytes are verified, and damaged checkpoints are skipped with a warning. Throws ReportedError if the
+// run cannot be resumed.
 ResumedRun resume(TrainOptions& options, OptionTable& table, FileSystem& files, EventSink& events);
 
-// For options that a program has set: marks those that differ from their defaults as given by the user.
+// Marks options that differ from their defaults as given by the user. Used for options that a program has set
+// directly.
 void mark_explicit_options(OptionTable& table);
 
 }  // namespace optimus

@@ -1,6 +1,6 @@
-// RunSpec: all decisions about a training that are made before its first step. The process that starts the
-// run resolves it (run/train.h); worker processes read the same values from the run's folder
-// (run/process_rank.h). Constant from then on.
+// RunSpec: all decisions about a training that are made before the first step. The launching process resolves
+// it (run/train.h), and worker processes read the same values from the run's folder (run/process_rank.h). It
+// does not change during the run.
 #pragma once
 
 #include <vector>

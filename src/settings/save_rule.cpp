@@ -18,7 +18,7 @@ SaveRule parse_save_rule(const std::string& text, const std::string& setting_nam
     if (period.value > 0) return {.period = period};
   } catch (const UserError&) {
   }
-  throw UsageError("{}: {} is neither a number of steps nor a duration such as 10m", setting_name,
+  throw UsageError("{}: expected a number of steps or a duration such as 10m, got {}", setting_name,
                    in_quotes(text));
 }
 

@@ -21,7 +21,7 @@
 namespace optimus {
 namespace {
 
-// The defaults without --model: small enough for visible progress on two cores in two minutes.
+// The defaults without --model. They are small enough for visible progress within two minutes on two cores.
 constexpr const char* kDemoModel = "gpt2";
 constexpr ModelOverrides kDemoShape{.layers = 4, .hidden = 128, .heads = 4, .max_positions = 128};
 constexpr std::int64_t kDemoSteps = 1000, kDemoBatch = 8, kDemoSequence = 128;
@@ -52,10 +52,10 @@ void check_option_ranges(const TrainOptions& o) {
       within("epsilon", o.epsilon, 0, 1);
   within("beta1", o.beta1, 0, 0.999999), within("beta2", o.beta2, 0, 0.999999999);
   if (o.devices.value_or(1) > 4096)
-    throw UsageError("--devices {}: at most 4096 workers can be started on one machine", *o.devices);
+    throw UsageError("--devices: expected at most 4096 workers on one machine, got {}", *o.devices);
 }
 
-// Sets a value that was not given, and records in the table that it was chosen here.
+// Sets the value if it was not given, and records in the table that it was chosen automatically.
 template <typename T>
 T choose(OptionTable* table, const char* name, std::optional<T>& target, T value) {
   if (target) return *target;
@@ -65,7 +65,8 @@ T choose(OptionTable* table, const char* name, std::optional<T>& target, T value
   return value;
 }
 
-// Whether the model, its tokenizer or a dimension was given for this call rather than by the resumed run.
+// Whether the model, its tokenizer or a dimension was given explicitly and does not come from the resumed
+// run.
 bool is_model_explicit(OptionTable* table) {
   if (table == nullptr) return false;
   ModelOptions model;
@@ -91,22 +92,22 @@ ModelSpec resolve_model(TrainOptions& options, const Tokenizer& tokenizer, bool 
     fill(model.overrides.heads, kDemoShape.heads),
         fill(model.overrides.max_positions, kDemoShape.max_positions);
   }
-  // A preset uses the tokenizer's vocabulary, unless the data is tokenized already and no tokenizer was
-  // given.
+  // A preset uses the vocabulary size of the tokenizer, unless the data is already tokenized and no tokenizer
+  // was given.
   const bool is_preset = find_preset(model.model).has_value();
   if (is_preset && !model.overrides.vocab && !(is_tokenized_data && options.tokenizer.empty()))
     model.overrides.vocab = tokenizer.vocab_size();
   ModelSpec spec = resolve(model);
   if (spec.is_mixture())
-    throw UserError("{} is a mixture of experts: it can be planned and simulated, but not trained yet",
+    throw UserError("{} is a mixture of experts, which can be planned and simulated but not trained yet",
                     spec.name);
   if (is_demo(options))
     spec.name = "demo", spec.embedding_dropout = spec.hidden_dropout = spec.attention_dropout = 0;
   return spec;
 }
 
-// config.json does not record everything: a model family may lack a field for a kind of dropout, and the name
-// in it is the checkpoint's folder.
+// config.json does not contain everything. A model family may lack a field for a kind of dropout, and the
+// model name is the name of the checkpoint folder.
 ModelSpec saved_model(const Path& checkpoint) {
   ModelSpec spec = open_model(checkpoint.string());
   if (std::error_code error; std::filesystem::exists(checkpoint / "plan.json", error))
@@ -147,8 +148,8 @@ std::optional<MaskingOptions> masking(const ModelSpec& model, const Tokenizer& t
   const std::optional<TokenId> mask = tokenizer.mask_token();
   if (!mask)
     throw UserError(
-        "{} is trained by masked language modeling, but its tokenizer has no mask token; pass one with "
-        "--tokenizer FILE",
+        "{} is trained with masked language modeling, but its tokenizer has no mask token; specify a "
+        "tokenizer that has one with --tokenizer FILE",
         model.name);
   MaskingOptions result{.mask_token = *mask, .vocab_size = model.vocab, .special_tokens = {}};
   for (TokenId id = 0; id < std::min<std::int64_t>(tokenizer.vocab_size(), model.vocab); ++id)
@@ -156,13 +157,14 @@ std::optional<MaskingOptions> masking(const ModelSpec& model, const Tokenizer& t
   return result;
 }
 
-// The published fit of the best learning rate to the number of parameters (Kaplan et al. 2020, appendix D.6).
+// The published fit for the best learning rate as a function of the number of parameters (Kaplan et al. 2020,
+// appendix D.6).
 double default_learning_rate(const ModelSpec& model) {
   const double layer = static_cast<double>(num_parameters(model) - model.vocab * model.hidden);
   return std::clamp(0.003239 - 0.0001395 * std::log(std::max(1.0, layer)), 5e-5, 3e-3);
 }
 
-// A resumed run keeps all of its settings, including those that the user did not give.
+// A resumed run keeps all of its settings, including those that the user did not specify.
 bool is_recompute_explicit(const TrainOptions& options, OptionTable* table) {
   const Option* recompute = table == nullptr ? nullptr : table->find("recompute");
   const bool is_usual = options.recompute == TrainOptions{}.recompute;
@@ -170,21 +172,21 @@ bool is_recompute_explicit(const TrainOptions& options, OptionTable* table) {
   return recompute->origin != Origin::built_in;
 }
 
-// The plan of --plan.
+// Reads the plan from --plan.
 ChosenPlan read_given_plan(TrainOptions& options, const ModelSpec& model, OptionTable* table) {
   Plan plan = read_plan(options.plan);
   validate(plan, model, options.plan.string());
   if ((options.batch && plan.batch != *options.batch) ||
       (options.sequence_length && plan.sequence_length != *options.sequence_length))
-    throw UserError("{}: the plan is for batch {} of {} tokens, but --batch and --seq request {} of {}",
-                    options.plan.string(), plan.batch, plan.sequence_length,
-                    options.batch.value_or(plan.batch),
-                    options.sequence_length.value_or(plan.sequence_length));
+    throw UserError(
+        "{}: the plan has batch size {} and sequence length {}, but --batch and --seq request {} and {}",
+        options.plan.string(), plan.batch, plan.sequence_length, options.batch.value_or(plan.batch),
+        options.sequence_length.value_or(plan.sequence_length));
   choose(table, "devices", options.devices, std::int64_t{num_devices(plan)});
   return {std::move(plan), ""};
 }
 
-// A plan for the batch and the sequence length of the request, which is made from the options.
+// Returns a plan for the batch size and the sequence length of the request, which was built from `options`.
 ChosenPlan resolve_plan(TrainOptions& options, const PlannerRequest& request, OptionTable* table) {
   const ModelSpec& model = request.model;
   const std::int64_t length = request.sequence_length, batch = request.batch;
@@ -198,15 +200,14 @@ ChosenPlan resolve_plan(TrainOptions& options, const PlannerRequest& request, Op
     if (*options.devices > 1 || has_layout(options.layout)) return value_or_throw(choose_plan(request));
   }
   const std::int64_t devices = choose(table, "devices", options.devices, std::int64_t{1});
-  // Enough tokens per micro-batch for efficient GEMMs but no more, because activations occupy memory and
-  // cache.
+  // Each micro-batch has just enough tokens for efficient GEMMs, because activations occupy memory and cache.
   const std::int64_t tokens = request.device.is_gpu ? 32768 : 2048;
   const std::int64_t default_microbatch =
       std::clamp<std::int64_t>(tokens / length, 1, std::max<std::int64_t>(1, batch / devices));
   const std::int64_t microbatch = request.microbatch
                                       ? *request.microbatch
                                       : choose(table, "microbatch", options.microbatch, default_microbatch);
-  if (microbatch > batch) throw UsageError("--microbatch {} is more than --batch {}", microbatch, batch);
+  if (microbatch > batch) throw UsageError("--microbatch {} exceeds --batch {}", microbatch, batch);
   const int pp = options.layout.pp ? options.layout.pp->min : 1;
   UniformPlan shape{.pp = pp,
                     .dp = static_cast<int>(devices) / pp,
@@ -223,7 +224,7 @@ ChosenPlan resolve_plan(TrainOptions& options, const PlannerRequest& request, Op
     const std::int64_t layers = choose(table, "recompute-layers", options.recompute_layers, best);
     shape.strategy.recompute_layers = static_cast<int>(std::clamp<std::int64_t>(layers, 0, model.layers));
   } else if (options.recompute_layers.value_or(1) != 1) {
-    throw UsageError("--recompute-layers {} needs --recompute full", *options.recompute_layers);
+    throw UsageError("--recompute-layers {} requires --recompute full", *options.recompute_layers);
   }
   Plan plan = uniform_plan(model, shape);
   validate(plan, model, "--batch, --seq and --model");
@@ -234,8 +235,8 @@ bool has_ramp(const TrainOptions& options) {
   return !options.batch_ramp.empty() || !options.sequence_ramp.empty();
 }
 
-// The plan of the phase in which the run starts; settings/phases.h creates the plans of later phases. A
-// given plan applies to any phase.
+// Returns the plan for the phase in which the run starts. settings/phases.h creates the plans for later
+// phases. A plan that the user specifies is used for any phase.
 ChosenPlan resolve_first_phase(TrainOptions& options, TrainSettings& settings, const DeviceFacts& device,
                                OptionTable* table, const TrainingState& state) {
   std::optional<Plan> given_plan;
@@ -262,12 +263,12 @@ ChosenPlan resolve_only_phase(TrainOptions& options, const ModelSpec& model, con
   return resolve_plan(options, planner_request(options, model, device), table);
 }
 
-// The noise scale is measured from the norm of all gradients, which asynchronous updates do not have.
+// The noise scale is computed from the global gradient norm, which does not exist with asynchronous updates.
 void refuse_noise(const TrainOptions& options, const Plan& plan) {
   if (is_noise_ramp(options.batch_ramp) && is_asynchronous(plan.schedule))
     throw UserError(
-        "--batch-ramp {}: schedule {} updates stages at different times and measures no noise; pass a number "
-        "of steps instead",
+        "--batch-ramp {}: schedule {} cannot measure the gradient noise scale, because it updates stages at "
+        "different times; specify a number of steps instead",
         options.batch_ramp, text(plan.schedule));
 }
 
@@ -294,31 +295,35 @@ LearningRate resolve_learning_rate(TrainOptions& options, double default_rate, s
   return {options.shape, rate, rate * options.min_learning_rate_fraction, warmup, steps};
 }
 
-// Asynchronous schedules have no norm of all gradients to clip by.
+// With asynchronous schedules, there is no global gradient norm for clipping.
 void disable_clipping(TrainOptions& options, const Plan& plan, OptionTable* table, EventSink& events) {
   if (!is_asynchronous(plan.schedule) || options.clip == 0) return;
   Option* const option = table == nullptr ? nullptr : table->find("clip");
   if (option != nullptr && (option->origin == Origin::file || option->origin == Origin::flag))
-    throw UserError("--clip {}: schedule {} updates stages at different times and cannot clip; use --clip 0",
-                    options.clip, text(plan.schedule));
+    throw UserError(
+        "--clip {}: schedule {} cannot clip gradients, because it updates stages at different times; use "
+        "--clip 0",
+        options.clip, text(plan.schedule));
   options.clip = 0;
   if (option != nullptr) option->origin = Origin::planner;
   events.report(Warning{fmt::format("schedule {}: gradients are not clipped", text(plan.schedule))});
 }
 
-// Modules can be replicated and assigned to stages, and their state can be sharded, but a module cannot be
-// split.
+// Torch modules can be replicated and assigned to stages, and their state can be sharded, but a single module
+// cannot be split.
 void refuse_layout_of_modules(TrainOptions& options) {
   const Constraints& c = options.layout;
   const auto is_more = [](const std::optional<Range>& range) { return range && range->min > 1; };
   if (is_more(c.tp) || is_more(c.cp) || is_more(c.ep) || is_more(c.chunks))
-    throw UserError("a model of modules is split by pp, dp and zero only; remove tp, cp, ep and chunks");
+    throw UserError(
+        "tp, cp, ep and chunks are not supported for models that consist of torch modules; use only pp, dp "
+        "and zero");
   const int pp = c.pp ? c.pp->min : 1;
   if (!options.devices && (c.dp || c.pp)) options.devices = pp * (c.dp ? c.dp->min : 1);
   const auto devices = static_cast<int>(options.devices.value_or(1));
   if (devices % pp != 0 || (c.dp && !c.dp->contains(devices / pp)))
-    throw UserError("model of modules: pp {} x dp {} does not equal the number of devices, {}", pp,
-                    c.dp ? c.dp->min : 1, devices);
+    throw UserError("pp {} x dp {} does not equal the number of devices, {}", pp, c.dp ? c.dp->min : 1,
+                    devices);
 }
 
 }  // namespace
@@ -337,11 +342,11 @@ TrainSettings resolve_custom(TrainOptions& options, ModelSpec model, std::int64_
       options.dropout || options.sequence_length.value_or(1) != 1 ||
       options.export_format != ExportFormat::none)
     throw UserError(
-        "{}: model, data, tokenizer, dropout, sequence length and export are not options of a model of "
-        "modules",
+        "{}: model, data, tokenizer, dropout, sequence length and export cannot be set for a model that "
+        "consists of torch modules",
         model.name);
   if (num_samples < 1)
-    throw UserError("{}: the data has {} samples; at least 1 is required", model.name, num_samples);
+    throw UserError("{}: expected at least 1 sample of data, got {}", model.name, num_samples);
   TrainSettings settings;
   settings.model = std::move(model);
   options.sequence_length = 1;
@@ -351,7 +356,8 @@ TrainSettings resolve_custom(TrainOptions& options, ModelSpec model, std::int64_
     choose(nullptr, "microbatch", options.microbatch, std::min<std::int64_t>(32, share));
   }
   refuse_layout_of_modules(options);
-  if (has_ramp(options)) throw UserError("a model of modules supports neither --batch-ramp nor --seq-ramp");
+  if (has_ramp(options))
+    throw UserError("--batch-ramp and --seq-ramp are not supported for models that consist of torch modules");
   settings.plan = resolve_only_phase(options, settings.model, {}, nullptr).plan;
   settings.phases = {{0, settings.plan.batch, settings.plan.sequence_length}};
   settings.steps = choose(nullptr, "steps", options.steps, std::int64_t{1000});
@@ -403,9 +409,9 @@ TrainSettings resolve(TrainOptions& options, const DeviceFacts& device, OptionTa
   refuse_noise(options, settings.plan);
   disable_clipping(options, settings.plan, table, events);
   if (has_default_devices && *options.devices < device.count && settings.phases.size() == 1)
-    settings.devices_note =
-        fmt::format("{} of {} devices used: no plan splits batch {} of {} over more devices",
-                    *options.devices, device.count, settings.plan.batch, settings.model.name);
+    settings.devices_note = fmt::format(
+        "using {} of {} devices, because no plan distributes batch size {} of {} over more devices",
+        *options.devices, device.count, settings.plan.batch, settings.model.name);
   settings.steps = choose(table, "steps", options.steps, is_demo(options) ? kDemoSteps : std::int64_t{1000});
   Data data = open_all(options, *settings.tokenizer, longest_phase, events);
   settings.validation = data.validation, settings.data_name = data.name;
@@ -413,7 +419,7 @@ TrainSettings resolve(TrainOptions& options, const DeviceFacts& device, OptionTa
   samples.sequence_length = longest_phase, samples.seed = options.seed;
   settings.samples = std::make_unique<Samples>(std::move(data.parts), samples, settings.model.vocab,
                                                masking(settings.model, *settings.tokenizer));
-  // Fine-tuning changes pretrained weights only a little.
+  // Fine-tuning uses a smaller rate, because it should change pretrained weights only slightly.
   const double share = settings.weights != nullptr ? 0.1 : 1;
   const double default_rate = is_demo(options) ? kDemoRate : share * default_learning_rate(settings.model);
   settings.learning_rate = resolve_learning_rate(options, default_rate, settings.steps, table);

@@ -1,4 +1,4 @@
-// Implements environment.h: workloads, costs, and nodes that become slow.
+// Implements environment.h: draws workloads, costs, and slow nodes.
 #include "trials/environment.h"
 
 #include <algorithm>
@@ -14,12 +14,12 @@
 namespace optimus {
 namespace {
 
-// Fraction of node trials that also have modes without redundant copies of state.
+// Fraction of simulated runs with node losses that also have plans without redundant copies of the state.
 constexpr double kFractionWithoutCopies = 0.25;
 
-// Random throughput by number of nodes. The node time per step (step time x nodes) grows with the number of
-// nodes, by a factor of up to two. Templates fit some numbers of nodes better than others, by 0.3 to 3 % and
-// sometimes by 20 % (observed in templates of four models on 8 to 16,384 devices).
+// Draws the throughput for each number of nodes. The node time per step (step time x nodes) grows with the
+// number of nodes, by a factor of up to two. Some numbers of nodes are 0.3 to 3 % more efficient than others,
+// and sometimes 20 %, because templates fit them better (observed for four models on 8 to 16,384 devices).
 Throughput random_throughput(int nodes, double step, RandomStream& draw) {
   Throughput result;
   result.min_nodes = 1 + static_cast<int>(draw.uniform() * draw.uniform() * nodes / 2);
@@ -31,8 +31,8 @@ Throughput random_throughput(int nodes, double step, RandomStream& draw) {
   return result;
 }
 
-// Costs in ranges around measured values (recovery/recovery_costs.h), up to the values that other systems
-// report (tens of seconds).
+// Draws costs from ranges around the measured values (recovery/recovery_costs.h). The ranges extend to the
+// values that other systems report (tens of seconds).
 RecoveryCosts random_costs(RandomStream& draw) {
   RecoveryCosts costs;
   costs.start_seconds = draw.log_uniform(1, 60), costs.detection_seconds = draw.log_uniform(0.05, 10);
@@ -40,7 +40,7 @@ RecoveryCosts random_costs(RandomStream& draw) {
   costs.switch_seconds = draw.log_uniform(0.05, kMaxSwitchSeconds);
   costs.prepare_seconds = draw.log_uniform(0.5, 60);
   costs.link_bytes_per_second = 1;
-  // in seconds, because links transfer one byte per second here
+  // These values are seconds, because links transfer one byte per second here.
   costs.join_bytes = draw.log_uniform(0.05, kMaxMoveSeconds);
   costs.loss_bytes = draw.chance(0.3) ? 0 : costs.join_bytes * draw.between(0.5, 1);
   return costs;
@@ -53,19 +53,19 @@ void set_errors(TrialCase& trial_case, RandomStream& draw, const EnvironmentOpti
     trial_case.prediction_bias = std::exp(-options.mean_prediction_error);
     return;
   }
-  // Half of the trials have the default prediction errors of TrialCase (5 %, independent for each
-  // prediction), the other trials a random mixture. Predictions of published runs were off by 6 to 12 %
-  // (docs/results/accuracy.md).
+  // Half of the simulated runs have the default prediction errors of TrialCase (5 %, independent for each
+  // prediction). The others have a random mixture of errors. Predictions of published runs were off by 6 to
+  // 12 % (docs/results/accuracy.md).
   if (draw.chance(0.5)) return;
   trial_case.prediction_error = draw.between(0, 0.1), trial_case.permanent_error = draw.between(0, 0.1);
   if (draw.chance(0.2)) trial_case.prediction_bias = draw.log_uniform(0.6, 1.5);
   if (draw.chance(0.2)) trial_case.pause_prediction_bias = draw.log_uniform(0.3, 3);
 }
 
-// Adds each plan a second time, without redundant copies of its state: it is faster by the cost of the
-// copies, but a loss undoes all steps since the last checkpoint. The ranges are guesses around known
-// values: checkpoints are minutes to hours apart; copies take 1 to 3 % of a step according to the cost
-// model, and 8 % with three workers on two cores (tests/cli/switch_test.py).
+// Adds each plan a second time without redundant copies of its state. Without copies it is faster, but a loss
+// undoes all steps since the last checkpoint. The ranges are guesses around known values. Checkpoints are
+// minutes to hours apart. Copies take 1 to 3 % of a step according to the cost model, and 8 % with three
+// workers on two cores (tests/cli/switch_test.py).
 void add_without_copies(TrialCase& trial_case, RandomStream& draw) {
   const double copy_cost = draw.log_uniform(0.005, 0.1), undone_steps = draw.log_uniform(3, 3000);
   const std::size_t num_modes = trial_case.modes.size();
@@ -103,8 +103,8 @@ TrialCase random_node_trial(TrialFamily family, std::uint64_t number, RandomStre
   return trial_case;
 }
 
-// Draws the times at which devices, nodes or links are slow. Severities are those of random_timeline()
-// (adapt/condition_timeline.h).
+// Draws the times at which devices, nodes or links are slow. Severities have the same distribution as in
+// random_timeline() (adapt/condition_timeline.h).
 ConditionTimeline random_conditions(double length, RandomStream& draw) {
   ConditionTimeline timeline{length, {}};
   const double gap = length / draw.log_uniform(3, 24);
@@ -122,8 +122,8 @@ ConditionTimeline random_conditions(double length, RandomStream& draw) {
   return timeline;
 }
 
-// The sensitivity of a plan to conditions: the fractions of its step that a slow device and a slow network
-// lengthen.
+// How sensitive a plan is to conditions: the fractions of its step time that grow with a slow device
+// (compute) and a slow network.
 struct PlanTraits {
   double usual_seconds = 1, compute = 1, network = 0.1;
   int responds_to = -1;         // index of the condition that the plan responds to; -1: none
@@ -140,9 +140,9 @@ class SlowTrial {
     devices_ = 1 << (3 + draw_.below(12));
     const PlanTraits start_plan{1, draw_.between(0.6, 1), draw_.log_uniform(0.02, 0.5)};
     add(start_plan, Response::resume, devices_, 1);
-    // The planner's choice comes first. Sometimes another plan is better, which only measurements show.
-    // Plans of another kind are predicted less accurately: in the lab, a pipeline was predicted to be 52 %
-    // faster than data parallelism and was 7 % slower.
+    // The first plan is the planner's choice. Sometimes another plan is better, but only measurements show
+    // this. Predictions for other kinds of plans are less accurate. In lab tests, a pipeline was predicted to
+    // be 52 % faster than data parallelism but was 7 % slower.
     for (int i = 0; i < 3; ++i) {
       const double worse = std::abs(0.06 * draw_.normal()),
                    usual = 1 + (draw_.chance(0.2) ? -worse / 2 : worse);
@@ -209,7 +209,7 @@ class SlowTrial {
             {condition.condition.cause, condition.condition.factor, segment.begin - condition.begin});
       }
       for (const PlanTraits& plan : plans_) {
-        // A response is available only after its condition has begun.
+        // A plan that responds to a condition is available only after the condition has begun.
         const bool is_known =
             plan.responds_to < 0 ||
             timeline_.conditions[static_cast<std::size_t>(plan.responds_to)].begin <= segment.begin;

@@ -10,17 +10,17 @@
 namespace optimus {
 namespace {
 
-// Bamboo's p3 trace, first 60 % (6.8 h of AWS spot instances, at most 32 nodes): 50 loss events, with a
-// median gap of 240 s (standard deviation of the logarithm 1.08), of 2.36 nodes on average; 60 join events
-// of 2.27 nodes; 15 to 32 nodes present. The same authors' GCP trace of V100s (149 changes in 24 h, each of
-// a tenth of the nodes) is within the range of the generator.
+// Fitted to the first 60 % of Bamboo's p3 trace (6.8 h of AWS spot instances, 15 to 32 nodes). It has 50 loss
+// events of 2.36 nodes on average, with a median gap of 240 s (standard deviation of the logarithm 1.08), and
+// 60 join events of 2.27 nodes. The same authors' GCP trace of V100s (149 changes in 24 h, each of a tenth of
+// the nodes) is within the range of the generator.
 constexpr double kSpotGap = 240, kSpotSpread = 1.08, kSpotBurst = 2.36 / 32, kSpotMinLevel = 0.45;
-// InfiniteHBD's faults, first 120 of 200 days: outages with a median of 33 h and a mean of 202 h (standard
-// deviation of the logarithm 2.6; reduced to 2 here because the tail is longer than any trial); one fault
-// in the whole cluster every 14.4 h.
+// Fitted to the first 120 of 200 days of InfiniteHBD's fault trace. The cluster has one fault every 14.4 h.
+// Outages have a median of 33 h and a mean of 202 h. The standard deviation of the logarithm is 2.6. It is
+// reduced to 2 here because the tail is longer than any trial.
 constexpr double kRepair = 33 * 3600, kRepairSpread = 2;
-// Oobleck's synthetic traces: one of 30 nodes is lost every 5 min to 6 h. Tenplex's schedule derived from
-// Philly: 16, 8, 4, 8, 16 devices for 35 min each.
+// In Oobleck's synthetic traces, one of 30 nodes is lost every 5 min to 6 h. Tenplex's schedule, derived from
+// the Philly trace, uses 16, 8, 4, 8 and 16 devices for 35 min each.
 constexpr double kShrinkFast = 300, kShrinkSlow = 21'600, kResizeLength = 2100;
 
 class TraceMaker {

@@ -1,5 +1,6 @@
-// Implements event_heap.h as a binary heap that performs exactly the exchanges of Python's heapq: sifting
-// down first moves an element to a leaf along the smaller children and then raises it from there.
+// Implements event_heap.h as a binary heap that swaps elements exactly like Python's heapq. To sift an
+// element down, it first moves the element to a leaf along the smaller children and then sifts it up from
+// there.
 #include "trials/event_heap.h"
 
 #include <algorithm>

@@ -1,9 +1,9 @@
 // EventHeap: the pending events of a replay, earliest first.
 //
-// Events at the same time are ordered by kind. Events of the same kind are then ordered by insertion, or
-// left in the order of Python's heapq: the published simulators of Oobleck, Varuna and Bamboo leave such
-// ties to heapq, and Varuna's also reads heapq's underlying array, so their results are reproduced only
-// with the same array (trials/replay.h: StepCounting::as_published).
+// Events at the same time are ordered by kind. Events of the same kind are ordered by insertion, or as in
+// Python's heapq. The published simulators of Oobleck, Varuna and Bamboo leave such ties to heapq, and
+// Varuna's also reads heapq's underlying array. Their results can only be reproduced with an identical array
+// (StepCounting::as_published in trials/replay_case.h).
 #pragma once
 
 #include <cstdint>
@@ -32,13 +32,13 @@ class EventHeap {
   void push(ReplayEvent event);
   ReplayEvent pop();  // the earliest event; the heap must not be empty
 
-  // Whether a removal precedes `event`. With TieOrder::heapq_order: whether one would precede it in the
+  // Whether a removal precedes `event`. With TieOrder::heapq_order, whether a removal would precede it in the
   // array.
   bool has_removal_before(const ReplayEvent& event) const;
 
  private:
   bool is_before(const ReplayEvent& a, const ReplayEvent& b) const;
-  // moves the element towards the root, at most to index `top`
+  // Moves the element towards the root, but not above index `top`.
   void sift_up(std::size_t index, std::size_t top);
   void sift_down(std::size_t index);
 

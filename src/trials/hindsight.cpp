@@ -1,4 +1,4 @@
-// Implements hindsight() of trial.h: the best sequence of modes.
+// Implements hindsight() of trial.h: finds the best sequence of modes.
 #include <algorithm>
 #include <numeric>
 
@@ -15,8 +15,8 @@ struct BestRun {
 
 BestRun better_run(const BestRun& a, const BestRun& b) { return b.steps > a.steps ? b : a; }
 
-// For each mode, the best result among all modes with more devices, and among all modes with as many
-// devices or fewer. `order`: modes sorted by number of devices.
+// For each mode, the best result among all modes with more devices, and among all modes with the same number
+// or fewer. `order` lists the modes sorted by number of devices.
 struct Arrivals {
   std::vector<BestRun> from_larger, from_others;
 };
@@ -39,9 +39,9 @@ Arrivals arrivals_of(const std::vector<BestRun>& best, const std::vector<TrialMo
   return result;
 }
 
-// Applies a loss to each mode. At most the steps of the preceding segment are undone. With full knowledge,
-// the run may have switched in time, and without a pause, to a mode that loses less. `order`: modes in
-// descending order of undone steps.
+// Applies a loss to each mode. It undoes at most the steps of the previous segment. With full knowledge, the
+// run may have switched to a mode that loses fewer steps just before the loss, without a pause. `order` lists
+// the modes in descending order of undone steps.
 void apply_loss(std::vector<BestRun>& best, const std::vector<TrialMode>& modes,
                 const std::vector<std::size_t>& order, const TrialSegment& before) {
   BestRun best_of_costlier;  // the best of the modes that lose more steps
@@ -57,10 +57,10 @@ void apply_loss(std::vector<BestRun>& best, const std::vector<TrialMode>& modes,
 
 }  // namespace
 
-// Dynamic programming over segments: for each mode, the largest number of steps of a run that is in this
-// mode at the end of the segment. The run stayed in the mode, or switched to it from the best other mode
-// and paid the pause at the start of the segment. A loss undoes the mode's undone_steps, and half a step if
-// the run stays. An additional last mode stands for not training.
+// Uses dynamic programming over segments. For each mode, it computes the largest number of steps of a run
+// that is in this mode at the end of the segment. The run either stayed in the mode or switched to it from
+// the best other mode, with a pause at the start of the segment. A loss undoes the mode's undone_steps, plus
+// half a step if the run stays in the mode. The additional last mode means not training.
 TrialOutcome hindsight(const TrialCase& trial_case) {
   const std::size_t num_modes = trial_case.modes.size();
   std::vector<std::size_t> order(num_modes);

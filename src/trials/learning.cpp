@@ -11,7 +11,7 @@ namespace optimus {
 namespace {
 
 constexpr float kLeakySlope = 0.05F;  // as in learned_policy.cpp
-// In thousandths. Limits the weight of a decision in a very short trial.
+// The maximum regret, in thousandths. Limits the weight of decisions in very short trials.
 constexpr double kMaxRegret = 20;
 constexpr int kDiscountHorizon = 24;  // number of decisions over which later regret is discounted
 

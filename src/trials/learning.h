@@ -1,12 +1,12 @@
 // Training of the learned policy (policy/learned_policy.h) on random trials (trials/environment.h), in two
 // phases:
 //
-//   imitation       the training target of a decision is the regret of each option, computed with full
-//                   knowledge of the trial (trials/trial_values.h); the network minimizes the expected
-//                   regret. In the first round the rule policy decides, in later rounds the network.
-//   reinforcement   the network samples its choices, and choices that were followed by regret become less
-//                   likely (policy gradient; the achievable number of steps serves as the baseline, which
-//                   removes the randomness of the trial).
+//   imitation       The regret of each option is computed with full knowledge of the trial
+//                   (trials/trial_values.h), and the network minimizes the expected regret. The rule policy
+//                   makes the decisions in the first round, the network in later rounds.
+//   reinforcement   The network samples its choices, and choices that were followed by regret become less
+//                   likely (policy gradient). The baseline is the achievable number of steps, which removes
+//                   the randomness of the trial.
 //
 // The gradients of the three small layers are hand-written. Results are bit-identical on the same machine
 // for any number of threads. Read next: learning_rounds.cpp.
@@ -22,8 +22,8 @@
 
 namespace optimus {
 
-// One decision of a trial: the observed features, and the regret of each option in thousandths of the steps
-// that are achievable in the trial.
+// One decision in a trial, with the observed features and the regret of each option. Regrets are in
+// thousandths of the steps that are achievable in the trial.
 struct TrainingExample {
   FeatureTable features;
   std::vector<double> regrets;  // [row]: regret; 0 for the best option
@@ -36,7 +36,7 @@ struct TrainingExample {
 double add_gradient(const LearnedPolicy& network, const TrainingExample& example, double weight,
                     std::vector<double>& gradient);
 
-// The Adam optimizer with its usual hyperparameters.
+// The Adam optimizer with the usual hyperparameters.
 class AdamOptimizer {
  public:
   void step(LearnedPolicy& network, const std::vector<double>& gradient, double rate);
@@ -49,20 +49,19 @@ class AdamOptimizer {
 // The policy that makes the decisions while training examples are collected.
 struct BehaviorPolicy {
   const LearnedPolicy* network = nullptr;  // null: the rule policy
-  // Samples options by the network's probabilities; if false, chooses the most likely option.
+  // If true, samples options with the network's probabilities. Otherwise chooses the most likely option.
   bool is_stochastic = false;
   double exploration = 0;              // fraction of decisions that are uniformly random
-  bool uses_prediction_errors = true;  // as LearnedPolicy::uses_prediction_errors
+  bool uses_prediction_errors = true;  // see LearnedPolicy::uses_prediction_errors
 };
-// The training examples of a trial in the order of its decisions. `number`: index of the trial, which also
-// seeds the random decisions.
+// Runs a trial and returns its training examples in the order of the decisions. `number` is the index of the
+// trial and also the seed of the random decisions.
 std::vector<TrainingExample> collect_examples(const TrialCase& trial_case, const BehaviorPolicy& behavior,
                                               std::uint64_t number);
 
 struct LearningOptions {
   std::uint64_t seed = 1;
-  // Duration on two cores, as for the shipped policy. It determines the number of trials and is not a time
-  // limit.
+  // Approximate duration on two cores. It determines the number of trials and is not a time limit.
   double minutes = 10;
   int threads = 2;
   // For ablation studies.
@@ -85,8 +84,8 @@ struct LearningPoint {
 // Calls `show` after each round. Returns the best network of all rounds.
 LearnedPolicy learn(const LearningOptions& options, const std::function<void(const LearningPoint&)>& show);
 
-// Useful steps as a fraction of the oracle's: the mean over `count` trials of the family, starting with
-// trial number `first`.
+// The mean, over `count` trials of the family starting at trial number `first`, of the useful steps divided
+// by the oracle's useful steps.
 double mean_fraction(const Policy& policy, TrialFamily family, std::uint64_t first, int count, int threads,
                      const EnvironmentOptions& environment = {});
 

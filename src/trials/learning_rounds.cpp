@@ -14,12 +14,12 @@ namespace {
 // Values for ten minutes of training.
 constexpr int kImitationRounds = 6, kReinforcementRounds = 8;
 constexpr double kTrialsPerRound = 120;  // number of trials per family
-// of a trial with more examples, a random subset is used
+// If a trial has more examples, a random subset is used.
 constexpr std::size_t kMaxExamplesPerTrial = 48;
 constexpr std::size_t kReplayRounds = 3;  // number of rounds in the replay buffer
 constexpr int kPasses = 3, kBatch = 32;
 constexpr double kImitationRate = 2e-3, kReinforcementRate = 1e-4;
-// first trial number for evaluation, above those of all training trials
+// The first trial number for evaluation. It is larger than the numbers of all training trials.
 constexpr std::uint64_t kEvaluationNumbers = 1'000'000'000'000;
 
 void for_each_index(int threads, int count, const std::function<void(int)>& body) {
@@ -31,7 +31,7 @@ void for_each_index(int threads, int count, const std::function<void(int)>& body
     });
 }
 
-// A random subset of a trial's examples, weighted such that it represents all of them.
+// A random subset of a trial's examples, weighted to represent all of them.
 std::vector<TrainingExample> subsample(std::vector<TrainingExample> examples, std::uint64_t number) {
   if (examples.size() <= kMaxExamplesPerTrial) return examples;
   const double weight = static_cast<double>(examples.size()) / static_cast<double>(kMaxExamplesPerTrial);
@@ -96,8 +96,7 @@ class Training {
     fill(LearnedPolicy::kLast, kSecondLayer, kSecondLayer);
   }
 
-  // Runs trials of all families in turn. The result contains the examples of each trial, in the order of
-  // trials.
+  // Runs trials of all families in turn. Returns the examples of each trial, in the order of the trials.
   std::vector<std::vector<TrainingExample>> collect_round(BehaviorPolicy behavior) {
     behavior.uses_prediction_errors = options_.uses_prediction_errors;
     const int num_trials = trials_per_family_ * static_cast<int>(kTrialFamilies.size());
@@ -160,8 +159,8 @@ class Training {
     evaluate("reinforcement", round + 1, regret);
   }
 
-  // One pass over the examples; returns their mean regret. `weights`: for each example, the weight of its
-  // chosen option; empty for imitation.
+  // Makes one pass over the examples and returns their mean regret. `weights` contains the weight of each
+  // example's chosen option, and is empty for imitation.
   double train_pass(const std::vector<const TrainingExample*>& examples, const std::vector<double>& weights,
                     double rate) {
     double sum = 0;
@@ -188,8 +187,8 @@ class Training {
     }
   }
 
-  // Keeps the network with the best score. The score is the mean over families; shortfalls relative to the
-  // best rule-based policy count twice.
+  // Keeps the network with the best score. The score is the mean over families. Shortfalls relative to the
+  // best rule-based policy are weighted twice.
   void evaluate(const std::string& part, int round, double regret) {
     LearningPoint point{part, round, regret, 0, {}, rule_fractions_};
     double score = 0;

@@ -29,8 +29,8 @@ struct CsvRow {
   }
 };
 
-// Parses "… nodes the last configuration had (30 down to 15): 71.3 67.6 …;" into seconds by number of
-// nodes, ascending.
+// Parses "… nodes the last configuration had (30 down to 15): 71.3 67.6 …;". Returns the seconds for each
+// number of nodes, in ascending order of the number of nodes.
 std::vector<double> seconds_by_nodes(const CsvRow& row) {
   const std::string& notes = row.table.cell(row.number, "notes");
   const auto from = notes.find("down to"), list = notes.find("):", from);
@@ -58,7 +58,7 @@ void read_costs(PublishedSystem& published_system, const CsvRow& row) {
                     num_throughputs = published_system.throughput.samples_per_second.size();
   if (num_reconfigurations != 0 && num_reconfigurations != num_throughputs)
     throw UserError(
-        "{}: {} reconfiguration times by number of nodes, but the throughput table has {} numbers of nodes",
+        "{}: expected one reconfiguration time per number of nodes; found {} times and {} numbers of nodes",
         row.location(), num_reconfigurations, num_throughputs);
 }
 
@@ -67,7 +67,7 @@ void fill_throughput(Throughput& throughput, const std::map<int, double>& speeds
   throughput.min_nodes = speeds.begin()->first;
   for (const auto& [nodes, speed] : speeds) {
     if (nodes != throughput.max_nodes() + 1)
-      throw UserError("{} has no line for {} nodes", setting_name, throughput.max_nodes() + 1);
+      throw UserError("{}: the line for {} nodes is missing", setting_name, throughput.max_nodes() + 1);
     throughput.samples_per_second.push_back(speed);
   }
 }
@@ -76,7 +76,7 @@ int nodes_in(const CsvRow& row) {
   constexpr double kMaxNodes = 1e5;
   const double nodes = row.value("nodes");
   if (!(nodes >= 1 && nodes <= kMaxNodes))
-    throw UserError("{}: {} is not a valid number of nodes", row.location(), nodes);
+    throw UserError("{}: {} is an invalid number of nodes", row.location(), nodes);
   return static_cast<int>(nodes);
 }
 
@@ -103,18 +103,18 @@ PublishedTables PublishedTables::parse(std::string_view throughput, std::string_
     const CsvRow row{cost_table, i, costs_source};
     const SystemKey key{row.text("system"), row.text("model")};
     if (speeds.erase(key) == 0)
-      throw UserError("{}: {} {} is listed twice or has no throughput in {}", row.location(), key.first,
+      throw UserError("{}: {} {} is listed twice or is missing from {}", row.location(), key.first,
                       key.second, throughput_source);
     read_costs(tables.systems_[key], row);
   }
   for (const auto& [key, speeds_by_nodes] : speeds)
-    throw UserError("{}: {} {} has no costs", costs_source, key.first, key.second);
+    throw UserError("{}: no costs for {} {}", costs_source, key.first, key.second);
   return tables;
 }
 
 namespace {
 
-// The numbers of parameters for which seconds are published.
+// The model sizes, in parameters, for which durations have been published.
 constexpr double kSizes[] = {0.34e9, 2.7e9, 6.7e9};
 
 double interpolate(const double (&seconds)[3], double parameters) {

@@ -1,5 +1,5 @@
-// PublishedTables: published results of Oobleck, Varuna and Bamboo: the throughput of each system by model
-// and number of nodes, and the cost of its reconfigurations. Read from CSV with a header line:
+// PublishedTables: published results of Oobleck, Varuna and Bamboo, read from CSV files with a header line.
+// They contain the throughput of each system by model and number of nodes, and the cost of reconfigurations:
 //
 //   system,model,nodes,samples_per_s
 //   system,model,reconfigure_s,checkpoint_s,checkpoint_every_steps,min_nodes,notes,global_batch
@@ -21,16 +21,16 @@ struct PublishedSystem {
   double batch = 1;
 };
 
-// Reconfiguration costs for a model with `parameters` parameters: interpolated between the published sizes,
-// and proportional to the size beyond the largest.
+// Returns the reconfiguration costs for a model with `parameters` parameters. They are interpolated between
+// the published model sizes and proportional to the size above the largest.
 ReconfigurationCosts reconfiguration_costs_of(System system, double parameters);
-// The number of parameters of a model in the published tables; 0 for other models.
+// The number of parameters of a model in the published tables, or 0 for other models.
 double published_parameters(const std::string& model);
 
 class PublishedTables {
  public:
-  // Throws UserError with file and line for invalid numbers, gaps in the numbers of nodes, and systems or
-  // models without costs.
+  // Throws UserError with the file and line if a number is invalid, a number of nodes is missing, or a system
+  // or model has no costs.
   static PublishedTables parse(std::string_view throughput, std::string_view costs,
                                const std::string& throughput_source, const std::string& costs_source);
 

@@ -47,7 +47,7 @@ void PublishedJob::begin_step(std::int64_t begin, std::int64_t length) {
 }
 
 void PublishedJob::drop_step() {
-  ++run_;  // so that the pending step_end event belongs to an older run
+  ++run_;  // so that the pending step_end event is recognized as obsolete
   outcome_.steps_lost += has_step_;
   has_step_ = false;
 }

@@ -1,11 +1,11 @@
-// PublishedJob: the common part of the published simulators of Oobleck, Varuna and Bamboo. Used only by
+// PublishedJob: what the published simulators of Oobleck, Varuna and Bamboo have in common. Used only by
 // replay_restarting.cpp and replay_redundant.cpp.
 //
-// Nodes join, become ready and leave. A rendezvous is a halt in which ready nodes register. If enough nodes
-// are registered when it ends, training continues on all ready nodes with steps of equal length; a step
-// counts when it ends. With StepCounting::as_published, steps also end during a rendezvous, and each of
-// several overlapping rendezvous completes: the first to end clears the registered nodes, and the next
-// finds none and stops the job.
+// Nodes join, become ready and leave. Training is halted during a rendezvous, in which ready nodes register.
+// If enough nodes are registered when the rendezvous ends, training continues on all ready nodes with steps
+// of equal length. A step is counted when it ends. With StepCounting::as_published, steps also end during a
+// rendezvous, and overlapping rendezvous all complete. The first one to end clears the registered nodes, so
+// the next one finds no nodes and stops the job.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ class PublishedJob {
 
   virtual void on_node_removed(int node, bool was_ready) = 0;
   virtual void on_node_ready(int node) = 0;
-  // Called when a rendezvous has ended with enough registered nodes. `nodes` is the number of ready nodes.
+  // Called when a rendezvous has ended and enough nodes are registered. `nodes` is the number of ready nodes.
   virtual void on_started(std::int64_t nodes) = 0;
   virtual void on_step_ended(std::int64_t begin_time) = 0;
   virtual bool is_counted(const ReplayEvent& rendezvous_end) const = 0;

@@ -1,4 +1,4 @@
-// RandomStream: a stream of random numbers from one key, for trial generators.
+// RandomStream: a stream of random numbers with one key, for generating simulated runs.
 #pragma once
 
 #include <cmath>

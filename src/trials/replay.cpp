@@ -56,7 +56,7 @@ ReplayOutcome replay(System system, const ReplayCase& replay_case) {
   const double samples = static_cast<double>(outcome.steps) * replay_case.batch;
   if (replay_case.trace.length > 0) outcome.goodput = samples / replay_case.trace.length;
   const Ideal ideal = ideal_of(replay_case);
-  // Step lengths are rounded down to whole ticks, the ideal is not.
+  // The replay rounds step lengths down to whole ticks, but the ideal run does not.
   if (ideal.samples > 0) outcome.fraction_of_ideal = std::min(1.0, samples / ideal.samples);
   outcome.seconds_lost = std::max(0.0, ideal.seconds - outcome.useful_seconds);
   return outcome;
@@ -64,8 +64,8 @@ ReplayOutcome replay(System system, const ReplayCase& replay_case) {
 
 namespace {
 
-// The trace with all event times except the first and the last shifted by up to `max_shift` seconds, but
-// not beyond the next event.
+// Returns the trace with all event times except the first and the last shifted by up to `max_shift` seconds.
+// Events are not shifted beyond the next event.
 AvailabilityTrace with_jitter(AvailabilityTrace trace, double max_shift, RandomKey key) {
   std::vector<NodeEvent>& events = trace.events;
   const double first = events.front().seconds, last = events.back().seconds;
@@ -90,7 +90,7 @@ double longest_step(const ReplayCase& replay_case) {
 }  // namespace
 
 ReplayOutcome mean_replay(System system, const ReplayCase& replay_case, int repeats) {
-  ensure(repeats > 0, "mean_replay() needs at least one repeat, got {}", repeats);
+  ensure(repeats > 0, "mean_replay(): expected at least one repeat, got {}", repeats);
   double steps = 0, steps_lost = 0, starts = 0;
   ReplayOutcome mean;
   for (int repeat = 0; repeat < repeats; ++repeat) {
@@ -127,7 +127,7 @@ Ideal ideal_of(const ReplayCase& replay_case) {
   for (const NodeEvent& event : replay_case.trace.events) {
     double& ready_time = ready[static_cast<std::size_t>(event.node)];
     if (event.is_add) ready_time = event.seconds + replay_case.ready_seconds;
-    // A node that is lost before it is ready contributes no time.
+    // A node that is lost before it is ready contributes no training time.
     changes.push_back(
         {event.is_add ? ready_time : std::max(ready_time, event.seconds), event.is_add ? 1 : -1});
   }
@@ -172,7 +172,7 @@ AvailabilityTrace periodic_failures(int nodes, double interval, double absence, 
   }
   std::stable_sort(trace.events.begin(), trace.events.end(),
                    [](const NodeEvent& a, const NodeEvent& b) { return a.seconds < b.seconds; });
-  // A replay ends with the last event of the trace, so an event is added at its end.
+  // A replay ends at the last event, so an event is added at the end of the trace.
   trace.events.push_back({length, !trace.events.empty() && return_times.front() > length, 0});
   return trace;
 }

@@ -1,15 +1,14 @@
-// Replays: the training progress of systems that respond differently to lost and returning nodes, on the
-// same node trace.
+// Replays: the training progress of different systems on the same trace of lost and joining nodes.
 //
-//   System::oobleck   templates: a short halt at every loss; a new node is used after the next loss
+//   System::oobleck   templates; a short halt at every loss; a new node is used after the next loss
 //   System::varuna    checkpoints; a restart at every loss
 //   System::bamboo    neighbors also compute each other's layers; losses slow it down but rarely restart it
 //   System::ours      templates; immediate detection of losses; new nodes join between two steps
 //
-// All systems have the same input: the throughput by number of nodes, and the costs of their own plan
-// changes. The first three follow their authors' published simulators; StepCounting selects whether the
-// artifacts of that code are reproduced (docs/understand/recovery.md lists them). Pure. Internally, times
-// are integer ticks, by default milliseconds, as in those simulators.
+// The input for each system is its throughput by number of nodes and the costs of its plan changes. The first
+// three replays follow the published simulators of those systems. StepCounting selects whether the artifacts
+// of that code (listed in docs/understand/recovery.md) are reproduced. Internally, times are integer ticks,
+// by default milliseconds, as in those simulators. Pure.
 #pragma once
 
 #include <string>
@@ -27,19 +26,19 @@ System parse_system(std::string_view word, const std::string& setting_name);  //
 
 ReplayOutcome replay(System system, const ReplayCase& replay_case);
 
-// The mean over several replays: of the trace, and of copies whose event times are shifted by up to a step.
-// Most of the cost of a loss is the step in flight. A random fraction of it is complete, so a single replay
-// with a dozen losses varies strongly.
+// Returns the mean over replays of the trace and of copies whose event times are shifted by up to one step.
+// Most of the cost of a loss is the step in flight, of which a random fraction is complete. So the result of
+// a single replay with a dozen losses has a high variance.
 ReplayOutcome mean_replay(System system, const ReplayCase& replay_case, int repeats);
 
-// An ideal run, which always trains at the highest speed of the ready nodes and loses nothing.
+// An ideal run, which always trains at the highest speed that the ready nodes can reach and never loses work.
 struct Ideal {
   double samples = 0, seconds = 0;  // seconds: time with enough nodes
 };
 Ideal ideal_of(const ReplayCase& replay_case);
 
-// A trace of `nodes` nodes and `length` seconds. Every `interval` seconds, the next node is lost; it returns
-// `absence` seconds later.
+// Returns a trace with `nodes` nodes and a length of `length` seconds. Every `interval` seconds the next node
+// is lost. It returns `absence` seconds later.
 AvailabilityTrace periodic_failures(int nodes, double interval, double absence, double length);
 
 }  // namespace optimus

@@ -9,8 +9,8 @@
 
 namespace optimus {
 
-// Samples per second by number of nodes. Numbers of nodes outside the known range are clamped to it;
-// ReconfigurationCosts::min_nodes is the smallest number with which training runs.
+// Samples per second by number of nodes. Numbers outside the known range are clamped to it. See
+// ReconfigurationCosts::min_nodes for the smallest number of nodes that can train.
 struct Throughput {
   int min_nodes = 1;
   std::vector<double> samples_per_second;  // [nodes - min_nodes]; 0: the model does not fit
@@ -18,10 +18,10 @@ struct Throughput {
   double at(int nodes) const;
 };
 
-// Costs of plan changes in Oobleck, Varuna and Bamboo, as published.
+// Published costs of plan changes in Oobleck, Varuna and Bamboo.
 struct ReconfigurationCosts {
   double reconfigure_seconds = 0;
-  // [nodes of the previous plan - Throughput::min_nodes]; empty: always reconfigure_seconds
+  // [nodes of the previous plan - Throughput::min_nodes]; if empty, reconfigure_seconds is always used.
   std::vector<double> reconfigure_by_nodes;
   double checkpoint_seconds = 0;      // 0: no checkpoints
   int checkpoint_every = 10;          // number of steps between checkpoints
@@ -43,13 +43,13 @@ struct ReplayCase {
   double ticks_per_second = 1000;  // times and step lengths are rounded to whole ticks
 
   std::int64_t ticks(double seconds) const;
-  // length of a step on this many nodes; 0 if the model does not fit
+  // The length of a step on this number of nodes, or 0 if the model does not fit.
   std::int64_t step_ticks(int nodes) const;
 };
 
 struct ReplayOutcome {
   std::int64_t steps = 0;  // completed steps that were not lost later
-  // From the first start to the end of the last step, as in the published simulators.
+  // Measured from the first start to the end of the last step, as in the published simulators.
   double samples_per_second = 0;
   double goodput = 0;            // samples per second over the whole trace
   double useful_seconds = 0;     // total duration of the counted steps

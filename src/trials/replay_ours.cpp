@@ -1,7 +1,7 @@
-// Replays Optimus-Megatron. A loss is detected immediately; the survivors continue with the template for
-// their number and repeat the step in flight. A joining node is prepared while training runs and is added
-// between two steps. Nodes that would not make training faster stay unused. The value of a number of nodes is
-// its speed minus the expected cost of failures at the observed rate.
+// Replays Optimus-Megatron. A loss is detected immediately. The surviving nodes continue with the template
+// for their number and repeat the step in flight. A joining node is prepared during training and is added
+// between two steps. The number of nodes to use is chosen by speed minus the expected cost of failures at the
+// observed rate, so nodes that would not make training faster stay unused.
 #include <algorithm>
 
 #include "recovery/repair.h"
@@ -40,8 +40,8 @@ class LiveJob {
   }
 
  private:
-  // The times at which nodes can join and leave training. A node that leaves before it can join does
-  // neither.
+  // The times at which nodes join and leave the training. Nodes that leave the cluster before they can join
+  // are omitted.
   std::vector<ReplayEvent> events() const {
     std::vector<ReplayEvent> result;
     std::vector<std::size_t> entry(static_cast<std::size_t>(replay_case_.trace.num_nodes));
@@ -66,7 +66,7 @@ class LiveJob {
     return result;
   }
 
-  // Nodes that are present from the start begin the training; they do not have to join it.
+  // Nodes that are available from the start do not have to join, so they need no preparation.
   double prepare_seconds(const NodeEvent& event) const {
     return event.seconds > replay_case_.trace.events.front().seconds ? replay_case_.costs.prepare_seconds : 0;
   }
@@ -77,7 +77,7 @@ class LiveJob {
 
   std::int64_t step_ticks(int nodes) const { return replay_case_.step_ticks(nodes); }
 
-  // Samples per second on this many nodes, reduced by the expected cost of failures.
+  // Samples per second on this number of nodes, reduced by the expected cost of failures.
   double effective_speed(int nodes) const {
     if (speed(nodes) <= 0) return 0;
     const double loss =
@@ -102,7 +102,7 @@ class LiveJob {
     return best;
   }
 
-  // Selects `count` ready nodes: those already in use first, then others in ascending order.
+  // Selects `count` ready nodes. Nodes that are already in use come first, then others in ascending order.
   void use_nodes(int count) {
     int remaining = count;
     for (const bool was_used : {true, false})
@@ -122,7 +122,7 @@ class LiveJob {
     if (first_start_ < 0) first_start_ = last_end_ = begin_;
   }
 
-  // Completes the steps that end before `end_time`; the plan may change between two steps.
+  // Completes the steps that end before `end_time`. The plan may change between two steps.
   void advance(std::int64_t end_time) {
     while (num_used_ > 0 && begin_ + step_ticks(num_used_) <= end_time) {
       outcome_.useful_seconds += static_cast<double>(step_ticks(num_used_)) / replay_case_.ticks_per_second;
@@ -132,8 +132,8 @@ class LiveJob {
     }
   }
 
-  // Evaluated once after every loss and every join: a change that does not pay off then does not pay off
-  // later.
+  // Called once after each loss and each join, because a plan change that does not pay off then does not pay
+  // off later either.
   void consider_change() {
     is_plan_evaluated_ = true;
     const int nodes = best_num_nodes();
@@ -144,7 +144,8 @@ class LiveJob {
       resume_training(begin_, pause);
   }
 
-  // A running training adds the node after its current step; a halted training may have waited for it.
+  // If training is running, the node is added after the current step. If training is halted, it may have been
+  // waiting for the node.
   void on_node_joined(int node) {
     is_ready_[static_cast<std::size_t>(node)] = true;
     ++num_ready_;

@@ -1,6 +1,6 @@
-// Replays Bamboo: pipelines with a fixed number of stages. Every node also computes the layers of its
-// successor, so the preceding node can take over the stage of a lost node. This slows training down until
-// the end of the next step, when stages are redistributed. The loss of two neighbors is fatal: training
+// Replays Bamboo, which uses pipelines with a fixed number of stages. Every node also computes the layers of
+// its successor, so it can take over the successor's stage if that node is lost. This slows training down
+// until the end of the next step, when stages are redistributed. If two neighbors are lost, training
 // restarts.
 #include <algorithm>
 #include <map>
@@ -55,7 +55,8 @@ class RedundantJob final : public PublishedJob {
     }
   }
 
-  // Returns whether the node of the preceding stage took over; a node that already has two stages cannot.
+  // Returns whether the node with the previous stage took over. A node that already has two stages cannot
+  // take over.
   bool try_takeover(const std::vector<Slot>& lost) {
     if (lost.size() > 1) return false;
     const int stages = replay_case_.reconfiguration.stages;
@@ -68,7 +69,7 @@ class RedundantJob final : public PublishedJob {
     return true;
   }
 
-  // The rest of this step and all later steps take 1.5 times as long.
+  // From now on, steps take 1.5 times as long, including the rest of the current step.
   void slow_down() {
     if (is_slow_) return;
     is_slow_ = true;

@@ -1,5 +1,5 @@
-// Replays Oobleck and Varuna: every loss opens a rendezvous, after which training continues on all ready
-// nodes. Varuna also saves checkpoints and rolls back to the latest checkpoint.
+// Replays Oobleck and Varuna. Every loss opens a rendezvous, after which training continues on all ready
+// nodes. Varuna also saves checkpoints and rolls back to the latest one.
 #include <algorithm>
 
 #include "trials/published_job.h"
@@ -77,7 +77,7 @@ class CheckpointingJob final : public RestartingJob {
     return replay_case_.ticks(seconds) - checkpoint_ticks();
   }
 
-  // Rolls back to the latest complete checkpoint; later steps are lost.
+  // Rolls back to the latest complete checkpoint. Later steps are lost.
   void on_loss() override {
     has_lost_ = true;
     const auto num_saved =
@@ -111,8 +111,8 @@ class CheckpointingJob final : public RestartingJob {
       return;
     }
     const auto interval = static_cast<std::size_t>(replay_case_.reconfiguration.checkpoint_every);
-    // If the list has fewer steps than are revoked, the published code extends it, so that its entries
-    // refer to other steps from then on.
+    // If more steps are revoked than the list contains, the published code extends the list. From then on,
+    // its entries refer to the wrong steps.
     const std::size_t num_revoked = is_published() ? interval : std::min(interval, is_counted_.size());
     if (is_counted_.size() < num_revoked) is_counted_.resize(num_revoked);
     for (std::size_t i = is_counted_.size() - num_revoked; i < is_counted_.size(); ++i) revoke(i);

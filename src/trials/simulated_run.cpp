@@ -55,7 +55,7 @@ double SimulatedRun::normal() {
   return radius * std::cos(2 * std::numbers::pi * uniform());
 }
 
-// The times of each rank according to the cost model, with messages and collectives over the rank's actual
+// The times of each rank as predicted by the cost model, where messages and collectives use the rank's actual
 // links.
 std::vector<SimulatedRun::RankTimes> SimulatedRun::rank_times(const Cluster& cluster) const {
   const StepPrediction step = predicted_step(plan_, model_, Cluster(profile_));
@@ -159,7 +159,7 @@ Observation SimulatedRun::next() {
     rank_step.kinds[static_cast<std::size_t>(WorkKind::backward)] = {1, compute * 2 / 3, 0};
     rank_step.kinds[static_cast<std::size_t>(WorkKind::optimizer)] = {1, base.optimizer * noise, 0};
     rank_step.kinds[static_cast<std::size_t>(WorkKind::load_batch)] = {1, base.host * noise, 0};
-    if (!stage_work_.empty()) {  // assumes that the cost model is equally accurate for all kinds of blocks
+    if (!stage_work_.empty()) {  // assumes that the cost model has the same error for all kinds of blocks
       const auto& stage_compute = stage_work_[static_cast<std::size_t>(rank_step.group)].compute;
       const double total = std::accumulate(stage_compute.begin(), stage_compute.end(), 0.0);
       for (std::size_t role = 0; role < kBlockRoles; ++role)

@@ -1,11 +1,11 @@
-// SimulatedRun: simulated observations of each rank in each training step, for tests of detectors and for
-// the evaluation of policies.
+// SimulatedRun: simulates the observations of all ranks in each training step. Used to test detectors and to
+// evaluate policies.
 //
-// Times of compute, updates and collectives come from the cost model; conditions change them accordingly.
-// Noise is added to the times of every rank. Its form and parameters were measured
-// (docs/results/adaptation.md): log-normal, correlated between steps, with rare steps that take several
-// times as long. Alternatively, recorded ratios are replayed, starting at a different offset for each rank.
-// Deterministic for a given seed. Pure; not thread-safe.
+// The times of computation, optimizer updates and collectives come from the cost model under the current
+// conditions. Noise is added to the times of every rank. As in measurements (docs/results/adaptation.md), it
+// is log-normal and correlated between steps, and rare steps take several times as long. Alternatively,
+// recorded ratios are replayed, starting at a different offset for each rank. Deterministic for a given seed.
+// Pure; not thread-safe.
 #pragma once
 
 #include <array>
@@ -40,14 +40,14 @@ class SimulatedRun {
   SimulatedRun(const Plan& plan, const ModelSpec& model, const HardwareProfile& profile, Noise noise,
                std::uint64_t seed);
 
-  // Sets the conditions from the next step on.
+  // Sets the conditions, starting with the next step.
   void set(const std::vector<Condition>& conditions);
   Observation next();
 
   const Topology& topology() const { return topology_; }
-  // Seconds per step from the cost model, without noise.
+  // Predicted seconds per step, without noise.
   double step_seconds() const { return step_seconds_; }
-  // The present time of a rank's channel, relative to its time without conditions.
+  // The current time of a rank's channel divided by its time without conditions.
   double link_slowdown(int rank, Channel channel) const;
 
  private:

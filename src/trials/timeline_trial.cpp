@@ -1,5 +1,5 @@
-// Implements timeline_trial.h for timelines: determines which conditions are in force when, which plans
-// respond to them, and the step time of each plan under every set of conditions.
+// Implements timeline_trial.h for timelines: determines when each set of conditions is active, which plans
+// respond to it, and the step time of each plan under each set.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -10,7 +10,7 @@
 namespace optimus {
 namespace {
 
-// The state of one segment: indices into ConditionTimeline::conditions, and the absent nodes.
+// The active conditions in one segment, as indices into ConditionTimeline::conditions, and the absent nodes.
 struct ActiveConditions {
   std::vector<std::size_t> conditions;
   std::vector<int> absent_nodes;  // ascending
@@ -41,7 +41,7 @@ std::vector<int> union_of(const std::vector<int>& a, const std::vector<int>& b) 
   return result;
 }
 
-// The profile without these devices and without their speed factors.
+// Returns the profile without these devices and their speed factors.
 HardwareProfile remove_devices(HardwareProfile profile, const std::vector<int>& devices) {
   profile.missing_devices = union_of(profile.missing_devices, devices);
   std::erase_if(profile.speed_factors, [&](const SpeedFactor& slow) {
@@ -50,8 +50,8 @@ HardwareProfile remove_devices(HardwareProfile profile, const std::vector<int>& 
   return profile;
 }
 
-// A plan whose device numbers are consecutive, in the order of the devices that it used; `unused` lists the
-// other devices of `present`.
+// A plan whose device indices are renumbered consecutively, in the order of the devices that it uses.
+// `unused` lists the devices of `present` that the plan does not use.
 struct RenumberedPlan {
   Plan plan;
   std::vector<int> unused;  // ascending
@@ -141,7 +141,7 @@ class TimelineTrial {
     return devices;
   }
 
-  // Whether the condition has an effect; conditions of absent nodes have none.
+  // Whether the condition has an effect. Conditions on absent nodes have no effect.
   bool affects_present_nodes(const Condition& condition, const ActiveConditions& active) const {
     if (condition.cause == Cause::cluster) return true;
     const bool is_of_device = condition.cause == Cause::device && condition.location >= 0 &&
@@ -158,7 +158,7 @@ class TimelineTrial {
     return conditions;
   }
 
-  // Adds the plans that respond to these conditions on the devices that are present.
+  // Adds the plans that respond to these conditions on the remaining devices.
   void add_responses(const ActiveConditions& active, const Plan& plan, const ResponseLimits& limits) {
     const std::vector<int> lost_devices = devices_of(active.absent_nodes);
     if (lost_devices.size() == present_.size()) return;
@@ -179,9 +179,9 @@ class TimelineTrial {
     }
   }
 
-  // The base plan after losses. On very large clusters: the plan without the replicas of the lost devices,
-  // if any replicas are left. Otherwise the planner's result within the time limit of a real run. Empty if
-  // the model does not fit.
+  // The base plan after losses. On very large clusters, this is the plan without the replicas that use lost
+  // devices, if any replicas remain. Otherwise it is the plan that the planner finds within the search limits
+  // of a real run. Returns nullopt if the model does not fit.
   std::optional<RenumberedPlan> plan_for(const Demand& demand, const Plan& plan,
                                          const std::vector<int>& lost_devices,
                                          const ResponseLimits& limits) const {
@@ -236,8 +236,7 @@ class TimelineTrial {
     return seconds;
   }
 
-  // Whether the plan uses any of the lost devices. A plan uses the first devices, in order, that are not in
-  // `dropped`.
+  // Whether the plan uses any of the lost devices. A plan uses the first devices that are not in `dropped`.
   bool uses_any(const PlannedOption& option, const std::vector<int>& lost_devices) const {
     if (lost_devices.empty()) return false;
     int remaining = num_device_numbers(option.plan);

@@ -22,7 +22,7 @@ TrialCase trial_of(const ReplayCase& replay_case, int devices_per_node) {
         replay_case.costs.switch_seconds + replay_case.costs.move_seconds(replay_case.costs.loss_bytes);
     result.modes.push_back(mode);
   }
-  // A node is usable as soon as it is ready and prepared; it is lost when it leaves.
+  // A node is usable when it is ready and prepared. It is lost when it leaves.
   std::map<double, std::pair<int, int>> changes;  // instant -> (joined, lost)
   std::map<int, double> ready;                    // [node]: when it is usable; only present nodes
   for (const NodeEvent& event : replay_case.trace.events) {

@@ -69,8 +69,8 @@ class TrialRun {
     if (is_loss_to(segment, mode_) && !is_broken)
       stay_idle(segment, trial_case_.costs.recovery_seconds);  // training continues with spare nodes
     if (is_broken) decide(segment);
-    // A slowdown is detected after some steps. While the segment lasts, the policy is then asked again at
-    // growing intervals.
+    // A slowdown is detected after some steps. The policy then decides again at growing intervals until the
+    // segment ends.
     double wait =
         is_broken ? trial_case_.decision_interval : trial_case_.detection_steps * seconds_in(segment, mode_);
     for (int i = 0; i < 8 && now_ < segment.end && seconds_in(segment, mode_) > 0; ++i) {
@@ -81,15 +81,15 @@ class TrialRun {
     advance_to(segment, segment.end);
   }
 
-  // Undoes at most the steps since the last rollback: a checkpoint that was restored then is not lost
-  // again.
+  // Undoes at most the steps since the last rollback, because the checkpoint that was restored then still
+  // exists.
   void undo(double steps) {
     if (steps <= 0) return;
     outcome_.useful_steps -= std::clamp(steps, 0.0, std::max(0.0, outcome_.useful_steps - restored_steps_));
     restored_steps_ = outcome_.useful_steps;
   }
 
-  // Updates the numbers of nodes, losses and arrivals that every policy observes.
+  // Updates the numbers of nodes, losses and arrivals, which all policies can observe.
   void begin_segment(const TrialSegment& segment) {
     predictions_.assign(trial_case_.modes.size(), 0);
     const int present_before = num_present_devices_;
@@ -118,7 +118,7 @@ class TrialRun {
     now_ = end_time;
   }
 
-  // A running mode has a measured step time; the error of its prediction is recorded.
+  // Records the measured step time of the running mode and the error of its prediction.
   void record_measurement(double seconds) {
     history_[{mode_, seconds}].is_measured = true;
     if (predicted_seconds_ <= 0) return;
@@ -253,7 +253,7 @@ class TrialRun {
   int num_recorded_gains_ = 0;
   double predicted_gain_sum_ = 0, measured_gain_sum_ = 0;
   MembershipHistory membership_{.begin_time = 0};
-  // [mode, true seconds]: the same pair means the same conditions.
+  // Keyed by (mode, true seconds). Equal keys mean equal conditions.
   std::map<std::pair<int, double>, PredictionStats> history_;
   std::vector<double> predictions_;  // [mode]: prediction in this segment; 0: none yet
   TrialOutcome outcome_;
@@ -268,7 +268,7 @@ TrialOutcome run_trial(const Decider& decider, const TrialCase& trial_case) {
 TrialOutcome run_trial(const Policy& policy, const TrialCase& trial_case) {
   if (policy.kind == PolicyKind::oracle) return hindsight(trial_case);
   const Decider decider = [&](const Situation& situation, const TrialPoint& point) {
-    // `never` does not switch away from its plan, but it needs a first plan.
+    // The policy `never` does not switch plans, but it needs a first plan.
     const bool is_first = policy.kind == PolicyKind::never && point.modes.front() < 0;
     return choose(is_first ? Policy{.kind = PolicyKind::always_best} : policy, situation);
   };

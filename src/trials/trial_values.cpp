@@ -24,8 +24,8 @@ double TrialValues::pause(int from, int to) const {
   return devices > mode.devices ? mode.shrink_seconds.value_or(mode.pause_seconds) : mode.pause_seconds;
 }
 
-// At most the steps of the mode in the preceding segment; steps that were already undone there are not
-// considered.
+// The result is at most the number of steps in the previous segment. Steps that were already undone there are
+// not considered.
 double TrialValues::num_undone_steps(std::size_t segment, int mode) const {
   const auto m = static_cast<std::size_t>(mode);
   if (segment == 0 || trial_case_.segments[segment - 1].step_seconds[m] <= 0) return 0;
@@ -34,8 +34,8 @@ double TrialValues::num_undone_steps(std::size_t segment, int mode) const {
                   (previous_segment.end - previous_segment.begin) / previous_segment.step_seconds[m]);
 }
 
-// Stays in the mode, or switches to the best other mode as soon as the change is detected; returns the
-// larger value.
+// Returns the larger of two values: staying in the mode, or switching to the best other mode as soon as the
+// change is detected.
 double TrialValues::best_from(std::size_t segment, int mode) const {
   const TrialSegment& trial_segment = trial_case_.segments[segment];
   const double length = trial_segment.end - trial_segment.begin;

@@ -1,7 +1,7 @@
-// TrialValues: the value of the rest of a trial, for training. The value of a mode at the start of a segment
-// is the largest number of steps that can still be completed with full knowledge of the future, at the same
-// costs of losses, detection and pauses that policies pay. The regret of a decision is the value that it
-// loses. Policies cannot use these values, because they do not know the future.
+// TrialValues: the value of the remaining part of a trial, for training. The value of a mode at the start of
+// a segment is the largest number of steps that can still be completed with full knowledge of the future. It
+// includes the same costs of losses, detection and pauses that policies pay. The regret of a decision is the
+// value that it loses. Policies cannot use these values because they do not know the future.
 #pragma once
 
 #include <vector>
@@ -13,9 +13,9 @@ namespace optimus {
 class TrialValues {
  public:
   explicit TrialValues(const TrialCase& trial_case);
-  // The value of each option: the steps from `point` to the end of the trial if the option is chosen now
-  // and the best sequence of modes follows after this segment. The first option is to keep the present
-  // mode.
+  // Returns the value of each option: the number of steps from `point` to the end of the trial if the option
+  // is chosen now and the best sequence of modes follows after this segment. The first option keeps the
+  // current mode.
   std::vector<double> values_of_options(const TrialPoint& point) const;
 
  private:

@@ -251,7 +251,7 @@ TEST(Checkpoint, RejectsIncompleteCommit) {
     return done ? "" : done.error().why;
   };
   const auto all = pieces.pieces();
-  EXPECT_NE(commit(all.first(3), all.subspan(4), 2).find("is in no piece"), std::string::npos);
+  EXPECT_NE(commit(all.first(3), all.subspan(4), 2).find("is not in any piece"), std::string::npos);
   EXPECT_NE(commit(all.first(4), all.subspan(3), 2).find("expected one piece, got 2"), std::string::npos);
   EXPECT_NE(commit(all.first(4), all.subspan(4), 3).find("rank-00002.json"), std::string::npos);
   EXPECT_EQ(list_checkpoints(run.path()).size(), 0u);

@@ -191,7 +191,7 @@ TEST(HfTensors, TiedHeadMustEqualEmbedding) {
   write_renamed(different.path(), spec, as_it_is, {head});
   EXPECT_EQ(check_result(different.path(), spec),
             (different / "model.safetensors").string() +
-                ": tensor 'lm_head.weight' differs from 'model.embed_tokens.weight', although the config "
+                ": tensor 'lm_head.weight' differs from 'model.embed_tokens.weight', but config.json "
                 "ties them; "
                 "set tie_word_embeddings to false");
 }

@@ -104,13 +104,13 @@ TEST(Manifest, RejectsInvalidRows) {
 
 TEST(Manifest, RejectsGapsAndOverlaps) {
   EXPECT_EQ(error_of("[0, 1, 0, 4, 2, 6]", "[0, 1, 0, 4, 3, 6]"),
-            "m: master of tensor 'w': element [0, 2] is in no piece");
+            "m: master of tensor 'w': element [0, 2] is not in any piece");
   EXPECT_EQ(error_of("[0, 1, 0, 4, 2, 6]", "[0, 1, 0, 4, 1, 6]"),
             "m: master of tensor 'w': element [0, 1]: expected one piece, got 2");
   Manifest manifest = two_halves();
   std::erase_if(manifest.pieces,
                 [](const CheckpointPiece& p) { return p.field == StateField::first && p.tensor == 1; });
-  EXPECT_EQ(error_of(manifest), "m: first of tensor 'odd \"name\"\\x0a': element [0] is in no piece");
+  EXPECT_EQ(error_of(manifest), "m: first of tensor 'odd \"name\"\\x0a': element [0] is not in any piece");
   manifest = two_halves();
   std::erase_if(manifest.pieces, [](const CheckpointPiece& p) { return p.field != StateField::master; });
   EXPECT_EQ(error_of(manifest), "");  // master weights alone are a valid checkpoint

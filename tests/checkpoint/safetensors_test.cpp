@@ -76,11 +76,10 @@ TEST(Safetensors, RejectsMalformedHeaders) {
   EXPECT_EQ(header_error(R"({"a":{"dtype":"F8_E4M3"}})"),
             "f.safetensors: tensor 'a': dtype 'F8_E4M3' is not one of F64, F32, BF16, F16, I64, I32, I16, "
             "I8, U8, BOOL");
-  EXPECT_EQ(
-      header_error(R"({"a":{"shape":[-1]}})"),
-      "f.safetensors: tensor 'a': 'shape': expected whole numbers of at least 0, got a negative number");
+  EXPECT_EQ(header_error(R"({"a":{"shape":[-1]}})"),
+            "f.safetensors: tensor 'a': 'shape': expected non-negative integers, got a negative number");
   EXPECT_EQ(header_error(R"({"a":{"shape":7}})"),
-            "f.safetensors: tensor 'a': 'shape': expected a list of whole numbers, got a number");
+            "f.safetensors: tensor 'a': 'shape': expected a list of integers, got a number");
   EXPECT_EQ(header_error(R"({"a":{"strides":[1]}})"),
             "f.safetensors: tensor 'a': unknown key 'strides'; expected dtype, shape or data_offsets");
   EXPECT_EQ(header_error(R"({"a":{"dtype":"U8","shape":[],"data_offsets":[0]}})"),
@@ -91,9 +90,8 @@ TEST(Safetensors, RejectsMalformedHeaders) {
             "f.safetensors: 'a' is listed twice");
   std::string many = "0";
   for (int i = 0; i < 64; ++i) many += ",0";
-  EXPECT_EQ(
-      header_error(R"({"a":{"shape":[)" + many + "]}}"),
-      "f.safetensors: tensor 'a': 'shape': expected whole numbers of at least 0, got more than 64 numbers");
+  EXPECT_EQ(header_error(R"({"a":{"shape":[)" + many + "]}}"),
+            "f.safetensors: tensor 'a': 'shape': expected non-negative integers, got more than 64 numbers");
   EXPECT_NE(header_error("{\"a\":" + std::string(100'000, '[')), "");
 }
 
@@ -242,7 +240,7 @@ TEST(SafetensorsFolder, RejectsInconsistentIndex) {
   write_index(R"({"a":"../m.safetensors"})");
   EXPECT_EQ(refused(),
             index +
-                ": weight_map.a: expected the name of a .safetensors file in the folder of the index, got "
+                ": weight_map.a: expected the name of a .safetensors file in the index's folder, got "
                 "'../m.safetensors'");
   write_index(R"({"a":"m-1.safetensors"})");
   EXPECT_EQ(refused(), "cannot open " + here + "/m-1.safetensors: No such file or directory");

@@ -142,7 +142,7 @@ class Resume(unittest.TestCase):
         for step in self.checkpoints("run"):
             flip(step)
         result = self.resume("run", code=1)
-        self.assertIn("no valid checkpoint", result.stderr)
+        self.assertIn("all checkpoints of the run are damaged", result.stderr)
 
     def test_failed_save_does_not_end_the_run(self):
         (self.folder / "run").mkdir()
@@ -188,7 +188,7 @@ class Resume(unittest.TestCase):
         for shard in run.glob("checkpoints/*/*.safetensors"):
             shard.write_bytes(shard.read_bytes()[:-1])
         lines = self.lines("run")
-        self.assertIn("no valid checkpoint", self.resume("run", "--steps", 40, code=1).stderr)
+        self.assertIn("all checkpoints of the run are damaged", self.resume("run", "--steps", 40, code=1).stderr)
         self.assertEqual(self.lines("run"), lines)
 
     def test_damaged_later_checkpoints_do_not_displace_the_new_one(self):

@@ -245,7 +245,8 @@ TEST_F(EmergencyCheckpointHostTest, ReportsLostState) {
   EXPECT_FALSE(emergency_checkpoint.poll({false, true}));
   EXPECT_TRUE(order()->ranks.empty());
   const std::string line = emergency_checkpoint.finish();
-  EXPECT_NE(line.find("; lost with the ranks: embedding.words.weight [10:20, 0:16], "), std::string::npos)
+  EXPECT_NE(line.find("; state lost with the ranks: embedding.words.weight [10:20, 0:16], "),
+            std::string::npos)
       << line;
   EXPECT_NE(line.find("; there is no checkpoint yet"), std::string::npos) << line;
 }

@@ -66,7 +66,7 @@ TEST(Rendezvous, NamesMissingRanks) {
   EXPECT_NE(why.find("1 of 3 ranks have joined; missing: 1, 2"), std::string::npos) << why;
   RendezvousOptions other = rendezvous_options(1, 3, generate_token());
   other.timeout = Seconds(0.1);
-  EXPECT_NE(message_of([&] { join_rendezvous(other); }).find("has not found rank 0"), std::string::npos);
+  EXPECT_NE(message_of([&] { join_rendezvous(other); }).find("did not find rank 0"), std::string::npos);
 }
 
 TEST(Rendezvous, SeveralHostsNeedAToken) {

@@ -256,7 +256,8 @@ TEST_F(SurvivorTest, ReportsLossOfBothCopies) {
   const Ran whole = train(folder_ / "whole", layout, "0", std::vector<Fault>(3));
   const Fault dies{Fault::Kind::dies_after, whole.gates[1]};
   const Ran ran = train(folder_ / "run", layout, "0", {{}, dies, dies});
-  EXPECT_NE(ran.line.find("; lost with the ranks: embedding.words.weight ["), std::string::npos) << ran.line;
+  EXPECT_NE(ran.line.find("; state lost with the ranks: embedding.words.weight ["), std::string::npos)
+      << ran.line;
 }
 
 TEST_F(SurvivorTest, NamesStateWithoutCopy) {
@@ -266,7 +267,8 @@ TEST_F(SurvivorTest, NamesStateWithoutCopy) {
   std::vector<Fault> faults(3);
   faults[1] = {Fault::Kind::dies_after, whole.gates[2]};
   const Ran ran = train(run, layout, "1", faults);
-  EXPECT_NE(ran.line.find("; lost with the ranks: embedding.words.weight ["), std::string::npos) << ran.line;
+  EXPECT_NE(ran.line.find("; state lost with the ranks: embedding.words.weight ["), std::string::npos)
+      << ran.line;
   EXPECT_NE(ran.line.find(" more; the last complete checkpoint is from step "), std::string::npos)
       << ran.line;
   for (const CheckpointEntry& entry : list_checkpoints(run)) EXPECT_TRUE(entry.is_whole);

@@ -113,7 +113,7 @@ TEST(TrainThreads, RejectsUnsupportedModuleLayouts) {
   ModuleModel model = small_net();
   TrainOptions options = options_of(folder.path() / "run", 2, 0);
   options.layout.tp = Range{2, 2};
-  refuses(model, options, "split by pp, dp and zero");
+  refuses(model, options, "tp, cp, ep and chunks are not supported");
   options = options_of(folder.path() / "run", 2, 3);
   options.recompute = "none";
   refuses(model, options, "--recompute full");
