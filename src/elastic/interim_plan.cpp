@@ -64,7 +64,13 @@ InterimPlanner::InterimPlanner(Inputs inputs) : inputs_(std::move(inputs)) {
 
 void InterimPlanner::plan(int num_devices) {
   if (num_devices > 0 && !planned_.contains(num_devices))
-    planned_[num_devices] = std::async(std::launch::async, inputs_.choose, num_devices).share();
+    planned_[num_devices] = std::async(std::launch::async, [choose = inputs_.choose, num_devices] {
+                              try {
+                                return choose(num_devices);
+                              } catch (const RuntimeFailure& failure) {  // it could not read its inputs
+                                return Feasible<Plan>(infeasible("{}", failure.what()));
+                              }
+                            }).share();
 }
 
 void InterimPlanner::plan_ahead(int num_devices) { plan(num_devices - 1), plan(num_devices + 1); }

@@ -111,8 +111,8 @@ TrainResult ModuleRankRun::train() {
   std::optional<PlanSwitchController::RequestSources> sources;
   if (keeps_records)
     sources.emplace(PlanSwitchController::RequestSources{
-        requests, [](const Plan&) -> Plan {
-          throw UserError("the planner does not support module models; pass a plan with --plan FILE");
+        requests, [](const Plan&) -> Feasible<Plan> {
+          return infeasible("the planner does not support module models; pass a plan with --plan FILE");
         }});
   StepAgreement agreement(rank_.comm, options_.timeout);
   Training training(run_.spec, hooks, rank_, agreement, part_, run_.spec.resumed.state,

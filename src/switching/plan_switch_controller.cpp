@@ -134,9 +134,13 @@ void PlanSwitchController::take_request() {
     planned_choice_ = std::async(std::launch::async, sources_->choose, requested_plan_);
   if (!request_->plan) {
     if (planned_choice_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return;
-    Feasible<Plan> chosen = planned_choice_.get();
-    if (!chosen) return refuse_untried(chosen.error().why);
-    request_->plan = *std::move(chosen);
+    try {
+      Feasible<Plan> chosen = planned_choice_.get();
+      if (!chosen) return refuse_untried(chosen.error().why);
+      request_->plan = *std::move(chosen);
+    } catch (const RuntimeFailure& failure) {  // the planner could not read its inputs
+      return refuse_untried(failure.what());
+    }
   }
   if (*request_->plan == requested_plan_)
     return refuse_untried(fmt::format("the run already uses plan {} ({})",
