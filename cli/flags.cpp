@@ -73,7 +73,7 @@ void check_values(OptionTable& table, const std::vector<std::string>& arguments)
 }
 
 // Replaces a deprecated option name with the current name and prints a note.
-std::string present_spelling(OptionTable& table, const std::string& word) {
+std::string current_spelling(OptionTable& table, const std::string& word) {
   if (!word.starts_with("--")) return word;
   const std::size_t end = std::min(word.find('='), word.size());
   const std::string name = word.substr(2, end - 2);
@@ -98,7 +98,7 @@ void read_flags(OptionTable& table, const std::vector<std::string>& all_argument
   // The arguments after -- are not flags of this command, but the command line of another program.
   const auto end = std::find(all_arguments.begin(), all_arguments.end(), "--");
   std::vector<std::string> arguments(all_arguments.begin(), end);
-  for (std::string& word : arguments) word = present_spelling(table, word);
+  for (std::string& word : arguments) word = current_spelling(table, word);
   check_values(table, arguments);
   CLI::App app;
   app.set_help_flag();

@@ -147,7 +147,7 @@ void print_error(const char* message) {
   fmt::print(stderr, "optimus: {}\n", line);
 }
 
-int exit_code_of(int argc, char** argv) {
+int run_command_line(int argc, char** argv) {
   try {
     return optimus::run({argv + 1, argv + argc});
   } catch (const optimus::UsageError& error) {
@@ -180,7 +180,7 @@ constexpr bool has_sanitizer = false;
 // All resources are released by now. Unloading libtorch would cost a quarter of a second of CPU time, so the
 // process exits without unloading it. Sanitizers check for leaks only at a normal exit.
 int main(int argc, char** argv) {
-  const int code = exit_code_of(argc, argv);
+  const int code = run_command_line(argc, argv);
   if (has_sanitizer) return code;
   std::fflush(nullptr);
   std::_Exit(code);

@@ -32,7 +32,8 @@ class PlanCommand final : public Command {
     table.add("software", software_, "NAME", "trainer that will run the plan (default: optimus)");
     table.add("constants", constants_file_, "FILE", "cost model constants, as written by simulate --refit");
     table.add("history", history_, "FILE|here",
-              "correct predictions with the measurements of past runs; here: this machine's history");
+              "correct predictions with measurements from past runs: a file, or 'here' for the history of "
+              "this machine");
     optimus::declare(table, constraints_);
     optimus::declare(table, failures_);
     table.add_choice("goal", goal_,

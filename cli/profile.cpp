@@ -19,7 +19,7 @@ class Profile final : public Command {
     optimus::declare(table, model_);
     table.add("data", data_, "D", "text file, jsonl file, folder, or prefix of token files");
     table.add("tokenizer", tokenizer_, "bytes|FILE",
-              "tokenizer of the text (default: the one in the model's folder, else bytes)");
+              "tokenizer for the text (default: the one in the model's folder if present, otherwise bytes)");
     table.add("seq", sequence_length_, "N", "sequence length (default: the model's maximum, at most 8192)");
     optimus::declare(table, hardware_);
   }

@@ -21,8 +21,8 @@ struct AdaptationContext {
   HardwareProfile machines;  // the cluster as described to the cost model, without current slowdowns
   RecoveryCosts costs{};
   // Returns the input for a planner search on this cluster, with the batch size and sequence length of
-  // `present_plan`. Any thread.
-  std::function<Demand(const Cluster&, const Plan& present_plan)> demand;
+  // `current_plan`. Any thread.
+  std::function<Demand(const Cluster&, const Plan& current_plan)> demand;
   // Whether the engine can run the plan and the settings of the run allow it. Any thread.
   std::function<bool(const Plan&)> can_run;
   std::function<double()> clock;  // seconds; any thread

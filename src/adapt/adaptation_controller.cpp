@@ -120,7 +120,7 @@ void AdaptationController::report_unanswerable() {
 
 void AdaptationController::report_phase(const Observation& observation) {
   if (!context_.decides()) return;
-  if (auto stay = phase_.take_plateau()) stay_reports_.add(std::move(*stay));
+  if (auto stay = phase_.take_plateau_report()) stay_reports_.add(std::move(*stay));
   auto stay = phase_.observe_lengths(observation.lengths);
   if (!stay) return;
   stay_reports_.add(std::move(*stay));

@@ -118,27 +118,27 @@ Feasible<std::vector<PlannedOption>> planned_options(const Question& question,
 
 // The predicted usual step time and the predicted effect of conditions have different errors, so each is
 // corrected by separate measurements.
-PredictionMemory learned_from(const Question& question, const PlanOption& present_option,
+PredictionMemory learned_from(const Question& question, const PlanOption& current_option,
                               const Cluster& cluster) {
-  // The plan itself may not have run without conditions. If another plan of the same kind has, that
-  // measurement is accurate enough when conditions add a large fraction to the step time.
+  // There may be no measurement of this plan without conditions. A measurement of another plan of the same
+  // kind is accurate enough if conditions account for a large fraction of the step time.
   constexpr double kLargeFraction = 0.3, kSmallFraction = 0.02;
   PredictionMemory memory = question.memory;
-  const double predicted_added = present_option.step_seconds - present_option.usual_seconds;
+  const double predicted_added = current_option.step_seconds - current_option.usual_seconds;
   const std::vector<Condition> plan_conditions =
       conditions_of_plan(question.conditions, question.plan, cluster);
   const std::optional<Cause> cause = only_cause(plan_conditions);
   double min_fraction = kSmallFraction;
   std::optional<double> usual_seconds = measured_step(question, question.plan, "", cluster);
   if (!usual_seconds && memory.has_run_undisturbed(question.plan))
-    usual_seconds = present_option.usual_seconds * memory.trust_in(question.plan, question.plan).factor,
+    usual_seconds = current_option.usual_seconds * memory.trust_in(question.plan, question.plan).factor,
     min_fraction = kLargeFraction;
-  if (!usual_seconds || !cause || predicted_added < min_fraction * present_option.usual_seconds ||
+  if (!usual_seconds || !cause || predicted_added < min_fraction * current_option.usual_seconds ||
       question.seconds <= *usual_seconds) {
-    memory.record(question.plan, present_option.step_seconds, question.seconds, plan_conditions.empty());
+    memory.record(question.plan, current_option.step_seconds, question.seconds, plan_conditions.empty());
     return memory;
   }
-  memory.record(question.plan, present_option.usual_seconds, *usual_seconds, true);
+  memory.record(question.plan, current_option.usual_seconds, *usual_seconds, true);
   const double factor = memory.trust_in(question.plan, question.plan).factor;
   memory.record_slowdown_ratio(*cause, (question.seconds - *usual_seconds) / (factor * predicted_added));
   return memory;
@@ -151,9 +151,9 @@ std::vector<PlannedOption> priced(std::vector<PlannedOption> options, const Ques
     apply_corrections(planned_option, question, memory, cluster);
     use_measured_step(planned_option, question, cluster);
   }
-  PlanOption& present_option = options.front().option;
-  if (question.is_settled) present_option.step_seconds = question.seconds, present_option.is_measured = true;
-  present_option.response = Response::stay;
+  PlanOption& current_option = options.front().option;
+  if (question.is_settled) current_option.step_seconds = question.seconds, current_option.is_measured = true;
+  current_option.response = Response::stay;
   for (PlannedOption& planned_option : options)
     if (context.undone_steps)
       planned_option.option.undone_steps =

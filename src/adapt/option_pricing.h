@@ -16,8 +16,8 @@ Feasible<std::vector<PlannedOption>> planned_options(const Question& question,
                                                      const Cluster& cluster);
 
 // Returns the question's prediction memory with the current plan's measured step time added.
-// `present_option` is the current plan with its predicted step time.
-PredictionMemory learned_from(const Question& question, const PlanOption& present_option,
+// `current_option` is the current plan with its predicted step time.
+PredictionMemory learned_from(const Question& question, const PlanOption& current_option,
                               const Cluster& cluster);
 
 // Multiplies each predicted step time by the ratio of measured to predicted time of plans of the same kind.

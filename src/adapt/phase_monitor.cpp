@@ -5,7 +5,7 @@
 
 namespace optimus {
 
-std::optional<StayDecision> PhaseMonitor::take_plateau() {
+std::optional<StayDecision> PhaseMonitor::take_plateau_report() {
   if (is_plateau_reported_ || !plateau_.has_stopped()) return std::nullopt;
   is_plateau_reported_ = true;
   return StayDecision{"the loss falls by less than 2 % in 200 steps",

@@ -15,7 +15,7 @@ class PhaseMonitor {
   void observe_loss(double loss) { plateau_.observe(loss); }
   // Reports once per run that the loss has stopped falling; otherwise returns nullopt. The controller does
   // not change the batch size, because that would change the training result.
-  std::optional<StayDecision> take_plateau();
+  std::optional<StayDecision> take_plateau_report();
   // Reports that the cost of sequences has changed, and restarts the comparison with the current lengths.
   // Returns nullopt if there is no change.
   std::optional<StayDecision> observe_lengths(const LengthSum& lengths);

@@ -65,7 +65,7 @@ bool PredictionMemory::has_run_undisturbed(const Plan& plan) const {
   return it != ratios_.end() && it->second.is_quiet;
 }
 
-PredictionMemory::Trust PredictionMemory::trust_in(const Plan& plan, const Plan& present_plan) const {
+PredictionMemory::Trust PredictionMemory::trust_in(const Plan& plan, const Plan& current_plan) const {
   const Kind kind = kind_of(plan);
   std::optional<Trust> nearest;
   for (const auto& [known, measured] : ratios_) {
@@ -74,7 +74,7 @@ PredictionMemory::Trust PredictionMemory::trust_in(const Plan& plan, const Plan&
       nearest = Trust{measured.ratio, uncertainty};
   }
   if (nearest) return *nearest;
-  const auto present = ratios_.find(kind_of(present_plan));
+  const auto present = ratios_.find(kind_of(current_plan));
   if (present == ratios_.end()) return {};
   return {present->second.ratio, std::max(kMinUncertainty, std::abs(std::log(present->second.ratio)))};
 }

@@ -36,8 +36,8 @@ class PredictionMemory {
     double factor = 1;       // expected seconds divided by predicted seconds
     double uncertainty = 0;  // standard deviation of its logarithm, in addition to the prediction's own
   };
-  // record() must have been called for `present_plan`.
-  Trust trust_in(const Plan& plan, const Plan& present_plan) const;
+  // record() must have been called for `current_plan`.
+  Trust trust_in(const Plan& plan, const Plan& current_plan) const;
 
  private:
   struct KindRatio {

@@ -27,7 +27,7 @@ class Responder {
         limits_(limits),
         conditions_(conditions),
         cluster_(with_conditions(usual_demand.cluster.profile(), conditions)),
-        present_demand_(demand_on(usual_demand, cluster_, usual_demand.constants)),
+        current_demand_(demand_on(usual_demand, cluster_, usual_demand.constants)),
         view_(cluster_),
         usual_view_(usual_demand.cluster) {}
 
@@ -63,9 +63,9 @@ class Responder {
     };
     if (std::any_of(options_.begin(), options_.end(), is_same) || find_problem(plan, usual_demand_.model))
       return;
-    if (response != Response::stay && !peak_memory_of(present_demand_, view_, plan).fits()) return;
+    if (response != Response::stay && !peak_memory_of(current_demand_, view_, plan).fits()) return;
     PlannedOption planned_option{{.response = response, .uncertainty = uncertainty}, plan};
-    planned_option.option.step_seconds = seconds_of(present_demand_, view_, plan);
+    planned_option.option.step_seconds = seconds_of(current_demand_, view_, plan);
     planned_option.option.usual_seconds = seconds_of(usual_demand_, usual_view_, plan);
     planned_option.option.pause_seconds =
         response == Response::stay ? 0 : pause_of(costs_, usual_demand_.model, plan, moves_state);
@@ -99,7 +99,7 @@ class Responder {
 
   Feasible<void> add_planned() {
     const Feasible<SearchResult> result =
-        find_plan(present_demand_, view_, search_limits(limits_, view_.num_devices(), limits_.alternatives));
+        find_plan(current_demand_, view_, search_limits(limits_, view_.num_devices(), limits_.alternatives));
     if (!result) return tl::unexpected(result.error());
     add(Response::replan, result->plan, kPredictionUncertainty, true);
     for (const Alternative& alternative : result->alternatives)
@@ -146,7 +146,7 @@ class Responder {
   const ResponseLimits& limits_;
   const std::vector<Condition>& conditions_;
   const Cluster cluster_;  // under the current conditions
-  const Demand present_demand_;
+  const Demand current_demand_;
   const ClusterView view_, usual_view_;
   std::vector<PlannedOption> options_;
 };

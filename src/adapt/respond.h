@@ -1,5 +1,5 @@
 // Responses to conditions: plans that may be better on the machines in their current state, from the least to
-// the most expensive change. A policy chooses among them (policy/decide.h). Pure.
+// the most expensive change. A policy chooses among them (policy/decide.h). No side effects.
 #pragma once
 
 #include <vector>

@@ -5,7 +5,7 @@
 // optimizer updates, the host and links. Otherwise only step times are known. They are attributed to the
 // layers, with an uncertainty that grows with the fraction of the step that is not spent in layers. Medians
 // suppress short disturbances, but a lasting condition distorts the result until later runs outweigh it.
-// Pure.
+// No side effects.
 #pragma once
 
 #include <vector>

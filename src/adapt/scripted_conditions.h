@@ -1,5 +1,5 @@
 // Scripted conditions: a timeline of conditions that the oracle policy knows in advance. It replaces the
-// findings of the detector. Pure.
+// findings of the detector. No side effects.
 #pragma once
 
 #include <cstdint>

@@ -34,8 +34,8 @@ std::vector<int> computing_spans(const Program& program, const ModelSpec& model)
 
 struct MeasuredStep {
   double seconds = 0, data_wait = 0;
-  // The sum of squared lengths of this rank's sequences, and the average of this sum over all ranks for the
-  // same number of sequences. 0 if unknown.
+  // The sum of squared lengths of this rank's sequences, and the average of this sum over all ranks, scaled
+  // to this rank's number of sequences. 0 if unknown.
   double squares = 0, expected_squares = 0;
   std::int64_t sequences = 0, tokens = 0;  // of this rank, without padding
 };

@@ -12,14 +12,14 @@ namespace {
 
 template <typename Real>
 Outcome<void> write_weights(FileSystem& files, const Path& folder, const HfDescription& description,
-                            const WeightSource& weights, Bytes largest_shard, EventSink& events) {
+                            const WeightSource& weights, Bytes max_shard_size, EventSink& events) {
   const std::vector<LogicalTensor> tensors = logical_tensors(description.model);
   std::int64_t num_done = 0;
   const ReadTensor<Real> read = [&](const LogicalTensor& tensor, std::span<Real> out) {
     events.report(Progress{"writing", num_done++, std::ssize(tensors), "tensors"});
     weights.read(tensor, out);
   };
-  return write_hf_weights(files, folder, tensors, read, {description.type, largest_shard});
+  return write_hf_weights(files, folder, tensors, read, {description.type, max_shard_size});
 }
 
 void remove_model(const Path& folder) {
@@ -43,13 +43,13 @@ void require_empty_folder(const Path& folder) {
 }  // namespace
 
 void write_model_folder(FileSystem& files, const Path& folder, const HfDescription& description,
-                        const WeightSource& weights, Bytes largest_shard, EventSink& events) {
+                        const WeightSource& weights, Bytes max_shard_size, EventSink& events) {
   const std::vector<SmallFile> small_files = hf_description(description);
   value_or_throw(files.create_folders(folder));
   value_or_throw(files.remove(folder / "config.json"));
   const auto write = weights.type() == ElementType::f64 ? write_weights<double> : write_weights<float>;
   try {
-    value_or_throw(write(files, folder, description, weights, largest_shard, events));
+    value_or_throw(write(files, folder, description, weights, max_shard_size, events));
     value_or_throw(write_files(files, folder, small_files));
   } catch (...) {  // removes the incomplete model
     remove_model(folder);
@@ -135,15 +135,15 @@ void declare(OptionTable& table, ConvertOptions& o) {
                                                 {"bf16", ElementType::bf16},
                                                 {"fp16", ElementType::f16}},
                                                "element type of the weights (default: unchanged)");
-  table.add("shard-size", o.largest_shard, "SIZE",
+  table.add("shard-size", o.max_shard_size, "SIZE",
             "maximum size of a weight file; larger models are split into several files");
   table.add("no-check", o.skips_check, "do not compare the logits of the two models");
   table.add("threads", o.threads, "N", "number of threads for the comparison (default: all cores)");
 }
 
 ConvertedModel convert(const ConvertOptions& options, FileSystem& files, EventSink& events) {
-  if (options.largest_shard < Bytes(1))
-    throw UsageError("--shard-size: expected at least 1 byte, got {}", options.largest_shard.value);
+  if (options.max_shard_size < Bytes(1))
+    throw UsageError("--shard-size: expected at least 1 byte, got {}", options.max_shard_size.value);
   require_empty_folder(options.to);
   const OpenedModel from = open_trained_model(options.from, events);
   ConvertedModel converted{from.spec, from.weights->type(), options.type.value_or(from.weights->type())};
@@ -153,7 +153,7 @@ ConvertedModel convert(const ConvertOptions& options, FileSystem& files, EventSi
   const HfDescription description{converted.model, converted.to_type, from.folder.string(), from.folder};
   switch (options.format) {
     case ModelFormat::hf:
-      write_model_folder(files, options.to, description, *from.weights, options.largest_shard, events);
+      write_model_folder(files, options.to, description, *from.weights, options.max_shard_size, events);
       break;
     case ModelFormat::checkpoint:
       write_model_checkpoint(files, options.to, description, *from.weights, events);

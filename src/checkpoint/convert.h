@@ -15,7 +15,7 @@ namespace optimus {
 // model. Creates the folder if needed and replaces an earlier model in it. Throws ReportedError if writing
 // fails.
 void write_model_folder(FileSystem& files, const Path& folder, const HfDescription& description,
-                        const WeightSource& weights, Bytes largest_shard, EventSink& events);
+                        const WeightSource& weights, Bytes max_shard_size, EventSink& events);
 
 // Writes RUN/checkpoints/step-0 with weights but without optimizer moments. Such a checkpoint can be used
 // everywhere except with `--resume`. Only a limited number of tensors is in memory at a time. Throws
@@ -30,7 +30,7 @@ struct ConvertOptions {
   Path to;
   ModelFormat format = ModelFormat::hf;
   std::optional<ElementType> type;  // if empty, the type of the source, but at least fp32 in checkpoints
-  Bytes largest_shard{std::int64_t{5} << 30};
+  Bytes max_shard_size{std::int64_t{5} << 30};
   bool skips_check = false;
   std::int64_t threads = 0;  // number of threads that compare the logits; 0: all cores
 };

@@ -44,7 +44,7 @@ std::vector<ShardPlan> plan_shards(std::vector<HfTensor> tensors, const HfExport
   std::vector<ShardPlan> shards(1);
   for (HfTensor& tensor : tensors) {
     const Bytes size = size_of(tensor, options.type);
-    if (!shards.back().tensors.empty() && shards.back().size + size > options.largest_shard)
+    if (!shards.back().tensors.empty() && shards.back().size + size > options.max_shard_size)
       shards.emplace_back();
     shards.back().size += size;
     shards.back().tensors.push_back(std::move(tensor));

@@ -50,7 +50,7 @@ void place_logical(const LogicalTensor& tensor, std::span<const double> values, 
 struct HfExport {
   ElementType type = ElementType::f32;  // any float type
   // The maximum size of a shard's data. A shard with a single tensor may be larger.
-  Bytes largest_shard{std::int64_t{5} << 30};
+  Bytes max_shard_size{std::int64_t{5} << 30};
 };
 
 // A function that writes the values of one logical tensor to `out` in row-major order.

@@ -1,6 +1,6 @@
 // The JSON format of manifests and of shard lists; see manifest.h. Each box is one row of numbers, so the
-// manifest has only a few megabytes for thousands of ranks. If several fields store the same box in the same
-// file, they share a row.
+// manifest takes only a few megabytes for thousands of ranks. If several fields store the same box in the
+// same file, they share a row.
 #include <algorithm>
 #include <charconv>
 #include <map>

@@ -105,7 +105,7 @@ constexpr NodeRow kNodes[] = {
   {"mi350x",      8,    8,  537,  50,   8, 400,  3072,  4,   6},
   {"mi355x",      8,    8,  537,  50,   8, 400,  3072,  4,   6},
   {"rtx4090",     8,    1,   24,  24,   1,  25,   512, 10,  30},
-  // Eight RTX 3090 copy through host memory and share its bus bandwidth of 24 GB/s.
+  // The eight RTX 3090s copy through host memory and share a bus bandwidth of 24 GB/s.
   {"rtx3090",     8,    1,    3,   3,   1,   1,   512, 10,  50},
   {"rtx2080ti",   8,    1,   12,  12,   1,   1,   512, 10,  50},
   {"titan-rtx",   8,    1,   12,  12,   1,   1,   512, 10,  50},

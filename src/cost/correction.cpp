@@ -41,7 +41,7 @@ class Corrector {
     const double layers =
         std::clamp(factor_of(residuals_, ResidualKind::layers, name), 1 / kMaxCorrection, kMaxCorrection);
     if (const Residual* known_residual = find(ResidualKind::optimizer, name))
-      result_.constants.optimizer_traffic *= apply_residual(*known_residual) / layers;
+      result_.constants.optimizer_traffic *= correction_factor(*known_residual) / layers;
   }
 
   static bool is_builtin(const DeviceType& type) {
@@ -76,7 +76,8 @@ class Corrector {
     return nullptr;
   }
 
-  double apply_residual(const Residual& residual) {
+  // Records that the residual is used.
+  double correction_factor(const Residual& residual) {
     const bool is_listed = std::any_of(
         result_.applied_residuals.begin(), result_.applied_residuals.end(), [&](const Residual& other) {
           return other.kind == residual.kind && other.device_type == residual.device_type;
@@ -87,7 +88,7 @@ class Corrector {
 
   double factor(ResidualKind kind, const std::string& device_type) {
     const Residual* const residual = find(kind, device_type);
-    return residual == nullptr ? 1 : apply_residual(*residual);
+    return residual == nullptr ? 1 : correction_factor(*residual);
   }
 
   CorrectedInputs& result_;

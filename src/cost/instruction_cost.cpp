@@ -245,7 +245,7 @@ double PricedProgram::item_seconds(const WorkItem& item, const Instruction& inst
   }
   Instruction forward = instruction;
   forward.op = Op::recompute;
-  const double repeat_seconds =
+  const double recompute_seconds =
       num_repeats > 0 ? num_repeats * item_seconds(item, forward, num_tokens, s, device) : 0;
   const KernelTimes* const times = device.measured_kernels(setup_.format.format);
   if (times != nullptr && item.part != Part::experts) {
@@ -263,13 +263,13 @@ double PricedProgram::item_seconds(const WorkItem& item, const Instruction& inst
     const double residual =
         is_bound_by_memory ? device.constants().memory_residual : device.constants().compute_residual;
     if (const double seconds = measured_seconds(*times, task); seconds >= 0)
-      return seconds * residual / device.speed() + repeat_seconds;
+      return seconds * residual / device.speed() + recompute_seconds;
   }
   switch (item.kind) {
     case OperationKind::gemm:
-      return gemm_seconds(item, op, own_tokens, fraction, s, device) + repeat_seconds;
+      return gemm_seconds(item, op, own_tokens, fraction, s, device) + recompute_seconds;
     case OperationKind::attention:
-      return is_weight ? 0 : attention_seconds(item, op, own_tokens, fraction, device) + repeat_seconds;
+      return is_weight ? 0 : attention_seconds(item, op, own_tokens, fraction, device) + recompute_seconds;
     case OperationKind::loss: {
       // With a chunked loss, the gradient overwrites the logits, so the logits are written and read only
       // once.
@@ -295,7 +295,8 @@ double PricedProgram::item_seconds(const WorkItem& item, const Instruction& inst
       if (is_weight) return 0;
       const double load = item.part == Part::experts ? expert_imbalance_factor(s, device.constants()) : 1;
       const double bytes = item.accessed_elements * width_ * fraction * own_tokens * load;
-      return device.pointwise_traffic_seconds(is_forward ? bytes : kBackwardTraffic * bytes) + repeat_seconds;
+      return device.pointwise_traffic_seconds(is_forward ? bytes : kBackwardTraffic * bytes) +
+             recompute_seconds;
     }
   }
   return 0;

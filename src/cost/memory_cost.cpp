@@ -188,9 +188,9 @@ class StageMemoryModel {
   bool has_embedding() const { return stage_.chunks.front().first_block() == 0; }
   bool has_head() const { return stage_.chunks.back().end_block() == setup_.plan.num_blocks; }
 
-  // The number of unreduced gradients of the head after `num_done` micro-batches. With tp 1, the gradient of
-  // the head is computed together with the loss. If all forward passes come first (GPipe), each of them
-  // leaves one gradient.
+  // The number of gradients of the head that are in memory after `num_done` micro-batches. With tp 1, the
+  // gradient of the head is computed together with the loss. If all forward passes come first (GPipe), the
+  // gradient of each micro-batch stays in memory until its backward pass.
   int num_head_gradients(int num_done) const {
     const bool comes_with_loss = strategy_of(stage_, setup_.plan.num_blocks - 1).tp == 1;
     return comes_with_loss && setup_.plan.schedule == Schedule::gpipe ? position_.num_microbatches - num_done

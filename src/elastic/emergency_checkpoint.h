@@ -1,7 +1,7 @@
 // When ranks are lost, the remaining ranks still have master weights and moments. This file decides whether
 // these form a complete checkpoint, of which step, and which rank stores which boxes. It also defines the
 // messages. The process that hosts the run's store makes the decision (emergency_checkpoint_host.h), and the
-// ranks execute it (survivor.h). Pure.
+// ranks execute it (survivor.h). No side effects.
 //
 //   rank 0    … gate 41 ✓  update  │ is at step 41, with the gate's sums
 //   rank 1    … gate 41 ✗          │ is at step 40, with all gradients of 41: catches up with these sums

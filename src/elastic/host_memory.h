@@ -85,8 +85,9 @@ void remove_steps(const HostMemory& memory);
 void remove_host_memory(const HostMemory& memory);
 void remove_host_memory(const Path& run, bool with_list);
 
-// Called in one process on each host before the run continues. Copies the steps on this host that are newer
-// than the checkpoint files to the run's folder. A part that cannot be copied is treated as missing.
+// Called in one process on each host before the run continues. Copies to the run folder the in-memory
+// checkpoints on this host that are newer than the checkpoint files. A part that cannot be copied is treated
+// as missing.
 void export_host_memory(const Path& run);
 // Called in one process after all hosts have copied their steps. Turns the newest complete step into a
 // checkpoint in the run's folder and returns the step, or nullopt if no step is complete. The copied parts

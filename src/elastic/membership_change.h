@@ -1,7 +1,7 @@
 // Membership changes: when ranks are lost, join or leave, the other ranks continue without a restart. This
 // file decides on the new members, the new plan, and the source of its state. The process that hosts the
 // run's store makes the decision from the reports of the ranks (emergency_checkpoint.h), and all ranks apply
-// it (run/rank_membership.cpp). Pure.
+// it (run/rank_membership.cpp). No side effects.
 //
 //   generation 0     workers 0 1 2 3 = ranks 0 1 2 3    dp4
 //   worker 2 is killed

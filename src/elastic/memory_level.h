@@ -7,7 +7,7 @@
 // BASE, the folder has a random name and only its owner can access it. A run that was moved or copied has no
 // memory folder, because two runs must not share one. The folder is removed when the run ends successfully,
 // and by `optimus checkpoint clear RUN`. Used for workers that `optimus train` starts. host_memory.h is used
-// for workers that a launcher starts. Pure.
+// for workers that a launcher starts. No side effects.
 #pragma once
 
 #include <optional>

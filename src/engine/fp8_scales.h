@@ -1,8 +1,8 @@
 // Scales and amax values of fp8 operands (plan/fp8.h) on the device. Before a step, the scales of all slots
 // are computed from the history and copied to the device. During the step, GEMMs measure the amax values of
-// their operands. At the step gate these are reduced over all devices, and after the step they are appended
-// to the history. Every device has the complete history, so the history survives the loss of devices, and any
-// rank can write it to a checkpoint.
+// their operands. At the step gate (schedule/program.h) they are reduced over all devices, and after the step
+// they are appended to the history. Every device has the complete history, so the history survives the loss
+// of devices, and any rank can write it to a checkpoint.
 //
 // Only end_step() waits for the device, at a point where the step has ended anyway. Read next: fp8_gemm.h.
 #pragma once

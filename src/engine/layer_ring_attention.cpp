@@ -135,7 +135,7 @@ Exchange LayerRingAttention::exchange(const Instruction& ring_step, const Pass& 
 
 namespace {
 
-// Several operations whose wait() is a single call.
+// Several operations that are waited for together.
 class PendingAll final : public Pending {
  public:
   explicit PendingAll(std::vector<std::unique_ptr<Pending>> pendings) : pendings_(std::move(pendings)) {}

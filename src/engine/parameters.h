@@ -139,7 +139,7 @@ class Parameters {
   const StorageMode storage_mode_;
   std::vector<BlockShape> shapes_;
   std::vector<BlockState> blocks_;
-  std::vector<std::vector<StateRange>> update_ranges_, counted_ranges_;  // [block]
+  std::vector<std::vector<StateRange>> update_ranges_, counted_ranges_;  // [block], see block_shape.h
   // Maps a tensor's name to its block and its index into the tensors of the block's shape.
   std::map<std::string, std::pair<int, std::size_t>> tensor_locations_;
   std::unique_ptr<Parameters> copies_;

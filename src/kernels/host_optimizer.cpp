@@ -35,8 +35,8 @@ struct AdamState {
 };
 
 // Returns a * b + c, rounded once if the CPU supports fused multiply-add. The operation is explicit, because
-// the compiler could otherwise fuse different products of a sum in whole vectors and in the remaining
-// elements. The bits would then depend on where a range begins and ends. Updates that are repeated on another
+// the compiler could otherwise fuse different products of a sum in the vectorized loop and in the scalar
+// tail. The bits would then depend on where a range begins and ends. Updates that are repeated on another
 // rank (redundant copies, pre-copy) must be bit-identical.
 template <typename Number>
 inline Number fused(Number a, Number b, Number c) {

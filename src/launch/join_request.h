@@ -1,5 +1,5 @@
 // Join requests, and the list of all ranks in rank 0's reply (rendezvous.h). Sizes and numbers are checked,
-// because these texts come from the network. Pure.
+// because these texts come from the network. No side effects.
 #pragma once
 
 #include <string>

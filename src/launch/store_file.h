@@ -1,5 +1,5 @@
-// RUN/logs/store.json contains the address of the run's store for joining processes, and the token for
-// access. Only the user who owns the run can read it. Pure.
+// RUN/logs/store.json contains the address of the run's store and the access token, for processes that
+// join. Only the user who owns the run can read it.
 #pragma once
 
 #include "base/file.h"

@@ -23,7 +23,7 @@ struct PaddedBox {
   std::int64_t columns = 1;  // elements per row
 };
 
-// Like boxes_of, but includes empty boxes, and adds the number of rows of the largest shard.
+// Like boxes_of(), but includes empty boxes and also returns the number of rows of the largest shard.
 std::vector<PaddedBox> boxes_with_padding(const Layout& layout, const RankIndex& index, Rank rank) {
   std::vector<PaddedBox> boxes;
   for (int t = 0; t < static_cast<int>(layout.tensors.size()); ++t) {

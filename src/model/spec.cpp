@@ -82,9 +82,9 @@ void check_mixture(const ModelSpec& spec) {
         model_label(spec), spec.layers, m.layer_interval, m.first_layer);
   if (m.groups < 1 || m.experts % m.groups != 0 || m.groups_per_token < 1 || m.groups_per_token > m.groups)
     throw UserError(
-        "{}: expert groups must divide the {} experts, and each token must use between 1 and all groups; got "
-        "{} "
-        "groups and {} per token",
+        "{}: the number of expert groups must divide the {} experts, and the groups per token must be from 1 "
+        "to "
+        "that number; got {} groups and {} per token",
         model_label(spec), m.experts, m.groups, m.groups_per_token);
   if (!(m.scale > 0 && m.scale <= 1e6))
     throw UserError("{}: scale of the expert weights: expected a positive number of at most 1e6, got {}",

@@ -1,6 +1,6 @@
 // Draws charts of a value over the steps of a run, as SVG text. A chart has a line with the range around it,
 // background bands for plan epochs, and marks for decisions. Colors are CSS classes of the enclosing page
-// (report/report_page.h). Pure.
+// (report/report_page.h). No side effects.
 #pragma once
 
 #include <string>

@@ -177,9 +177,9 @@ Arguments model_arguments(const Plan& plan, const ModelSpec& model, std::vector<
   append(arguments, "--attention-dropout {}", model.attention_dropout);
   append(arguments, "--hidden-dropout {}", model.hidden_dropout);
   if (model.embedding_dropout != model.hidden_dropout)
-    notes.push_back(
-        fmt::format("Megatron-LM applies the hidden-state dropout {} to embeddings too, instead of {}",
-                    model.hidden_dropout, model.embedding_dropout));
+    notes.push_back(fmt::format(
+        "Megatron-LM also applies the hidden-state dropout ({}) to embeddings; the embedding dropout is {}",
+        model.hidden_dropout, model.embedding_dropout));
   return arguments;
 }
 

@@ -16,8 +16,8 @@ double speed_of(const PlanOption& option) { return can_run(option) ? 1 / option.
 
 // The fraction of the current step time that the option saves.
 double gain_of(const Situation& situation, std::size_t option) {
-  const double present_seconds = situation.options.front().step_seconds;
-  return present_seconds > 0 ? 1 - situation.options[option].step_seconds / present_seconds : 1;
+  const double current_seconds = situation.options.front().step_seconds;
+  return current_seconds > 0 ? 1 - situation.options[option].step_seconds / current_seconds : 1;
 }
 
 Choice fastest(const Situation& situation) {

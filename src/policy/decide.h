@@ -1,6 +1,6 @@
 // Applies a policy (policy/policy.h) to a situation (policy/situation.h): decides whether to change the plan
 // now, and to which plan. The same function decides in simulated runs (trials/trial.h) and in real ones.
-// Pure.
+// No side effects.
 #pragma once
 
 #include "policy/policy.h"

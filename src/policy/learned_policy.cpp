@@ -159,14 +159,15 @@ NetworkChoice network_choice(const LearnedPolicy& network, const Situation& situ
   choice.option = table.options[choice.row];
   choice.probability = probabilities[choice.row];
   choice.estimate = table.estimates[choice.row];
-  const PlanOption& present_option = situation.options.front();
-  const bool can_run_present = present_option.step_seconds > 0;
-  choice.reference = can_run_present ? table.estimates.front()
-                                     : *std::min_element(table.estimates.begin(), table.estimates.end());
-  choice.is_slow = can_run_present && !situation.conditions.empty();
-  choice.is_safer = situation.options[choice.option].undone_steps < present_option.undone_steps;
+  const PlanOption& current_option = situation.options.front();
+  const bool can_run_current_option = current_option.step_seconds > 0;
+  choice.reference = can_run_current_option
+                         ? table.estimates.front()
+                         : *std::min_element(table.estimates.begin(), table.estimates.end());
+  choice.is_slow = can_run_current_option && !situation.conditions.empty();
+  choice.is_safer = situation.options[choice.option].undone_steps < current_option.undone_steps;
   // A plan that is expected to be slower is accepted only if a device loss would undo fewer of its steps.
-  choice.max_slowdown = can_run_present && !choice.is_safer ? 1 : kMaxSlowdown;
+  choice.max_slowdown = can_run_current_option && !choice.is_safer ? 1 : kMaxSlowdown;
   return choice;
 }
 

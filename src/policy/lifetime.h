@@ -1,5 +1,5 @@
 // Predicts how much longer a condition (a slow device, host or network) will last, from its age and from
-// published statistics. Pure.
+// published statistics. No side effects.
 #pragma once
 
 #include "policy/condition.h"

@@ -68,13 +68,13 @@ std::optional<std::size_t> plan_to_return_to(const Policy& policy, const Situati
   if (!has_missed_gain(situation.predicted_gain, situation.measured_gain) ||
       *situation.measured_gain >= policy.min_gain)
     return std::nullopt;
-  const double present_seconds = situation.options.front().step_seconds;
+  const double current_seconds = situation.options.front().step_seconds;
   std::size_t fastest = 0;
   for (std::size_t i = 1; i < situation.options.size(); ++i) {
     const PlanOption& plan_option = situation.options[i];
     if (plan_option.response == Response::resume && can_run(plan_option) &&
         plan_option.step_seconds < situation.options[fastest].step_seconds &&
-        situation.run_left * (1 - plan_option.step_seconds / present_seconds) > plan_option.pause_seconds)
+        situation.run_left * (1 - plan_option.step_seconds / current_seconds) > plan_option.pause_seconds)
       fastest = i;
   }
   return fastest > 0 ? std::optional(fastest) : std::nullopt;
@@ -121,13 +121,13 @@ Choice fastest_lasting(const Situation& situation) {
 }
 
 double net_gain(const Situation& situation, std::size_t i, double remaining_seconds, double caution) {
-  const PlanOption &present_option = situation.options.front(), &option = situation.options[i];
+  const PlanOption &current_option = situation.options.front(), &option = situation.options[i];
   const double pessimistic_seconds =
       lasting_seconds(situation, option) * std::exp(caution * option.uncertainty);
   const double saved =
-      remaining_seconds * (1 - pessimistic_seconds / lasting_seconds(situation, present_option));
+      remaining_seconds * (1 - pessimistic_seconds / lasting_seconds(situation, current_option));
   const bool will_return =
-      !situation.conditions.empty() && option.usual_seconds > present_option.usual_seconds * 1.005;
+      !situation.conditions.empty() && option.usual_seconds > current_option.usual_seconds * 1.005;
   return saved - option.pause_seconds * (will_return ? 2 : 1);
 }
 

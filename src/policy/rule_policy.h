@@ -1,5 +1,5 @@
 // The rule policy: compares the costs of each option with its gain over the expected duration of the
-// conditions. Pure.
+// conditions. No side effects.
 #pragma once
 
 #include <optional>

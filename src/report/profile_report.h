@@ -1,7 +1,7 @@
 // Profiles of all ranks over a few steps. A profile contains the instruction times and the memory of a rank,
 // in the same format as a predicted step (simulate/simulate.h). The functions merge profiles into a Perfetto
-// trace, and compare them with the prediction for each kind of instruction. Pure. run/profile.h takes the
-// measurements.
+// trace, and compare them with the prediction for each kind of instruction. No side effects. run/profile.h
+// takes the measurements.
 #pragma once
 
 #include <optional>

@@ -7,7 +7,8 @@
 //
 // The step time of a plan in a segment is the measured time if there is one. Otherwise it is the prediction
 // of a decision that considered the plan in this segment. Otherwise it is the time from the previous segment,
-// unless a rank was lost or joined in between. A plan without a known step time cannot be chosen. Pure.
+// unless a rank was lost or joined in between. A plan without a known step time cannot be chosen. No side
+// effects.
 #pragma once
 
 #include <string>

@@ -46,10 +46,10 @@ Plan with_consecutive_devices(Plan plan) {
 
 // Rejects changes that would alter what the model learns.
 Feasible<void> check_same_training(const Plan& from, const Plan& to, bool is_phase) {
-  const auto refuse = [](const char* property, const auto& present_value, const auto& new_value) {
+  const auto refuse = [](const char* property, const auto& current_value, const auto& new_value) {
     return infeasible(
         "the plan would change {} from {} to {}; a plan change must not alter what the model learns",
-        property, present_value, new_value);
+        property, current_value, new_value);
   };
   if (from.batch != to.batch && !is_phase) return refuse("the batch", from.batch, to.batch);
   if (from.sequence_length != to.sequence_length && !is_phase)

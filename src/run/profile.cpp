@@ -69,7 +69,7 @@ void Profiler::before_step(std::int64_t step) {
   profile_.steps.push_back({step, log_.elapsed(), 0});
 }
 
-// All ranks leave the same collective at about the same moment, which aligns the start of their times.
+// All ranks leave the same collective at about the same moment, so their measurements start together.
 void Profiler::begin() {
   const PlanLocation& location = engine_.program().location;
   profile_.rank = ranks_.rank_index(), profile_.host = host_name(), profile_.device = engine_.device().str();

@@ -57,7 +57,7 @@ void export_model(const TrainSettings& settings, const Parameters& parameters, F
   const ParameterWeights weights(parameters, settings.plan.precision);
   const Path folder = settings.run / "export";
   write_model_folder(files, folder, description_of(settings, weights.type()), weights,
-                     ConvertOptions{}.largest_shard, events);
+                     ConvertOptions{}.max_shard_size, events);
   line.print(fmt::format("exported to {}", folder.string()));
 }
 

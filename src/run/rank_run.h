@@ -71,7 +71,8 @@ class RankRun {
   double observed_device_mtbf(int num_devices) const;
   bool is_watched() const { return !options_.is_static && rank_.comm.size() > 1; }
 
-  // Builds and connects the first plan part. Returns an order if other ranks were lost meanwhile.
+  // Builds this rank's part of the first plan and connects it. If other ranks were lost in the meantime,
+  // returns the membership change that follows.
   std::optional<MembershipChange> begin(Training& training);
   End train_until_membership_change(Training& training);
   std::optional<PlanSwitchController::RequestSources> request_sources(ProposalSource* proposals);

@@ -374,9 +374,10 @@ int run_other_rank(const LaunchedTraining& training) {
   // If the report cannot be delivered through the store, it is printed to the launcher's error output.
   const bool is_published = publish_end(run, rank, report);
   if (!is_published && !report.why.empty() && launcher_errors >= 0) {
-    const char* const store = run.address.is_etcd ? "" : "; cannot reach rank 0, which hosts the run's store";
+    const char* const store_hint =
+        run.address.is_etcd ? "" : "; cannot reach rank 0, which hosts the run's store";
     const std::string line =
-        fmt::format("optimus: rank {} on {}: {}{}\n", rank, host_name(), report.why, store);
+        fmt::format("optimus: rank {} on {}: {}{}\n", rank, host_name(), report.why, store_hint);
     (void)!::write(launcher_errors, line.data(), line.size());
   }
   if (launcher_errors >= 0) ::close(launcher_errors);

@@ -16,7 +16,8 @@ struct RankOutcome {
   std::optional<WorkerReport> report;
 };
 
-// `outcomes` is indexed by rank. At least one rank must have failed, lost other ranks or not reported.
+// `outcomes` is indexed by rank. At least one rank must have failed, lost contact with other
+// ranks, or failed to report.
 std::string failure_line(const std::vector<RankOutcome>& outcomes);
 
 // Whether all ranks have reported, except those that other ranks report as missing. If so, no further reports

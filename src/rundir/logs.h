@@ -32,7 +32,7 @@ struct LogQuery {
 };
 
 // parse_log() parses the lines of one file. merge_logs() merges the lines of several files; lines with equal
-// times keep the order of the files. Pure.
+// times keep the order of the files. No side effects.
 std::vector<LogLine> parse_log(std::string_view content, int rank);
 std::vector<LogLine> merge_logs(const std::vector<std::vector<LogLine>>& files, const LogQuery& query);
 

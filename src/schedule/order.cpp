@@ -119,8 +119,8 @@ int max_saved_microbatches(Schedule schedule, const StagePosition& position) {
     case Schedule::pipemare:
       return std::min(p - position.stage, m);
     case Schedule::interleaved: {
-      // If all rounds are complete, the number is that of the forward passes in advance plus the current one.
-      // If the last round is incomplete, the passes are counted in the order itself.
+      // If all rounds are complete, this is the number of forward passes before the first backward pass, plus
+      // one. Otherwise the passes are counted in the actual order.
       if (m % p == 0)
         return std::min(m * position.num_chunks,
                         (p - position.stage - 1) * 2 + (position.num_chunks - 1) * p + 1);

@@ -20,9 +20,9 @@ int StepCompiler::data_group(int block, Role role) {
   const LayerStrategy& s = strategy(block);
   const int shards = shard_count(stage_, s), data = location_.index / s.tp, part = location_.index % s.tp;
   const int total = static_cast<int>(stage_.devices.size()) / s.tp;
-  const bool is_shard = role == Role::shard || role == Role::gather;
-  const int first = is_shard ? data / shards * shards : data % shards;
-  const int step = is_shard ? 1 : shards, count = is_shard ? shards : total / shards;
+  const bool is_over_shards = role == Role::shard || role == Role::gather;
+  const int first = is_over_shards ? data / shards * shards : data % shards;
+  const int step = is_over_shards ? 1 : shards, count = is_over_shards ? shards : total / shards;
   std::vector<int> members;
   for (int i = 0; i < count; ++i)
     members.push_back(stage_.devices[static_cast<std::size_t>((first + i * step) * s.tp + part)]);
@@ -34,9 +34,9 @@ int StepCompiler::expert_data_group(int block, Role role) {
   const int shards = expert_shard_count(stage_, s), copy = location_.index / s.ep,
             part = location_.index % s.ep;
   const int total = static_cast<int>(stage_.devices.size()) / s.ep;
-  const bool is_shard = role == Role::shard || role == Role::gather;
-  const int first = is_shard ? copy / shards * shards : copy % shards;
-  const int step = is_shard ? 1 : shards, count = is_shard ? shards : total / shards;
+  const bool is_over_shards = role == Role::shard || role == Role::gather;
+  const int first = is_over_shards ? copy / shards * shards : copy % shards;
+  const int step = is_over_shards ? 1 : shards, count = is_over_shards ? shards : total / shards;
   std::vector<int> members;
   for (int i = 0; i < count; ++i)
     members.push_back(stage_.devices[static_cast<std::size_t>((first + i * step) * s.ep + part)]);

@@ -114,7 +114,8 @@ void BoundModel::add_exchange_memory(MemoryTerms& terms, const Candidate& c, int
     if (c.chunks == 1) terms.gathered_with_ends = terms.gathered_at_ends + layer.gradient + 2 * layer.weights;
   }
   if (c.zero < 2 || count_microbatches(demand_.batch, c.microbatch, c.dp).number < in_flight + 1) return;
-  // The reduction of the first block may still run when the next gradient of the last block is allocated.
+  // The reduction of the first block may still be running when the next gradient of the last block is
+  // allocated.
   const ExchangeBuffers &first = has_embedding ? embedding : layer, &last = has_head ? head : layer;
   const double both = first.gradient + first.exchange + last.gradient + last.weights;
   if (has_embedding && has_head) terms.gathered_at_ends = std::max(terms.gathered_at_ends, both);

@@ -86,12 +86,12 @@ struct Node {
   Level level = Level::split;
   // Nodes that are closer to a simulation are visited slightly earlier than their bound requires, so that a
   // good plan is found early.
-  double order() const {
+  double sort_key() const {
     constexpr double kVisitOrderFactors[] = {1.15, 1.08, 1.01, 1};
     return bound * kVisitOrderFactors[static_cast<int>(level)];
   }
-  // The priority queue returns the node with the smallest order() first.
-  bool operator<(const Node& other) const { return order() > other.order(); }
+  // The priority queue returns the node with the smallest sort_key() first.
+  bool operator<(const Node& other) const { return sort_key() > other.sort_key(); }
 };
 
 class GridSearch {

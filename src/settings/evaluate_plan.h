@@ -1,6 +1,6 @@
 // Builds the plan for an evaluation on several devices, from a training plan in a file or from a grid of tp,
 // pp, cp and dp. The planner is not needed, because a forward pass needs little memory for activations and
-// all plans give the same result. Pure.
+// all plans give the same result. No side effects.
 #pragma once
 
 #include "plan/plan.h"

@@ -61,12 +61,12 @@ std::optional<ExpectedStep> expected_step(const std::string& name, bool is_gpu, 
                                           const ModelSpec& model, EventSink& events) {
   if (model.is_custom()) return std::nullopt;
   // The device indices of a plan may have gaps, so their range is larger than the number of devices.
-  const int num_numbers = num_device_numbers(plan);
+  const int num_indices = num_device_numbers(plan);
   const auto measured =
-      measured_machine(name, is_gpu, num_numbers, num_devices(plan), plan.precision, events);
+      measured_machine(name, is_gpu, num_indices, num_devices(plan), plan.precision, events);
   const Cluster cluster =
-      measured ? measured->cluster : open_cluster(fmt::format("{}x{}", name, num_numbers));
-  const DeviceMap map = DeviceMap::identity(num_numbers);
+      measured ? measured->cluster : open_cluster(fmt::format("{}x{}", name, num_indices));
+  const DeviceMap map = DeviceMap::identity(num_indices);
   const StepSimulator simulator({plan, model, cluster, map, optimus_software(), format_of(plan.precision)});
   const Constants constants = measured ? measured->constants : fitted_constants();
   return ExpectedStep{

@@ -410,8 +410,8 @@ TrainSettings resolve(TrainOptions& options, const DeviceFacts& device, OptionTa
   disable_clipping(options, settings.plan, table, events);
   if (has_default_devices && *options.devices < device.count && settings.phases.size() == 1)
     settings.devices_note = fmt::format(
-        "using {} of {} devices, because no plan distributes batch size {} of {} over more devices",
-        *options.devices, device.count, settings.plan.batch, settings.model.name);
+        "using {} of {} devices, because no plan can distribute {} with batch size {} over more devices",
+        *options.devices, device.count, settings.model.name, settings.plan.batch);
   settings.steps = choose(table, "steps", options.steps, is_demo(options) ? kDemoSteps : std::int64_t{1000});
   Data data = open_all(options, *settings.tokenizer, longest_phase, events);
   settings.validation = data.validation, settings.data_name = data.name;

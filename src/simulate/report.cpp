@@ -21,7 +21,7 @@ std::string slot_name(const Slot& slot) {
                         : fmt::format("{}{}", letter, slot.microbatch);
 }
 
-OrderedJson split_json(const TimeSplit& split) {
+OrderedJson time_split_json(const TimeSplit& split) {
   OrderedJson json;
   for (const auto& [name, seconds] : named_parts(split)) json[name] = seconds;
   return json;
@@ -54,7 +54,7 @@ OrderedJson prediction_json(const StepPrediction& step, const Setup& setup) {
                       {"tokens_per_second", step.tokens_per_second},
                       {"mfu", step.mfu},
                       {"memory_bytes", step.memory.value},
-                      {"time", split_json(step.split)},
+                      {"time", time_split_json(step.split)},
                       {"plan", short_text(setup.plan)},
                       {"cluster", setup.cluster.name()},
                       {"software", std::string(setup.software.name)}};
@@ -66,7 +66,7 @@ OrderedJson prediction_json(const StepPrediction& step, const Setup& setup) {
     json["stages"].push_back({{"pipeline", stage.pipeline},
                               {"stage", stage.stage},
                               {"devices", stage_of(setup, stage).devices.size()},
-                              {"time", split_json(stage.split)},
+                              {"time", time_split_json(stage.split)},
                               {"memory_bytes", memory_json(stage.memory)},
                               {"device_memory_bytes", capacity.value}});
   }

@@ -113,7 +113,7 @@ ModelSpec model_of(RowReader& row, std::int64_t tp, const Software& software, bo
   }
   if (model.layers == 0) {
     const auto parameters = row.number("params_b");
-    if (!parameters) throw UserError("layers is missing");
+    if (!parameters) throw UserError("the number of layers is missing");
     const double per_layer = static_cast<double>(model.hidden) *
                              (2.0 * static_cast<double>(model.query_width() + model.kv_width()) +
                               (model.is_gated ? 3.0 : 2.0) * static_cast<double>(model.ffn));

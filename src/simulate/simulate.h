@@ -53,7 +53,7 @@ class StepSimulator {
   explicit StepSimulator(const Setup& setup);
   // If `stores_slots` is false, the result omits slots and orders, which may be large.
   StepPrediction run(const Constants& constants, bool stores_slots = true) const;
-  // Predicts only the seconds of the step, which is faster than run().
+  // Predicts only the step time, which is faster than run().
   double seconds(const Constants& constants) const;
   // Returns the instructions of one device per stage with their times, at most `max_count` in total. The
   // first stage that would exceed this limit and all later stages are omitted.

@@ -26,7 +26,7 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kGreetingTimeout = std::chrono::seconds(2);
 constexpr std::size_t kMaxUnauthenticated = 128;     // connections that have not sent the token yet
 constexpr std::size_t kMaxStoredBytes = 1ULL << 30;  // total size of all keys and values
-// While a connection has more unsent response bytes than this, its further requests wait.
+// Requests on a connection are not processed while it has more unsent response bytes than this.
 constexpr std::size_t kMaxUnsentBytes = 1ULL << 20;
 constexpr std::size_t kMaxWillBytes = 1 << 12;
 // The number of connections to accept before existing connections are served again.

@@ -169,7 +169,7 @@ void PlanSwitch::agree_on_counters(const PlanPart& part) {
   noise_ = is_known ? NoiseScale{maxima[3], maxima[4], maxima[5], std::llround(maxima[6])} : NoiseScale{};
   const std::span<const double> other_values(maxima + kNumCounts,
                                              static_cast<std::size_t>(tensor.numel()) - kNumCounts);
-  take_update(other_values.first(kNumUpdateNumbers));
+  read_update(other_values.first(kNumUpdateNumbers));
   fp8_history_ = history_in(other_values.subspan(kNumUpdateNumbers));
 }
 
@@ -185,7 +185,7 @@ void PlanSwitch::add_update(const PlanPart& part, std::vector<double>& numbers) 
   numbers.insert(numbers.end(), own.begin(), own.end());
 }
 
-void PlanSwitch::take_update(std::span<const double> numbers) {
+void PlanSwitch::read_update(std::span<const double> numbers) {
   update_.options.beta1 = numbers[0], update_.options.beta2 = numbers[1];
   update_.options.epsilon = numbers[2], update_.options.weight_decay = numbers[3];
   for (std::size_t i = 0; i < kUpdateInputs.size(); ++i)

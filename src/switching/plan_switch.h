@@ -108,9 +108,9 @@ class PlanSwitch {
   void make_engine(PlanPart& part) const;
   SwitchReport summarize(const MoveReport& own) const;
   CommOutcome<void> measure_links(const Deadline& deadline);
-  // add_update() appends the inputs of the last update to the counters, and take_update() reads them back.
+  // add_update() appends the inputs of the last update to the counters, and read_update() reads them back.
   void add_update(const PlanPart& part, std::vector<double>& numbers) const;
-  void take_update(std::span<const double> numbers);
+  void read_update(std::span<const double> numbers);
 
   PlanSwitch(const SwitchContext& context, const PlanPart& part, PlanChange change,
              const AvailableRanks& present_ranks, int epoch);

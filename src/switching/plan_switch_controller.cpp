@@ -163,7 +163,7 @@ void PlanSwitchController::step_ended(std::int64_t step, const StepVote& agreed)
   if (is_due) end();
 }
 
-// Phases whose first step is still undecided are the last entries of a script.
+// In a script, phases whose first step is still undecided come last.
 void PlanSwitchController::set_phase_begin(std::int64_t begin) {
   for (ScriptedSwitch& one : script_) {
     if (one.is_phase && one.step == begin) return;

@@ -20,8 +20,8 @@ constexpr std::size_t kNumPairSlots = 1 << 18;
 constexpr std::uint32_t kNoNeighbour = UINT32_MAX;
 
 // Returns the index of the first occurrence of the smallest number. Four independent comparisons at a time
-// avoid the dependency chain of std::min_element, in which text without spaces would spend half of its
-// encoding time.
+// avoid the dependency chain of std::min_element, which would take half of the encoding time for text
+// without spaces.
 std::size_t index_of_smallest(const std::vector<std::uint32_t>& numbers) {
   std::array<std::uint32_t, 4> smallest;
   smallest.fill(UINT32_MAX);

@@ -1,5 +1,5 @@
-// A trie that maps strings to integers and finds the longest key that is a prefix of a text. A search takes
-// linear time in the number of bytes that it follows.
+// A trie that maps strings to integers and finds the longest key that is a prefix of a text. A lookup
+// takes time linear in the number of bytes that it visits.
 #pragma once
 
 #include <cstdint>

@@ -20,8 +20,8 @@ struct WordPieceOptions {
 class WordPiece {
  public:
   WordPiece(const Vocabulary& vocabulary, const WordPieceOptions& options);
-  // Appends the ids of one word of valid UTF-8 to `out`. Takes time of at most the length of the word times
-  // the length of the longest token.
+  // Appends the ids of one word of valid UTF-8 to `out`. Runs in O(n * m) time for
+  // a word of n bytes and a longest token of m bytes.
   void encode(std::string_view word, std::vector<TokenId>& out) const;
 
  private:

@@ -32,7 +32,7 @@ class EventHeap {
   void push(ReplayEvent event);
   ReplayEvent pop();  // the earliest event; the heap must not be empty
 
-  // Whether a removal precedes `event`. With TieOrder::heapq_order, whether a removal would precede it in the
+  // Returns whether a removal comes before `event`: in time, or with TieOrder::heapq_order in the heap's
   // array.
   bool has_removal_before(const ReplayEvent& event) const;
 

@@ -8,7 +8,7 @@
 // The input for each system is its throughput by number of nodes and the costs of its plan changes. The first
 // three replays follow the published simulators of those systems. StepCounting selects whether the artifacts
 // of that code (listed in docs/understand/recovery.md) are reproduced. Internally, times are integer ticks,
-// by default milliseconds, as in those simulators. Pure.
+// by default milliseconds, as in those simulators. No side effects.
 #pragma once
 
 #include <string>

@@ -18,17 +18,17 @@ struct ActiveConditions {
 };
 
 ActiveConditions active_conditions(const ConditionTimeline& timeline, double at) {
-  ActiveConditions present_conditions;
+  ActiveConditions current_conditions;
   for (std::size_t i = 0; i < timeline.conditions.size(); ++i)
     if (timeline.conditions[i].begin <= at &&
         at < timeline.conditions[i].begin + timeline.conditions[i].length)
-      present_conditions.conditions.push_back(i);
+      current_conditions.conditions.push_back(i);
   std::set<int> absent_nodes;
   for (const TimedLoss& timed_loss : timeline.losses)
     if (timed_loss.begin <= at && at < timed_loss.begin + timed_loss.length)
       absent_nodes.insert(timed_loss.node);
-  present_conditions.absent_nodes.assign(absent_nodes.begin(), absent_nodes.end());
-  return present_conditions;
+  current_conditions.absent_nodes.assign(absent_nodes.begin(), absent_nodes.end());
+  return current_conditions;
 }
 
 bool contains_all(const std::vector<int>& superset, const std::vector<int>& subset) {
@@ -97,7 +97,7 @@ class TimelineTrial {
       if (timer && timer->clock) timer->max_seconds = std::max(timer->max_seconds, timer->clock() - begin);
     };
     add_once({});  // the start plan is always the first mode
-    for (const ActiveConditions& present_conditions : active_conditions_) add_once(present_conditions);
+    for (const ActiveConditions& current_conditions : active_conditions_) add_once(current_conditions);
     std::map<ActiveConditions, std::vector<double>> seconds;
     for (std::size_t s = 0; s < active_conditions_.size(); ++s) {
       auto& row = seconds[active_conditions_[s]];
@@ -118,16 +118,16 @@ class TimelineTrial {
     for (auto it = instants.begin(); std::next(it) != instants.end(); ++it) {
       TrialSegment segment;
       segment.begin = *it, segment.end = *std::next(it);
-      const ActiveConditions present_conditions = active_conditions(timeline_, segment.begin);
+      const ActiveConditions current_conditions = active_conditions(timeline_, segment.begin);
       segment.is_loss = !active_conditions_.empty() && !contains_all(active_conditions_.back().absent_nodes,
-                                                                     present_conditions.absent_nodes);
+                                                                     current_conditions.absent_nodes);
       segment.is_by_name = true;
-      for (const std::size_t i : present_conditions.conditions)
+      for (const std::size_t i : current_conditions.conditions)
         if (const TimedCondition& condition = timeline_.conditions[i];
-            affects_present_nodes(condition.condition, present_conditions))
+            affects_present_nodes(condition.condition, current_conditions))
           segment.conditions.push_back(
               {condition.condition.cause, condition.condition.factor, segment.begin - condition.begin});
-      active_conditions_.push_back(present_conditions);
+      active_conditions_.push_back(current_conditions);
       result_.segments.push_back(std::move(segment));
     }
   }
@@ -222,14 +222,14 @@ class TimelineTrial {
   }
 
   std::vector<double> seconds_of_modes(const ActiveConditions& active) const {
-    const HardwareProfile present_profile = with_conditions(demand_.cluster.profile(), conditions_of(active));
+    const HardwareProfile current_profile = with_conditions(demand_.cluster.profile(), conditions_of(active));
     const std::vector<int> lost_devices = devices_of(active.absent_nodes);
     std::map<std::vector<int>, std::vector<std::size_t>> by_dropped;
     for (std::size_t m = 0; m < plans_.size(); ++m)
       if (!uses_any(plans_[m], lost_devices)) by_dropped[plans_[m].dropped].push_back(m);
     std::vector<double> seconds(plans_.size(), 0);
     for (const auto& [dropped, modes] : by_dropped) {
-      const Cluster cluster(remove_devices(present_profile, dropped));
+      const Cluster cluster(remove_devices(current_profile, dropped));
       const ClusterView cluster_view(cluster);
       for (const std::size_t m : modes) seconds[m] = seconds_of(demand_, cluster_view, plans_[m].plan);
     }

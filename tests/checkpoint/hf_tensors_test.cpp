@@ -50,7 +50,7 @@ TEST(HfTensors, RoundTripsEveryFamily) {
     const TemporaryFolder folder;
     const ModelSpec spec = random_spec(seed);
     write_model(folder.path(), spec,
-                {.type = ElementType::f64, .largest_shard = Bytes(seed % 7 == seed / 7 ? 20'000 : 1 << 30)});
+                {.type = ElementType::f64, .max_shard_size = Bytes(seed % 7 == seed / 7 ? 20'000 : 1 << 30)});
     const SafetensorsFolder weights = SafetensorsFolder::open(folder.path());
     Collected events;
     check_hf_weights(weights, spec, events);
@@ -238,7 +238,7 @@ TEST(HfTensors, FullDiskLeavesNoCompleteFiles) {
   for (bool has_failed = true; has_failed; ++calls) {
     const TemporaryFolder folder;
     FailingFileSystem files(calls);
-    const HfExport options{.type = ElementType::bf16, .largest_shard = Bytes(20'000)};
+    const HfExport options{.type = ElementType::bf16, .max_shard_size = Bytes(20'000)};
     const Outcome<void> done = write_hf_weights(files, folder.path(), logical_tensors(spec), read, options);
     has_failed = files.has_failed();
     EXPECT_EQ(done.has_value(), !has_failed);
