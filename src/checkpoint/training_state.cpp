@@ -29,7 +29,7 @@ Fp8History parse_history(const JsonView& json) {
   json.allow_only(keys);
   const auto num_steps = static_cast<std::size_t>(json.at("steps").integer(1, 1024));
   const auto num_slots = static_cast<std::size_t>(json.at("layers").integer(1, 100'000)) * kFp8SlotsOfLayer;
-  if (num_steps * num_slots > std::size_t{1} << 24) json.refuse("maxima for fewer steps or layers");
+  if (num_steps * num_slots > std::size_t{1} << 24) json.refuse("an amax history for fewer steps or layers");
   Fp8History history;
   history.steps.assign(num_steps, std::vector<float>(num_slots));
   for (const auto& [name, row] : json.at("maxima").members()) {

@@ -47,7 +47,7 @@ std::vector<Item> read_pairs(const JsonView& list, int max_count, std::string_vi
 Curve read_curve(const JsonView& parent, std::string_view key) {
   const auto list = parent.find(key);
   if (!list) return {};
-  return {read_pairs<CurvePoint>(*list, kMaxCurvePoints, "a pair of size and fraction",
+  return {read_pairs<CurvePoint>(*list, kMaxCurvePoints, "a [size, fraction] pair",
                                  [](const JsonView& size, const JsonView& part) {
                                    return CurvePoint{size.number(), part.number()};
                                  })};
@@ -196,11 +196,10 @@ IslandLink read_island_link(const JsonView& value) {
 
 void read_devices(const JsonView& document, HardwareProfile& profile) {
   if (const auto list = document.find("speed_factors"))
-    profile.speed_factors =
-        read_pairs<SpeedFactor>(*list, kMaxDevices, "a pair of device and factor",
-                                [](const JsonView& device, const JsonView& factor) {
-                                  return SpeedFactor{read_count(device, 0), factor.number()};
-                                });
+    profile.speed_factors = read_pairs<SpeedFactor>(
+        *list, kMaxDevices, "a [device, factor] pair", [](const JsonView& device, const JsonView& factor) {
+          return SpeedFactor{read_count(device, 0), factor.number()};
+        });
   if (const auto list = document.find("missing_devices"))
     for (const JsonView& device : elements_up_to(kMaxDevices, *list))
       profile.missing_devices.push_back(read_count(device, 0));

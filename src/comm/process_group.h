@@ -1,6 +1,6 @@
 // A group of processes from the point of view of one rank: its link, its operations in flight, and two
-// background threads. One thread runs multi-stage operations, the other runs messages that are polled for
-// completion before wait() is called. The first failure breaks the group permanently.
+// background threads. One thread runs multi-stage operations. The other one advances point-to-point messages
+// whose completion the caller polls before it calls wait(). The first failure breaks the group permanently.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// Seconds of work on a single device: GEMMs, attention, memory traffic of all other operations, and kernel
-// launches. Sizes are plain numbers, which cost/instruction_cost.h derives from instructions.
+// The time, in seconds, of work on a single device: GEMMs, attention, memory traffic of all other operations,
+// and kernel launches. Sizes are plain numbers, which cost/instruction_cost.h derives from instructions.
 #pragma once
 
 #include "cluster/hardware.h"
@@ -26,15 +26,15 @@ class DeviceCost {
   // All references must outlive this object. `speed` is the speed of the device relative to its type.
   DeviceCost(const DeviceType& type, double speed, const Software& software, const Constants& constants);
 
-  // Seconds of a GEMM [rows, inner] x [inner, columns].
+  // Seconds taken by a GEMM [rows, inner] x [inner, columns].
   double gemm_seconds(double rows, double inner, double columns, GemmFormat format) const;
-  // Seconds of one kernel that computes `experts` GEMMs, with `rows` divided evenly among them.
+  // Seconds taken by one kernel that computes `experts` GEMMs, with `rows` divided evenly among them.
   double grouped_gemm_seconds(double rows, double inner, double columns, double experts,
                               GemmFormat format) const;
-  // Seconds of flash attention with `flops` floating-point operations and heads of width `head_dim`.
+  // Seconds taken by flash attention with `flops` floating-point operations and heads of width `head_dim`.
   double flash_seconds(double flops, double head_dim, bool is_backward, NumberFormat format) const;
-  // Seconds of the batched [length, head_dim] x [head_dim, length] GEMMs in attention that materializes its
-  // scores.
+  // Seconds taken by the batched [length, head_dim] x [head_dim, length] GEMMs in attention that materializes
+  // its scores.
   double score_gemm_seconds(double flops, double length, double head_dim, NumberFormat format) const;
   // Seconds to read or write `bytes` bytes of device memory. pointwise_traffic_seconds() multiplies the bytes
   // by the traffic constant of the software's kernel style.

@@ -394,9 +394,9 @@ double PricedProgram::collective_seconds(const Instruction& instruction, const D
   return setup_.software.overlaps_tensor ? seconds * (1 - device.constants().tensor_hidden) : seconds;
 }
 
-// Seconds of a ring exchange that compute does not hide. Each device sends keys and values while it computes
-// with them. The programs of the Optimus engine contain this overlap. Other software is assumed to overlap
-// equally well, also in the backward pass.
+// Seconds taken by a ring exchange that compute does not hide. Each device sends keys and values while it
+// computes with them. The programs of the Optimus engine contain this overlap. Other software is assumed to
+// overlap equally well, also in the backward pass.
 double PricedProgram::exposed_ring_seconds(const Instruction& instruction, const DeviceCost& device,
                                            const LinkCost& links) const {
   const double seconds = links.collective_seconds(Collective::ring_step,

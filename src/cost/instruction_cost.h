@@ -37,8 +37,8 @@ class PricedProgram {
   const Program& program() const { return program_; }
   // Whether kernel times were measured on this device type. If so, the host overhead was measured too.
   bool is_measured() const;
-  // Seconds of each instruction. Messages between stages take 0 seconds here, because simulate/pipeline.h
-  // models them.
+  // Seconds taken by each instruction. Messages between stages take 0 seconds here, because
+  // simulate/pipeline.h models them.
   std::vector<double> price(const Constants& constants) const;
 
  private:

@@ -35,8 +35,9 @@ GroupShape shape_of_all(int num_devices, const Cluster& cluster);
 class LinkCost {
  public:
   explicit LinkCost(const Constants& constants) : constants_(constants) {}
-  // Seconds of a collective. `bytes` is the size of the whole tensor on one device: the output of a gather or
-  // the input of a reduction. For ring_step, it is the number of bytes that one device sends to the next.
+  // Seconds taken by a collective. `bytes` is the size of the whole tensor on one device: the output of a
+  // gather or the input of a reduction. For ring_step, it is the number of bytes that one device sends to the
+  // next.
   double collective_seconds(Collective kind, const GroupShape& group, double bytes) const;
   double message_seconds(const Link& link, double bytes) const;
   // Seconds to send tokens to their experts or back. `bytes` is the size of the tokens of one device, where

@@ -6,9 +6,9 @@
 namespace optimus {
 namespace {
 
-// Seconds of an fp8 GEMM, including the casts of its operands. The inputs of q|k|v, up and down need no cast
-// if the norm or activation function directly before the GEMM writes them in fp8. The backward pass of the
-// activation function also writes the output gradient of up in fp8 (engine/layer_block.cpp).
+// Seconds taken by an fp8 GEMM, including the casts of its operands. The inputs of q|k|v, up and down need no
+// cast if the norm or activation function directly before the GEMM writes them in fp8. The backward pass of
+// the activation function also writes the output gradient of up in fp8 (engine/layer_block.cpp).
 double fp8_gemm_seconds(const KernelTimes& times, const MeasuredTask& task) {
   const WorkItem& item = task.item;
   const double inner = item.inner, outer = item.outer * task.fraction, work = 2 * task.rows * inner * outer;

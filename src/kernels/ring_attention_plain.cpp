@@ -62,11 +62,11 @@ class RingBlock {
         num_keys_(equal_pieces.piece.is_causal ? queries.end : equal_pieces.piece.keys.size()) {}
 
   // Return views of the block's rows, [sequences, heads, rows, head_dim].
-  at::Tensor of_queries(const at::Tensor& tensor) const {
+  at::Tensor query_rows(const at::Tensor& tensor) const {
     const std::int64_t begin = equal_pieces_.piece.queries.begin + queries_.begin;
     return rows(tensor, task_.own_length, {begin, begin + queries_.size()});
   }
-  at::Tensor of_keys(const at::Tensor& tensor) const {
+  at::Tensor key_rows(const at::Tensor& tensor) const {
     const std::int64_t begin = equal_pieces_.piece.keys.begin;
     return rows(tensor, task_.key_length, {begin, begin + num_keys_});
   }
@@ -142,14 +142,14 @@ class PlainRingAttention final : public RingAttention {
                at::Tensor& out, at::Tensor& logsumexp) const override {
     check_ring_task(task, q, k);
     for_each_block(task, q, max_score_bytes_, [&](const RingBlock& block) {
-      const at::Tensor scores = block.scores(widened(block.of_queries(q)), widened(block.of_keys(k)));
+      const at::Tensor scores = block.scores(widened(block.query_rows(q)), widened(block.key_rows(k)));
       const at::Tensor previous_statistics = block.statistics(logsumexp);
       const at::Tensor new_statistics = at::logaddexp(previous_statistics, scores.logsumexp({3}, true));
       at::Tensor probabilities = (scores - new_statistics).exp_();
       const at::Tensor factors = block.factors(probabilities);
       if (factors.defined()) probabilities.mul_(factors);
-      const at::Tensor values = at::matmul(block.grouped(probabilities), widened(block.of_keys(v)));
-      block.of_queries(out).mul_((previous_statistics - new_statistics).exp_()).add_(block.ungroup(values));
+      const at::Tensor values = at::matmul(block.grouped(probabilities), widened(block.key_rows(v)));
+      block.query_rows(out).mul_((previous_statistics - new_statistics).exp_()).add_(block.ungroup(values));
       previous_statistics.copy_(new_statistics);
     });
   }
@@ -159,20 +159,20 @@ class PlainRingAttention final : public RingAttention {
                 at::Tensor& dk, at::Tensor& dv) const override {
     check_ring_task(task, q, k);
     for_each_block(task, q, max_score_bytes_, [&](const RingBlock& block) {
-      const at::Tensor query = widened(block.of_queries(q)), key = widened(block.of_keys(k));
-      const at::Tensor upstream = widened(block.of_queries(dout)), groups = block.grouped(upstream);
+      const at::Tensor query = widened(block.query_rows(q)), key = widened(block.key_rows(k));
+      const at::Tensor upstream = widened(block.query_rows(dout)), groups = block.grouped(upstream);
       const at::Tensor probabilities = (block.scores(query, key) - block.statistics(logsumexp)).exp_();
       const at::Tensor factors = block.factors(probabilities);
       const at::Tensor dropped_probabilities = factors.defined() ? probabilities * factors : probabilities;
       at::Tensor score_gradients =
-          block.ungroup(at::matmul(groups, widened(block.of_keys(v)).transpose(2, 3)));
+          block.ungroup(at::matmul(groups, widened(block.key_rows(v)).transpose(2, 3)));
       if (factors.defined()) score_gradients.mul_(factors);
-      const at::Tensor delta = (upstream * widened(block.of_queries(out))).sum(3, true);
+      const at::Tensor delta = (upstream * widened(block.query_rows(out))).sum(3, true);
       const at::Tensor dscores =
           block.grouped(score_gradients.sub_(delta).mul_(probabilities).mul_(task.shape.scale));
-      block.of_queries(dq).add_(block.ungroup(at::matmul(dscores, key)));
-      block.of_keys(dk).add_(at::matmul(dscores.transpose(2, 3), block.grouped(query)));
-      block.of_keys(dv).add_(at::matmul(block.grouped(dropped_probabilities).transpose(2, 3), groups));
+      block.query_rows(dq).add_(block.ungroup(at::matmul(dscores, key)));
+      block.key_rows(dk).add_(at::matmul(dscores.transpose(2, 3), block.grouped(query)));
+      block.key_rows(dv).add_(at::matmul(block.grouped(dropped_probabilities).transpose(2, 3), groups));
     });
   }
 

@@ -34,8 +34,9 @@ class RendezvousFile {
   const RendezvousAddress address_;
 };
 
-// Returns nullopt if the file does not exist or is invalid. If an earlier run left the file behind, no server
-// listens on its port, or the server rejects its token. The caller should then read the file again later.
+// Returns nullopt if the file does not exist or is invalid. The file may be left over from an earlier run. In
+// that case either no server listens on its port, or the server rejects its token, and the caller should read
+// the file again later.
 std::optional<RendezvousAddress> read_rendezvous_file(const Path& path);
 
 }  // namespace optimus

@@ -242,7 +242,7 @@ void read_stages(ArgumentList& flags, const std::string& source, std::int64_t la
   if (const auto layout = flags.text("--pipeline-model-parallel-layout")) {
     grid.layers = parse_layout(*layout, source + ": --pipeline-model-parallel-layout");
     if (std::ssize(grid.layers) % pp != 0)
-      throw UserError("{}: the layout has {} chunks, which are not divisible by {} stages", source,
+      throw UserError("{}: the layout's {} chunks cannot be divided evenly among {} stages", source,
                       grid.layers.size(), pp);
     grid.shape.chunks = static_cast<int>(std::ssize(grid.layers) / pp);
     return;

@@ -89,8 +89,8 @@ double BoundModel::last_gradient_time(const Candidate& c, const std::vector<Stag
   return end;
 }
 
-// Seconds of the updates, of the wait for the step gate, and of the wait for gathers of updated weights. The
-// forward passes of the next step hide most of the gathers.
+// Seconds taken by the updates, of the wait for the step gate, and of the wait for gathers of updated
+// weights. The forward passes of the next step hide most of the gathers.
 double BoundModel::update_seconds(const Candidate& c, const StageCost& stage, double gate) const {
   const bool gathers = c.zero == 1 || c.zero == 2;
   if (!demand_.software.overlaps_gather) return gate + stage.update + (gathers ? stage.gather : 0);

@@ -78,7 +78,7 @@ class BoundModel {
   int num_sample_costs() const { return sample_costs_.num_computed(); }
 
  private:
-  // Seconds of the collectives among the devices that store the same parameters.
+  // Seconds taken by the collectives among the devices that store the same parameters.
   struct Traffic {
     // gradients: reduce-scatter to shards, and all-reduce over the replicas of each shard
     SlotCost shard, replica;

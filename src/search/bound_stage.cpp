@@ -201,7 +201,7 @@ StageCost BoundModel::stage_cost(const Candidate& c, int s, const StageLayers& l
   return stage;
 }
 
-// Seconds of the optimizer updates of a stage. Every rank updates its shard of each block.
+// Seconds taken by the optimizer updates of a stage. Every rank updates its shard of each block.
 double BoundModel::optimizer_seconds(const Candidate& c, const SampleCost& sample_cost,
                                      const BlockCounts& block_counts) const {
   if (c.offload || c.zero == kZeroWithoutTraffic) return 0;

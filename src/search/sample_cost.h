@@ -25,7 +25,7 @@ struct BlockCounts {
   bool has_embedding = false, has_head = false;
 };
 
-// Seconds of a slot as a function of its blocks.
+// Seconds taken by a slot as a function of its blocks.
 struct SlotCost {
   double base = 0, layer = 0, embedding = 0, head = 0;
   double dense = 0;  // cost of a layer of the second kind minus that of the first; may be negative
@@ -57,7 +57,7 @@ struct SampleCost {
   double slack = 0;
   double host_seconds_before = 0;  // host work of stages that read the batch
   double boundary_bytes = 0;       // bytes per message between stages
-  // Seconds of the optimizer update, without sharding.
+  // Seconds taken by the optimizer update, without sharding.
   double update_layer = 0, update_embedding = 0, update_head = 0;
   double update_dense = 0;  // for a layer of the second kind
   BlockBytes layer, embedding, head;

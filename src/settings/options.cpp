@@ -121,8 +121,9 @@ void declare_plan(OptionTable& table, TrainOptions& o) {
 
 void declare_decisions(OptionTable& table, TrainOptions& o) {
   table.add("static", o.is_static, "disable automatic plan changes and recovery; a lost worker ends the run");
-  table.add_word("policy", o.policy, policy_words(),
-                 "policy that decides about plan changes (default: rule; never if workers share cores)");
+  table.add_word(
+      "policy", o.policy, policy_words(),
+      "policy that decides when to change the plan (default: 'rule', or 'never' if workers share cores)");
   table.add_choice<Redundancy>("redundancy", o.redundancy,
                                {{"keep", Redundancy::keep}, {"auto", Redundancy::automatic}},
                                "keep: always keep the plan's redundant state copies; auto: let the policy "

@@ -64,8 +64,8 @@ struct TrainOptions {
   // depending on the failure rate (`automatic`).
   Redundancy redundancy = Redundancy::keep;
   std::string history = "none";  // history of past runs (run_history.h): a file, "here" or "none"
-  // The policy that decides about plan changes (policy/decide.h). If empty, "rule" is used if measurements
-  // are reliable.
+  // The policy that decides when to change the plan (policy/decide.h). If empty, "rule" is used if
+  // measurements are reliable.
   std::string policy;
   Path learned;     // network of the policy `learned`; if empty, the built-in one
   Path conditions;  // scripted machine conditions (adapt/condition_timeline.h) for the policy `oracle`

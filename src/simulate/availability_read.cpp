@@ -194,7 +194,7 @@ AvailabilityTrace parse_trace(std::string_view text, const std::string& source) 
       "{}: {}; supported formats: milliseconds,add|remove,node; time,count; date,time,count; JSON",
       lines.front().location,
       is_minibatch_table ? "a table of mini-batch times does not contain the availability of nodes"
-                         : in_quotes(join(first, ","), 60) + " is not a line of a trace");
+                         : in_quotes(join(first, ","), 60) + " is not a valid line of a trace file");
 }
 
 }  // namespace optimus
