@@ -67,8 +67,8 @@ void InterimPlanner::plan(int num_devices) {
     planned_[num_devices] = std::async(std::launch::async, [choose = inputs_.choose, num_devices] {
                               try {
                                 return choose(num_devices);
-                              } catch (const RuntimeFailure& failure) {  // it could not read its inputs
-                                return Feasible<Plan>(infeasible("{}", failure.what()));
+                              } catch (const ReportedError& error) {  // it could not read its inputs
+                                return Feasible<Plan>(infeasible("{}", error.what()));
                               }
                             }).share();
 }

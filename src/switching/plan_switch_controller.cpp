@@ -138,8 +138,8 @@ void PlanSwitchController::take_request() {
       Feasible<Plan> chosen = planned_choice_.get();
       if (!chosen) return refuse_untried(chosen.error().why);
       request_->plan = *std::move(chosen);
-    } catch (const RuntimeFailure& failure) {  // the planner could not read its inputs
-      return refuse_untried(failure.what());
+    } catch (const ReportedError& error) {  // the planner could not read its inputs
+      return refuse_untried(error.what());
     }
   }
   if (*request_->plan == requested_plan_)
@@ -222,8 +222,8 @@ PlanSwitchController::Prepared PlanSwitchController::prepare(const Plan& plan, i
     } else {
       result.why_not = *refusal;
     }
-  } catch (const RuntimeFailure& failure) {
-    result.why_not = failure.what();
+  } catch (const ReportedError& error) {  // this machine failed; the run continues on its plan
+    result.why_not = error.what();
   } catch (const std::bad_alloc&) {
     result.why_not = "out of memory";
   }
