@@ -179,7 +179,7 @@ class MegatronTokenSet final : public TokenSet {
     for (std::int64_t s = 0; s < header.num_sequences; ++s) {
       const std::int64_t length = index.length(s), offset = index.offset(header, s);
       if (length < 0)
-        throw UserError("{}: sequence {}: expected a length of at least 0, got {}", index.name(), s, length);
+        throw UserError("{}: sequence {}: expected a non-negative length, got {}", index.name(), s, length);
       if (offset < 0 || offset > bin_size || length > (bin_size - offset) / width)
         throw UserError("{}: sequence {} ({} tokens at byte {}) lies outside {}, which has {} bytes",
                         index.name(), s, length, offset, bin_name, bin_size);

@@ -120,7 +120,7 @@ TEST(Options, DecodesEscapedCharacters) {
   EXPECT_EQ(model_in("model = \"\\\\u002541 é\"\n"), "\\u002541 é");
   std::string all;
   for (int sign = 0x21; sign < 0x7f; ++sign) all += fmt::format("\\u{:04x}", sign);
-  EXPECT_NE(message_of([&] { model_in("model = \"" + all + "\"\n"); }).find("write them literally"),
+  EXPECT_NE(message_of([&] { model_in("model = \"" + all + "\"\n"); }).find("write some of them literally"),
             std::string::npos);
 }
 
