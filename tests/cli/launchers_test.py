@@ -210,7 +210,7 @@ class Launchers(LaunchedTest):
     def test_start_timeout_names_the_missing_rank(self):
         """Stops a rank before it has sent its join request. The others cannot know whether the launcher has started it, but the wait is
         limited."""
-        for stopped, contains in ((1, "1 of 2 ranks have joined; missing: 1, after 3.0 s"), (0, "rank 1")):
+        for stopped, contains in ((1, "1 of 2 ranks have joined; missing: 1, after waiting for 3.0 s"), (0, "rank 1")):
             ranks, _ = self.start_ranks("late", 10, "--dp", 2, "--start-timeout", "3s")
             ranks[stopped].send_signal(signal.SIGSTOP)
             _, errors = self.expect_exit(ranks[1 - stopped], 1, 30)
