@@ -101,7 +101,7 @@ std::vector<ScriptedSwitch> script_of(const TrainOptions& options, const TrainSe
   if (!options.switch_at.empty() && is_noise_ramp(options.batch_ramp))
     throw UsageError(
         "--switch-at cannot be combined with --batch-ramp {}, because the batch size at a future step is not "
-        "known in advance",
+        "known in advance; remove one of them",
         options.batch_ramp);
   std::vector<ScriptedSwitch> script =
       read_switch_script(options.switch_at, settings.plan, settings.model, settings.phases);
