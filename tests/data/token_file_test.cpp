@@ -87,7 +87,8 @@ TEST(MegatronFile, RejectsMaliciousIndexes) {
             std::string::npos);
   EXPECT_NE(refuse(header(std::uint64_t{1} << 61, 1)).find("do not fit"), std::string::npos);
   EXPECT_NE(refuse(header(~0ULL, ~0ULL)).find("do not fit"), std::string::npos);
-  EXPECT_NE(refuse(header(1, 2) + packed(-1, std::int64_t{0}) + ends).find("non-negative length, got -1"), std::string::npos);
+  EXPECT_NE(refuse(header(1, 2) + packed(-1, std::int64_t{0}) + ends).find("non-negative length, got -1"),
+            std::string::npos);
   EXPECT_NE(refuse(header(1, 2) + packed(5, std::int64_t{0}) + ends).find("lies outside"), std::string::npos);
   EXPECT_NE(refuse(header(1, 2) + packed(1, std::int64_t{-2}) + ends).find("lies outside"),
             std::string::npos);

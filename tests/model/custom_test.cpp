@@ -46,7 +46,8 @@ TEST(CustomModel, RejectsInconsistentBlocks) {
   };
   using Spec = ModelSpec&;
   EXPECT_EQ(changed([](Spec) {}), "");
-  EXPECT_NE(changed([](Spec s) { s.is_tied = true; }).find("tied embeddings cannot be set"), std::string::npos);
+  EXPECT_NE(changed([](Spec s) { s.is_tied = true; }).find("tied embeddings cannot be set"),
+            std::string::npos);
   EXPECT_NE(changed([](Spec s) { s.custom[1].name = "a"; }).find("unique name"), std::string::npos);
   EXPECT_NE(changed([](Spec s) {
               s.custom[1].inputs = 39;
